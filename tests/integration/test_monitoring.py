@@ -33,6 +33,8 @@ needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="needs Prometheus (Debian: prometheus)"
 )
 
+SALES = Paths("/tx", "sales")
+
 BLOCKED = """
 rule_files: [{rules}]
 tests:
@@ -186,13 +188,13 @@ def test_what_is_sent_makes_an_alert_fire_and_one_that_is_over_end(prometheus: s
     def is_known() -> bool:
         return '"topology":"sales"' in answer(f"{prometheus}/query?query=airflow_tx_failed")
 
-    Metric.BLOCKED.send("sales", 1)
-    Metric.BLOCKED.send("other", 0)
-    Metric.FAILED.send("sales")
+    Metric.BLOCKED.send(SALES, 1)
+    Metric.BLOCKED.send(Paths("/tx", "other"), 0)
+    Metric.FAILED.send(SALES)
     eventually(is_known, 60, "Prometheus has the first failure")
     # A counter that is new has not increased.
     for _ in range(9):
-        Metric.FAILED.send("sales")
+        Metric.FAILED.send(SALES)
     failing, blocked = ("TransactionsFail", "sales"), ("TransactionBlocked", "sales")
     eventually(
         lambda: alerts().get(failing) == "firing", 120, "nine failures are an alert", explain=lambda: str(alerts())
@@ -203,5 +205,5 @@ def test_what_is_sent_makes_an_alert_fire_and_one_that_is_over_end(prometheus: s
         "blocked for a minute is an alert",
         explain=lambda: str(alerts()),
     )
-    Metric.BLOCKED.send("sales", 0)
+    Metric.BLOCKED.send(SALES, 0)
     eventually(lambda: set(alerts()) == {failing}, 120, "the alert of the block ends", explain=lambda: str(alerts()))

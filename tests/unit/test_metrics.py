@@ -20,6 +20,7 @@ from airflow_tx.metrics import Metric, send_failure
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.begin import allocate, ask
 from airflow_tx.protocol import processing
+from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
@@ -121,6 +122,7 @@ def test_an_attempt_counts_as_failed_once_however_many_of_its_tasks_fail_beside_
     tasks = ("first", "second")
     spec = MemorySpec("n", "n", MemorySource({"a": [{"n": 1}]}), max_pending=2, memory=CountingStore(), tasks=tasks)
     begun = ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    assert isinstance(begun, Begun)
     sent(statsd)
     ledger, tries = spec.ledger(spec.memory), [TaskTry(task, -1, f"try-of-{task}") for task in tasks]
     for own in tries:

@@ -11,6 +11,7 @@ from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request, status
 
@@ -72,6 +73,13 @@ def access_of(user: GetUserDep) -> Access:
 AccessDep = Annotated[Access, Depends(access_of)]
 
 
+def _own_hosts(request: Request) -> set[str]:
+    """Name the hosts under which a browser may know this server; a proxy may have rewritten the header Host."""
+    proxied = request.headers.get("x-forwarded-host", "").split(",")
+    base = urlsplit(conf.get("api", "base_url", fallback="") or "").netloc
+    return {request.headers.get("host", ""), base, *(each.strip() for each in proxied)} - {""}
+
+
 def check_same_origin(request: Request) -> None:
     """Refuse a request that a page of another origin may have sent with the cookie of a user.
 
@@ -85,6 +93,6 @@ def check_same_origin(request: Request) -> None:
     if site is not None:
         same = site == "same-origin"
     else:
-        same = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+        same = origin is None or urlsplit(origin).netloc in _own_hosts(request)
     if not same:
         raise HTTPException(status.HTTP_403_FORBIDDEN, "This request comes from another site.")

@@ -206,6 +206,22 @@ def test_a_forged_request_is_refused(
     assert answer.status_code == status, answer.text
 
 
+def test_a_proxy_may_rewrite_the_host_of_a_request(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+    fail(pipeline, pipeline.begin("r1"))
+    for host, origin, forwarded, status in (
+        ("inner:8080", board.url, None, 200),  # [api] base_url
+        ("inner:8080", "https://airflow.example", "airflow.example, proxy.example", 200),
+        ("inner:8080", "https://evil.example", "airflow.example", 403),
+        ("inner:8080", "https://airflow.example", None, 403),
+    ):
+        headers = {**SAME_ORIGIN, "Host": host, "Origin": origin}
+        headers |= {} if forwarded is None else {"X-Forwarded-Host": forwarded}
+        with board.client("ulf") as client:
+            path = "/api/v1/topologies/flights/actions/replay/preview"
+            answer = client.post(path, json={"txids": [1]}, headers=headers)
+        assert answer.status_code == status, (origin, forwarded, answer.text)
+
+
 def test_no_answer_has_a_host_or_a_secret_or_markup(board: Board, pipeline: Pipeline, runs: Runs) -> None:
     text = f"<img src=x onerror=alert(1)> {MARKERS[0]}:5432 {MARKERS[1]} postgresql://u:{MARKERS[2]}@h/d"
     from airflow_tx.protocol import processing
