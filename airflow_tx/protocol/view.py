@@ -126,7 +126,10 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
     """
     topology = topology_record(store, paths)
     current = _need(store, Counter, paths.current, "current txid").txid
-    line = Line(topology, current, _opened(store, paths, [*range(current, txid), txid]))
+    listed = _txids(store, paths.transactions)
+    if txid not in listed and not _is_remembered(store, paths, txid):
+        raise _unknown(paths, txid)
+    line = Line(topology, current, _opened(store, paths, [each for each in listed if each <= txid]))
     batch = _batch(store, paths, txid)
     if txid in line.opened:
         record = line.opened[txid]
@@ -141,7 +144,7 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
         batch = Metadata(0, skipped.rows, None)
     history = _history(store, paths, txid, skipped)
     if history is None:
-        raise UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.history(txid))
+        raise _unknown(paths, txid)
     final = view_final(history, skipped)
     return TransactionDetails(final, batch, partitioned=topology.partitioned, receipt=history.receipt)
 
@@ -250,6 +253,15 @@ def _owner(store: Store, paths: Paths, line: Line) -> Mapping[str, Any] | None:
     except ValueError:
         return None  # for display only, so nothing stops for it
     return owner if isinstance(owner, dict) else None
+
+
+def _is_remembered(store: Store, paths: Paths, txid: int) -> bool:
+    """Ask whether there is a record of a final transaction, without a read that depends on the txid."""
+    return txid in _txids(store, paths.histories) or txid in _txids(store, paths.all_skipped)
+
+
+def _unknown(paths: Paths, txid: int) -> UnknownTransaction:
+    return UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.history(txid))
 
 
 def _txids(store: Store, path: str) -> list[int]:

@@ -75,6 +75,47 @@ def shown(topology: Topology, **how: int) -> dict[int, str]:
     return {each.txid: each.status for each in view(topology, **how).transactions}
 
 
+class Counting(MemoryStore):
+    """Refuses to be asked without end.
+
+    :ivar asked: which records were asked for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def get(self, path: str) -> Node | None:
+        self.asked.append(path)
+        assert len(self.asked) < 1000, "it reads without end"
+        return super().get(path)
+
+
+@pytest.mark.parametrize("txid", [4, 99_999_999, 10**30, 0, -1])
+def test_a_txid_that_was_never_allocated_is_refused_without_a_read_that_depends_on_it(txid: int) -> None:
+    store = Counting()
+    topology = Topology(lambda: store, "/tx", [])
+    for number in (1, 2, 3):
+        Run(topology, f"r{number}").processed(2, {})
+    store.asked.clear()
+    with pytest.raises(UnknownTransaction, match=f"transaction {txid} of"):
+        transaction_details(store, topology.paths, txid)
+    assert set(store.asked) <= {topology.paths.record, topology.paths.current}
+
+
+def test_a_transaction_is_read_with_the_open_ones_before_it_alone() -> None:
+    store = Counting()
+    topology = Topology(lambda: store, "/tx", [])
+    runs = [Run(topology, f"r{number}") for number in (1, 2, 3, 4)]
+    for run in runs:
+        run.processed(2, {})
+    runs[0].commit()
+    store.asked.clear()
+    assert transaction_details(store, topology.paths, 3).transaction.txid == 3
+    records = {path for path in store.asked if path.startswith(f"{topology.paths.transactions}/")}
+    assert records == {topology.paths.transaction(txid) for txid in (2, 3)}
+
+
 def test_topologies_of_the_root_of_all_are_found() -> None:
     class Rooted(MemoryStore):
         """Has a root, as ZooKeeper does."""
