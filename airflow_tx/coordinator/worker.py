@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_tx.coordinator.monitor import CoordinatorAlarms
     from airflow_tx.protocol.api import Store
 
-# While the DAG is paused, nothing is started.
+# While the topology's DAG or the coordinator's is paused, nothing is started.
 PAUSED = 60.0
 # Between two questions for the states of runs.
 STATES_EVERY = 3.0
@@ -175,12 +175,13 @@ class Coordination:
         return "running" in states and states.isdisjoint(_ON_ITS_WAY)
 
     def _is_paused(self, actions: Sequence[Action]) -> bool:
-        """Whether runs would only be piled up: while its DAG is paused, none is executed."""
+        """Whether a person has paused the topology's DAG, which executes no run then, or the coordinator's own DAG."""
         if all(isinstance(action, (CameBack, Unblock)) for action in actions):
             return False
-        self._paused = bool(compat.is_paused(self.spec.dag_id))
-        if self._paused:
-            self._say("paused", f"DAG {self.spec.dag_id} is paused: nothing is started until it goes on.")
+        paused = [dag_id for dag_id in (self.spec.dag_id, self._ti.dag_id) if compat.is_paused(dag_id)]
+        self._paused = bool(paused)
+        if paused:
+            self._say("paused", f"DAG {paused[0]} is paused: nothing is started until you unpause it.")
         return self._paused
 
     # --- what it does

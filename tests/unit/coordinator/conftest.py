@@ -23,6 +23,6 @@ def make(log: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     log.warning = lambda text, *arguments, exc_info=None: log.lines.append(text % arguments)
     monkeypatch.setattr(compat, "start_run", lambda *args, **more: worlds[-1].start_run(*args, **more))
     monkeypatch.setattr(compat, "earlier_live_run", lambda *args: worlds[-1].earlier_live_run(*args))
-    monkeypatch.setattr(compat, "is_paused", lambda dag_id: worlds[-1].paused)
+    monkeypatch.setattr(compat, "is_paused", lambda dag_id: dag_id == worlds[-1].paused)
     monkeypatch.setattr(compat, "run_state", lambda ti, dag_id, run_id: worlds[-1].runs.get(run_id))
     return made

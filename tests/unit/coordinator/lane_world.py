@@ -49,6 +49,9 @@ def rows_of(numbers: Sequence[int]) -> list[dict[str, Any]]:
 class CoordinatorTi(FakeTi):
     """A coordinator's task instance: Airflow knows of no task of the runs that it asks for."""
 
+    def __init__(self, task_id: str, run_id: str, **more: Any) -> None:
+        super().__init__(task_id, run_id, dag_id="numbers_coordinator", **more)
+
     def get_task_states(self, *, dag_id: str, run_ids: list[str], task_ids: Any = None) -> dict[str, Any]:
         return {}
 
@@ -93,7 +96,7 @@ class LaneWorld:
     """One topology.
 
     :param on_batch: what its task does with a batch, before it counts.
-    :param key: the name of what its task gives.
+    :param key: the name of what its task gives; `paused`: which DAG is.
     :ivar others: what was started of other DAGs: dag_id, run_id, whether it was reset, whether it has a date.
     """
 
@@ -105,7 +108,7 @@ class LaneWorld:
     runs: dict[str, str] = field(default_factory=dict)
     conf: dict[str, Any] = field(default_factory=dict)
     others: list[tuple[str, str, bool, bool]] = field(default_factory=list)
-    paused: bool = False
+    paused: str = ""
     key: str = RETURN_KEY
     state: MemoryState = field(
         default_factory=lambda: MemoryState("totals", keys=["key"], values={"rows": Count(), "sum": Sum()})

@@ -224,13 +224,16 @@ def test_one_that_waits_too_long_for_an_earlier_run_leaves_the_lane(make: Any) -
     assert world.runs == {"tx-1": "success", "tx-2": "success"}
 
 
-def test_while_its_dag_is_paused_nothing_is_begun_and_what_was_begun_is_committed(make: Any) -> None:
+@pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])
+def test_while_its_dag_or_the_coordinator_is_paused_nothing_is_begun_and_what_was_begun_is_committed(
+    make: Any, dag_id: str
+) -> None:
     world = make(source=Bounded(9))
     pausing = threading.Event()
 
     def pauses(batch: Any) -> None:
         if batch.txid == 3:
-            world.paused = True
+            world.paused = dag_id
             pausing.set()
 
     world.on_batch = pauses
@@ -238,7 +241,7 @@ def test_while_its_dag_is_paused_nothing_is_begun_and_what_was_begun_is_committe
     assert pausing.is_set()
     assert 3 <= len(world.history) < 9
     world.assert_exact(len(world.history))
-    world.paused = False
+    world.paused = ""
     world.coordinate()
     world.assert_exact(9)
 

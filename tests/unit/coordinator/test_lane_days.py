@@ -230,10 +230,10 @@ def test_the_lane_leaves_the_beginning_of_the_order_to_an_earlier_run(make: Any)
 
 
 def test_while_its_dag_is_paused_no_day_is_begun(make: Any) -> None:
-    world = make(DayWorld, paused=True)
+    world = make(DayWorld, paused="numbers")
     world.coordinate()
     assert world.history == {}
-    world.paused = False
+    world.paused = ""
     world.coordinate()
     world.assert_exact(3)
 

@@ -522,7 +522,7 @@ class Airflow:
     conf: dict[str, Any] = field(default_factory=dict)
     starts: list[tuple[str, bool]] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
-    paused: bool = False
+    paused: set[str] = field(default_factory=set)
     refuses: bool = False
 
     def start_run(
@@ -582,7 +582,7 @@ class World:
             self.spec,
             Pace(**fields),
             self.store,
-            Ti("coordinate", "c", states={"commit": "running"}),
+            Ti("coordinate", "c", dag_id="numbers_coordinator", states={"commit": "running"}),
             self.log,
             memory or CoordinatorMemory(),
             clock=lambda: self.time,
@@ -616,7 +616,7 @@ def world(store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> Wo
     log.error = log.warning
     monkeypatch.setattr(compat, "start_run", airflow.start_run)
     monkeypatch.setattr(compat, "restart_dead", airflow.restart_dead)
-    monkeypatch.setattr(compat, "is_paused", lambda dag_id: airflow.paused)
+    monkeypatch.setattr(compat, "is_paused", lambda dag_id: dag_id in airflow.paused)
     monkeypatch.setattr(compat, "run_state", lambda ti, dag_id, run_id: airflow.runs.get(run_id))
     return World(store, airflow, log)
 
@@ -754,11 +754,29 @@ def test_a_source_whose_batch_is_the_runs_own_is_recovered_only(world: World) ->
     assert world.seen.allocated == 1
 
 
-def test_nothing_is_started_while_the_dag_is_paused(world: World) -> None:
-    world.airflow.paused = True
+@pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])
+def test_nothing_is_started_while_the_dag_or_the_coordinator_is_paused(world: World, dag_id: str) -> None:
+    world.airflow.paused = {dag_id}
     assert world.coordination().run() == PAUSED
     assert world.airflow.starts == []
-    assert [line for line in world.log.lines if "is paused" in line]
+    assert [line for line in world.log.lines if f"DAG {dag_id} is paused" in line]
+
+
+@pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])
+def test_a_coordinator_at_work_stops_as_soon_as_it_is_paused(
+    world: World, monkeypatch: pytest.MonkeyPatch, dag_id: str
+) -> None:
+    def pauses_after_the_first(*arguments: Any, **options: Any) -> bool:
+        world.airflow.paused = {dag_id}
+        return world.airflow.start_run(*arguments, **options)
+
+    monkeypatch.setattr(compat, "start_run", pauses_after_the_first)
+    assert world.coordination().run() == PAUSED
+    assert (world.seen.allocated, len(world.airflow.starts)) == (1, 1)
+    world.airflow.paused = set()
+    monkeypatch.setattr(compat, "start_run", world.airflow.start_run)
+    world.coordination().run()
+    assert world.seen.allocated == 4
 
 
 def test_a_committer_that_is_gone_is_replaced_once(world: World) -> None:
