@@ -64,10 +64,12 @@ class DagServer:
         deadline = time.monotonic() + LAGS_WITHIN_THERE
         for topology, dag_id, *_ in asked:
             watch = self._watches[topology]
-            if not watch.wait(max(deadline - time.monotonic(), 0.0)):
+            in_time = watch.wait(max(deadline - time.monotonic(), 0.0))
+            if isinstance(watch.answer, Lag):
+                # An older answer is better than none; its age says how old it is.
+                found[topology] = {"count": watch.answer.count, "unit": watch.answer.unit, "age": watch.age}
+            elif not in_time:
                 found[topology] = {"why": f"its source has not answered within {LAGS_WITHIN_THERE:g} s"}
-            elif isinstance(watch.answer, Lag):
-                found[topology] = {"count": watch.answer.count, "unit": watch.answer.unit}
             elif watch.answer is not None:
                 found[topology] = {"why": str(watch.answer.reason)}
             if dag_id in self._parsed:
@@ -121,6 +123,26 @@ def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> Da
         return {"id": question["id"], "failed": text}
 
 
+def prepare() -> None:
+    """Import what the answers need, and configure the mappers of Airflow's models, before there is a second thread.
+
+    Two threads can wait for each other for good: one imports a model and needs the lock of SQLAlchemy's mappers, the
+    other configures the mappers and needs the lock of an import.
+    """
+    import kazoo.client  # type: ignore[import-untyped]  # noqa: F401
+    from airflow.dag_processing import dagbag  # noqa: F401
+    from airflow.dag_processing.bundles import manager  # noqa: F401
+    from airflow.models import import_all_models
+    from sqlalchemy.orm import configure_mappers
+
+    from airflow_tx import compat, spec  # noqa: F401
+    from airflow_tx.commit import handoff  # noqa: F401
+    from airflow_tx.hooks import zookeeper  # noqa: F401
+
+    import_all_models()  # type: ignore[no-untyped-call]
+    configure_mappers()
+
+
 def main() -> None:
     """Answer until nobody asks any more."""
     from airflow.utils.providers_configuration_loader import providers_configuration_loaded
@@ -131,6 +153,7 @@ def main() -> None:
 
     @providers_configuration_loaded
     def serve() -> None:
+        prepare()
         server = DagServer()
 
         def handle(line: str) -> None:

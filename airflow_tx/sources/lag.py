@@ -99,6 +99,7 @@ class LagWatch:
         self._every = every
         self._patience = patience
         self._asked_at = float("-inf")
+        self._answered_at = float("-inf")
         self._thread: Thread | None = None
         self._found: dict[str, Lag | LagUnknown] = {}
 
@@ -126,10 +127,16 @@ class LagWatch:
         """The last answer, or why there was none; None: there was none yet."""
         return self._found.get(self._topology)
 
+    @property
+    def age(self) -> float:
+        """Seconds since the last answer came."""
+        return self._clock() - self._answered_at
+
     def _ask(self, position: Json) -> None:
         try:
             source = self._make()
         except Exception as error:  # noqa: BLE001  # whatever its constructor raises
             self._found[self._topology] = LagUnknown(topology=self._topology, reason=str(error))
-            return
-        _answer(self._found, self._topology, source, position)
+        else:
+            _answer(self._found, self._topology, source, position)
+        self._answered_at = self._clock()

@@ -19,7 +19,7 @@ from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snap
 from airflow_tx.plugin.api.models import Problem
 from airflow_tx.plugin.api.topology_routes import topology_for
 
-PROBLEMS_OF_ACTIONS = {code: {"model": Problem} for code in (401, 403, 404, 409, 415, 503)}
+PROBLEMS_OF_ACTIONS = {code: {"model": Problem} for code in (401, 403, 404, 409, 415, 503, 504)}
 _OF_COORDINATOR = frozenset({ActionName.PAUSE, ActionName.UNPAUSE})
 
 action_router = APIRouter(

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 
 from airflow_tx.errors import Refused, StoreError, TxError, UnreadableRecord
 from airflow_tx.plugin.api import action_routes, bundle, topology_routes
+from airflow_tx.plugin.api.dag_process import NotAnsweredThere
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 from airflow_tx.plugin.api.redaction import redacted
 
@@ -57,6 +58,7 @@ _ANSWERS = {
     LedgerAway: _problem(503),
     UnreadableRecord: _problem(500),
     StoreError: _away,
+    NotAnsweredThere: _problem(504),
     Refused: _problem(409),
     TxError: _problem(409),
     Exception: _unexpected,

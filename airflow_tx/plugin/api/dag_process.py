@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import Refused, TxError
@@ -28,10 +29,25 @@ class RefusedThere(Refused):
     template = "{text}"
 
 
-class NotAnsweredThere(TxError):
-    """A question that needs the code of a DAG file, and that was not answered."""
+class FailedThere(TxError):
+    """A question that needs the code of a DAG file, which failed."""
 
     template = "{text}"
+
+
+class NotAnsweredThere(FailedThere):
+    """A question that needs the code of a DAG file, and that was not answered: its process hung, or has ended."""
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A question that was asked."""
+
+    process: subprocess.Popen[str]
+    answer: Future[Any]
+
+
+_ENDED = {"failed": "The process that reads DAG files has ended; repeat it."}
 
 
 class DagProcess:
@@ -41,7 +57,7 @@ class DagProcess:
         self._command, self._idle = command, idle
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
-        self._waiting: dict[int, Future[Any]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._numbers = itertools.count(1)
         self._asked_at = 0.0
 
@@ -49,35 +65,58 @@ class DagProcess:
         """Ask, and wait for the answer.
 
         :raises RefusedThere: it is refused.
-        :raises NotAnsweredThere: it failed, the process died, or did not answer in time.
+        :raises FailedThere: the code of the DAG file failed.
+        :raises NotAnsweredThere: the process has ended, or does not answer in time; the next question has another one.
         """
         number, answer = next(self._numbers), Future[Any]()
         with self._lock:
             process = self._running()
-            self._waiting[number] = answer
+            self._waiting[number] = _Waiting(process, answer)
             self._asked_at = time.monotonic()
             try:
                 assert process.stdin is not None
                 print(json.dumps({"id": number, **question}), file=process.stdin, flush=True)
             except OSError:
-                answer.set_result({"failed": "The process that reads DAG files has ended; repeat it."})
+                answer.set_result(_ENDED)
         try:
             found = answer.result(timeout=seconds)
         except FutureTimeout:
-            text = f"There was no answer within {seconds:g} s: the DAG file, a source or a state takes longer."
+            self._retire(process)
+            text = (
+                f"There was no answer within {seconds:g} s: the DAG file, a source or a state takes longer. The "
+                "process that reads DAG files is replaced; repeat it."
+            )
             raise NotAnsweredThere(text=text) from None
         finally:
             self._waiting.pop(number, None)
+            self._end_if_retired(process)
+        if found is _ENDED:
+            raise NotAnsweredThere(text=found["failed"])
         if "refused" in found:
             raise RefusedThere(text=found["refused"])
         if "failed" in found:
-            raise NotAnsweredThere(text=found["failed"])
+            raise FailedThere(text=found["failed"])
         return found["found"]
 
     def end(self) -> None:
         """End the process; the next question starts another one."""
         with self._lock:
             self._end()
+
+    def _retire(self, process: subprocess.Popen[str]) -> None:
+        """Let the next question start another process; this one may hang for good."""
+        with self._lock:
+            if self._process is process:
+                self._process = None
+
+    def _end_if_retired(self, process: subprocess.Popen[str]) -> None:
+        """End a process that gets no more questions, once nobody waits for its answers."""
+        with self._lock:
+            is_retired = self._process is not process
+            is_asked = any(each.process is process for each in list(self._waiting.values()))
+        if is_retired and not is_asked:
+            process.kill()
+            process.wait()
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is not None and self._process.poll() is None:
@@ -98,12 +137,11 @@ class DagProcess:
             except (ValueError, KeyError, TypeError):
                 log.warning("The process that reads DAG files wrote %.200r", line)
                 continue
-            if waiting is not None and not waiting.done():
-                waiting.set_result(answer)
-        if self._process is process:
-            for waiting in list(self._waiting.values()):
-                if not waiting.done():
-                    waiting.set_result({"failed": "The process that reads DAG files has ended; repeat it."})
+            if waiting is not None and not waiting.answer.done():
+                waiting.answer.set_result(answer)
+        for each in list(self._waiting.values()):
+            if each.process is process and not each.answer.done():
+                each.answer.set_result(_ENDED)
 
     def _watch(self, process: subprocess.Popen[str]) -> None:
         while process.poll() is None:

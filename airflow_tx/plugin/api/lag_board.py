@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_tx.errors import TxError
@@ -65,8 +65,10 @@ class LagBoard:
             found = self._process.ask({"lags": due}, seconds=_PATIENCE)
         except TxError as error:
             found = {name: {"why": str(error)} for name, *_ in due}
-        at = datetime.now(timezone.utc)
-        self._found.update({name: (at, each) for name, each in found.items()})
+        now = datetime.now(timezone.utc)
+        self._found.update(
+            {name: (now - timedelta(seconds=each.get("age", 0.0)), each) for name, each in found.items()}
+        )
 
 
 _lag_board = LagBoard()
