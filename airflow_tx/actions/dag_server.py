@@ -129,7 +129,6 @@ def prepare() -> None:
     Two threads can wait for each other for good: one imports a model and needs the lock of SQLAlchemy's mappers, the
     other configures the mappers and needs the lock of an import.
     """
-    import kazoo.client  # type: ignore[import-untyped]  # noqa: F401
     from airflow.dag_processing import dagbag  # noqa: F401
     from airflow.dag_processing.bundles import manager  # noqa: F401
     from airflow.models import import_all_models
@@ -138,6 +137,7 @@ def prepare() -> None:
     from airflow_tx import compat, spec  # noqa: F401
     from airflow_tx.commit import handoff  # noqa: F401
     from airflow_tx.hooks import zookeeper  # noqa: F401
+    from airflow_tx.store import watched  # noqa: F401
 
     import_all_models()  # type: ignore[no-untyped-call]
     configure_mappers()

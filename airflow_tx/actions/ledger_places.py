@@ -85,10 +85,18 @@ class LedgerPlaces:
         self._refresh()
         return self._coordinators.get(place) or coordinator_id(place.paths.topology)
 
-    def is_transactional(self, dag_id: str) -> bool:
-        """Ask whether the runs of a DAG are transactions, also if none has begun yet."""
+    def begun_by(self, dag_id: str) -> LedgerPlace | None:
+        """Give the place of the transactions that the runs of a DAG begin, also if none has begun yet; None: none."""
+        return self._named_in(dag_id, begins=True)
+
+    def coordinated_by(self, dag_id: str) -> LedgerPlace | None:
+        """Give the place of the topology that a DAG coordinates; None: it coordinates none."""
+        return self._named_in(dag_id, begins=False)
+
+    def _named_in(self, dag_id: str, *, begins: bool) -> LedgerPlace | None:
         self._refresh()
-        return dag_id in self._hashes and any(task.begins for task in self._tasks[dag_id])
+        tasks = self._tasks[dag_id] if dag_id in self._hashes else []
+        return next((task.place for task in tasks if task.begins is begins), None)
 
     def _at_home(self, topology: str) -> LedgerPlace:
         return LedgerPlace(topology, self.settings.zookeeper_conn_id, Paths(self.settings.root, topology))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_tx.errors import UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import of_lane
-from airflow_tx.protocol.paths import Paths, ack_element, decode_name
+from airflow_tx.protocol.paths import Paths, ack_element, decode_name, encode_name
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
     Ack,
@@ -83,6 +83,12 @@ def topologies(store: Store, root: str) -> tuple[str, ...]:
     children = store.children(root.rstrip("/") or "/")
     names = (decode_name(element) for element in (children.names if children else ()))
     return tuple(sorted(name for name in names if store.get(Paths(root, name).record) is not None))
+
+
+def has_topology(store: Store, paths: Paths) -> bool:
+    """Ask whether the root lists this topology, without a read that depends on its name."""
+    children = store.children(paths.root.rstrip("/") or "/")
+    return children is not None and encode_name(paths.topology) in children.names
 
 
 def topology_record(store: Store, paths: Paths) -> TopologyRecord:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_tx.plugin.api.redaction import Words
+
+MOST_TXIDS = 100
+"""Each one is read on its own; of more, `replay-failed` is the action."""
+
+Txid = Annotated[int, Field(ge=1)]
 
 
 class PreviewBody(BaseModel):
@@ -17,7 +24,7 @@ class PreviewBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    txids: list[int] = Field(default=[], max_length=1000)
+    txids: list[Txid] = Field(default=[], max_length=MOST_TXIDS)
     force: bool = False
     changed_rows: bool = False
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import Enum
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces, ledger_places
 from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
 from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, SILENT, LedgerAway, ledger_client
+from airflow_tx.plugin.api.shared_answers import SharedAnswers
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.health import HealthCode, TopologyHealth, topology_health
@@ -26,6 +28,7 @@ from airflow_tx.protocol.view import (
     TransactionDetails,
     final_transaction,
     final_txids,
+    has_topology,
     topologies,
     topology_record,
     topology_view,
@@ -37,7 +40,6 @@ T = TypeVar("T")
 AGE = 1.0
 """Seconds for which a snapshot is shown."""
 HOURS = 24
-_MOST_KEPT = 2000
 
 
 @dataclass(frozen=True)
@@ -124,12 +126,27 @@ class _Kept(Generic[T]):
     value: Any = None
 
 
+class _Kind(Enum):
+    """What is kept: a name of one kind is never taken for one of another kind."""
+
+    NAMES = "names"
+    TOPOLOGY = "topology"
+    CHECK = "check"
+
+
+_Key = tuple[_Kind, str]
+
+
 class LedgerSnapshots:
-    """The snapshots of an api-server: whoever comes while one is read waits for that one."""
+    """The snapshots of an api-server: a viewer who comes while one is read waits for that one.
+
+    What is kept is bounded by the topologies that exist, not by the names that viewers ask for.
+    """
 
     def __init__(self, places: LedgerPlaces | None = None) -> None:
         self._places = places or ledger_places()
-        self._kept: dict[Hashable, _Kept[Any]] = {}
+        self._kept: dict[_Key, _Kept[Any]] = {}
+        self._answers = SharedAnswers(AGE)
         self._finals: dict[str, tuple[tuple[str, int], dict[int, TransactionView]]] = {}
         self._lock = threading.Lock()
 
@@ -140,9 +157,11 @@ class LedgerSnapshots:
         """
         settings = self._places.settings
         root, conn_id = settings.root, settings.zookeeper_conn_id
-        names = self._once("/", lambda store: topologies(store, root), conn_id, below=root)
-        found = [self.find(name) for name in names]
-        found += [self._find_elsewhere(name, dag_id) for name, dag_id in self._places.elsewhere().items()]
+        names = self._once((_Kind.NAMES, root), lambda store: topologies(store, root), conn_id, below=root)
+        elsewhere = self._places.elsewhere()
+        self._keep_only({*names, *elsewhere})
+        found = [self._snapshot(self._places.named(name)) for name in names]
+        found += [self._find_elsewhere(name, dag_id) for name, dag_id in elsewhere.items()]
         return tuple(each for each in found if each is not None)
 
     def _find_elsewhere(self, name: str, dag_id: str) -> TopologySnapshot | None:
@@ -158,13 +177,39 @@ class LedgerSnapshots:
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
+        if not name:
+            return None
         place = self._places.named(name)
-        return self._once(f"/{name}", lambda store: self._topology(store, place), place.conn_id, below=place.paths.base)
+        self._check(place.conn_id)
+        if not self._asked(lambda store: has_topology(store, place.paths), place.conn_id):
+            self.forget(name)
+            return None
+        return self._snapshot(place)
 
     def forget(self, name: str) -> None:
-        """Read a topology anew when it is asked for next: somebody has acted on it."""
+        """Read a topology again when a viewer asks for it next: a person has acted on it."""
         with self._lock:
-            self._kept.pop(f"/{name}", None)
+            self._kept.pop((_Kind.TOPOLOGY, name), None)
+
+    def _snapshot(self, place: LedgerPlace) -> TopologySnapshot | None:
+        key = (_Kind.TOPOLOGY, place.name)
+        return self._once(key, lambda store: self._topology(store, place), place.conn_id, below=place.paths.base)
+
+    def _keep_only(self, names: Collection[str]) -> None:
+        with self._lock:
+            for kind, name in list(self._kept):
+                if kind is _Kind.TOPOLOGY and name not in names:
+                    del self._kept[kind, name]
+            for name in self._finals.keys() - set(names):
+                del self._finals[name]
+
+    def of_dag(self, dag_id: str) -> tuple[TopologySnapshot, ...]:
+        """Read the topologies of the runs of a DAG: the one that its file names first, then those of its past."""
+        place = self._places.begun_by(dag_id)
+        own = None if place is None else self.find(place.name)
+        earlier = [each for each in self.all() if place is None or each.name != place.name]
+        found = [*([] if own is None else [own]), *earlier]
+        return tuple(each for each in found if each.record.dag_id == dag_id)
 
     def transaction(self, snapshot: TopologySnapshot, txid: int) -> TransactionDetails | None:
         """Read one transaction, whole; None: there is none, or it is forgotten."""
@@ -177,9 +222,16 @@ class LedgerSnapshots:
 
         return self._asked(read, snapshot.place.conn_id)
 
-    def _asked(self, question: Callable[[Store], T], conn_id: str) -> T:
+    def unremembered(self, snapshot: TopologySnapshot, question: Callable[[Store], T]) -> T:
+        """Ask about a name that one viewer gives: the answer is not kept, and no watch is set.
+
+        :raises LedgerAway: ZooKeeper does not answer.
+        """
+        return self._asked(question, snapshot.place.conn_id, keeps=False)
+
+    def _asked(self, question: Callable[[Store], T], conn_id: str, *, keeps: bool = True) -> T:
         client = ledger_client(conn_id)
-        store = client.store()
+        store = client.store() if keeps else client.store_of_steps()
         try:
             return question(store)
         except StoreError as error:
@@ -188,19 +240,21 @@ class LedgerSnapshots:
             client.failed()
             raise LedgerAway(reason=SILENT) from error
 
-    def shared(self, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], T]) -> T:
-        """Give an answer about a topology to all who ask the same within a second."""
-        return self._once((snapshot.name, key), lambda store: answer(), snapshot.place.conn_id)
+    def shared(self, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], bytes]) -> bytes:
+        """Give the body of an answer about a topology to all who ask the same within a second."""
+        conn_id = snapshot.place.conn_id
+        return self._answers.get((snapshot.name, key), lambda: self._asked(lambda store: answer(), conn_id))
 
-    def _once(self, key: Hashable, question: Callable[[Store], T], conn_id: str, *, below: str = "") -> T:
+    def _check(self, conn_id: str) -> None:
+        """Find out whether ZooKeeper answers: what is remembered would hide that it hangs."""
+        self._once((_Kind.CHECK, conn_id), lambda store: ledger_client(conn_id).store().check(), conn_id)
+
+    def _once(self, key: _Key, question: Callable[[Store], T], conn_id: str, *, below: str = "") -> T:
         """Ask at most once a second, and while nothing has changed below a path, not at all."""
         client = ledger_client(conn_id)
         if below:
-            # What is remembered would hide that ZooKeeper hangs.
-            self._once(("", conn_id), lambda store: client.store().check(), conn_id)
+            self._check(conn_id)
         with self._lock:
-            if len(self._kept) > _MOST_KEPT:
-                self._kept.clear()
             kept = self._kept.setdefault(key, _Kept())
         if not kept.lock.acquire(timeout=LEDGER_PATIENCE):
             raise LedgerAway(reason=SILENT)

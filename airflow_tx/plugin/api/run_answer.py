@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_tx.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.airflow_runs import RunRow, TaskTryRow, run_row, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.models import RunAnswer, WhyCode, WhyNot
+from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Binding
+from airflow_tx.protocol.records import Binding, History, TransactionRecord
 from airflow_tx.spec import WHY_NOT
 
 _LIVE = frozenset({"queued", "running"})
 _FAILED = frozenset({"failed", "upstream_failed"})
 
 
-def run_answer(snapshot: TopologySnapshot | None, dag_id: str, run_id: str) -> RunAnswer | None:
+def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str) -> RunAnswer | None:
     """Find the transaction of a run, or why it has none.
 
-    :param snapshot: the topology of its DAG; None: it has none yet.
+    :param snapshots: the topologies of its DAG, the one of its file first; none: it has none yet.
     :return: None: there is no such run, and there never was a transaction of it.
     """
-    topology = None if snapshot is None else snapshot.name
-    txid = None if snapshot is None else _bound(snapshot, run_id)
-    if txid is None:
-        run = run_row(dag_id, run_id)
-        if run is None:
-            return None
-        tries = task_tries(dag_id, [run_id]).get(run_id, [])
-        begin = max((each for each in tries if each.operator == BEGIN), key=lambda each: each.try_number, default=None)
-        said = {} if begin is None else {key: value for _, key, value in xcoms(dag_id, run_id, [begin.task_id])}
-        txid = _begun(said)
-        if txid is None:
-            why = _why(snapshot, run, begin, said.get(WHY_NOT))
-            return RunAnswer(dag_id=dag_id, run_id=run_id, topology=topology, txid=None, why=why)
-    return RunAnswer(dag_id=dag_id, run_id=run_id, topology=topology, txid=txid)
+    for snapshot in snapshots:
+        txid = _bound(snapshot, run_id)
+        if txid is not None:
+            return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=txid)
+    run = run_row(dag_id, run_id)
+    if run is None:
+        return None
+    tries = task_tries(dag_id, [run_id]).get(run_id, [])
+    begin = max((each for each in tries if each.operator == BEGIN), key=lambda each: each.try_number, default=None)
+    said = {} if begin is None else {key: value for _, key, value in xcoms(dag_id, run_id, [begin.task_id])}
+    begun = _begun(said)
+    for snapshot in snapshots:
+        if begun is not None and _has(snapshot, begun, run_id):
+            return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=begun.txid)
+    own = snapshots[0] if snapshots else None
+    why = _why(own, run, begin, said.get(WHY_NOT))
+    return RunAnswer(dag_id=dag_id, run_id=run_id, topology=None if own is None else own.name, txid=None, why=why)
 
 
 def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
@@ -46,14 +52,32 @@ def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
             return each.txid
     if snapshot.store is None:
         raise LedgerAway(reason=SILENT)
-    binding = Reader(snapshot.store).peek_if_any(Binding, snapshot.paths.run(run_id))
+
+    def bound(store: Store) -> Binding | None:
+        return Reader(store).peek_if_any(Binding, snapshot.paths.run(run_id))
+
+    binding = ledger_snapshots().unremembered(snapshot, bound)
     return None if binding is None else binding.txid
 
 
-def _begun(said: Mapping[str, Any]) -> int | None:
+def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
     """Read what `begin` has said to its tasks: a run may be known by its data interval, or its partition."""
     found = said.get("return_value")
-    return int(found["txid"]) if isinstance(found, dict) and "txid" in found else None
+    return Begun.from_json(found).attempt if isinstance(found, dict) and "txid" in found else None
+
+
+def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> bool:
+    """Ask whether a transaction of this topology is the one that a run began: another topology has the same txids."""
+
+    def found(store: Store) -> TransactionRecord | History | None:
+        read = Reader(store)
+        record = read.peek_if_any(TransactionRecord, snapshot.paths.transaction(begun.txid))
+        return record or read.peek_if_any(History, snapshot.paths.history(begun.txid))
+
+    record = ledger_snapshots().unremembered(snapshot, found)
+    if record is None:
+        return False
+    return record.birth == begun.birth if record.birth and begun.birth else record.run_id == run_id
 
 
 def _why(snapshot: TopologySnapshot | None, run: RunRow, begin: TaskTryRow | None, said: str | None) -> WhyNot:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_tx.actions.ledger_places import BEGIN
@@ -34,6 +34,28 @@ class TimelineWindow:
     until: datetime | None = None
     before: int | None = None
     limit: int = 100
+
+    def rounded(self) -> TimelineWindow:
+        """Widen it to whole steps of time, so that viewers of about the same window share an answer."""
+        since = None if self.since is None else _whole(self.since)
+        until = None if self.until is None else _whole(self.until)
+        if until is not None and self.until is not None and until < self.until:
+            until = min(until, _LAST - _STEP) + _STEP
+        return replace(self, since=since, until=until)
+
+
+_STEP = timedelta(seconds=10)
+_FIRST = datetime.min.replace(tzinfo=timezone.utc)
+_LAST = datetime.max.replace(tzinfo=timezone.utc)
+
+
+def _whole(moment: datetime) -> datetime:
+    """Round down to a whole step; a zone may shift the first and the last moment there is out of the calendar."""
+    try:
+        utc = moment.astimezone(timezone.utc)
+    except OverflowError:
+        return _FIRST if moment.year < _LAST.year else _LAST
+    return utc - (utc - _FIRST) % _STEP
 
 
 def timeline(snapshot: TopologySnapshot, window: TimelineWindow) -> Timeline:

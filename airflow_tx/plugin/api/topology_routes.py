@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, HTTPException, Query, status
+from fastapi import APIRouter, HTTPException, Query, Response, status
 
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import Access, AccessDep
@@ -70,7 +70,7 @@ def get_transaction(access: AccessDep, topology: str, txid: int) -> TransactionP
     return transaction_page(snapshot, found, access)
 
 
-@topology_router.get("/topologies/{topology:path}/transactions")
+@topology_router.get("/topologies/{topology:path}/transactions", response_model=Timeline)
 def list_transactions_of(
     access: AccessDep,
     topology: str,
@@ -78,14 +78,16 @@ def list_transactions_of(
     until: datetime | None = None,
     before: Annotated[int | None, Query(ge=1)] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
-) -> Timeline:
+) -> Response:
     """List transactions, newest first: those that ended at `since` or later, and began before `until`."""
     for moment in (since, until):
         if moment is not None and moment.tzinfo is None:
             raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Give times with their zone.")
-    snapshot, window = topology_for(access, topology), TimelineWindow(since, until, before, limit)
+    snapshot = topology_for(access, topology)
+    window = TimelineWindow(since, until, before, limit).rounded()
     # The same for everybody who may read it.
-    return ledger_snapshots().shared(snapshot, window, lambda: timeline(snapshot, window))
+    body = ledger_snapshots().shared(snapshot, window, lambda: timeline(snapshot, window).model_dump_json().encode())
+    return Response(body, media_type="application/json")
 
 
 @topology_router.get("/topologies/{topology:path}")
@@ -98,24 +100,35 @@ def get_topology(access: AccessDep, topology: str) -> TopologyPage:
 
 @topology_router.get("/dags/{dag_id}")
 def get_dag(access: AccessDep, dag_id: str) -> DagAnswer:
-    """Tell which topology a DAG has, or coordinates."""
-    if access.may_read(dag_id):
-        for each in ledger_snapshots().all():
-            if each.record.dag_id == dag_id:
-                return DagAnswer(dag_id=dag_id, topology=each.name, role="transactions")
-            if ledger_places().coordinator(each.place) == dag_id and access.may_read(each.record.dag_id):
-                return DagAnswer(dag_id=dag_id, topology=each.name, role="coordinator")
-        if ledger_places().is_transactional(dag_id):
-            return DagAnswer(dag_id=dag_id, topology=None, role="transactions")
-    raise no_such("topology of DAG", dag_id)
+    """Tell which topology a DAG has, or coordinates: its file says so, not what it once had."""
+    found = _dag_answer(access, dag_id) if access.may_read(dag_id) else None
+    if found is None:
+        raise no_such("topology of DAG", dag_id)
+    return found
+
+
+def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
+    own = ledger_places().begun_by(dag_id)
+    if own is not None:
+        snapshot = ledger_snapshots().find(own.name)
+        is_its_own = snapshot is not None and snapshot.record.dag_id == dag_id
+        return DagAnswer(dag_id=dag_id, topology=own.name if is_its_own else None, role="transactions")
+    coordinated = ledger_places().coordinated_by(dag_id)
+    if coordinated is not None:
+        snapshot = ledger_snapshots().find(coordinated.name)
+        if snapshot is None or not access.may_read(snapshot.record.dag_id):
+            return None
+        return DagAnswer(dag_id=dag_id, topology=coordinated.name, role="coordinator")
+    # Airflow knows the DAG no more, or its file has no transaction now.
+    earlier = ledger_snapshots().of_dag(dag_id)
+    return DagAnswer(dag_id=dag_id, topology=earlier[0].name, role="transactions") if earlier else None
 
 
 @topology_router.get("/dags/{dag_id}/runs/{run_id:path}")
 def get_run(access: AccessDep, dag_id: str, run_id: str) -> RunAnswer:
     """Tell which transaction a run is, or why it is none."""
     if access.may_read(dag_id):
-        snapshot = next((each for each in ledger_snapshots().all() if each.record.dag_id == dag_id), None)
-        found = run_answer(snapshot, dag_id, run_id)
+        found = run_answer(ledger_snapshots().of_dag(dag_id), dag_id, run_id)
         if found is not None:
             return found
     raise no_such("transaction of run", run_id)

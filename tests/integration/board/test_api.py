@@ -51,7 +51,7 @@ def test_the_overview_the_timeline_and_a_transaction_say_what_the_ledger_says(
     none = board.get("topologies", state=["waits", "fine"], text="FLIGHT")
     assert (none["topologies"], none["total"], none["counts"]["failed"]) == ([], 0, 1)
     assert board.get("topologies", state="failed", text="flight", limit=1)["total"] == 1
-    assert board.get("topologies", offset=1)["topologies"] == []
+    assert board.get("topologies", offset=100)["topologies"] == []
     page = board.get("topologies/flights")
     assert [each["last_txid"] for each in page["states"]] == [1, 1]
 
@@ -115,6 +115,42 @@ with create_session() as session:
 """
 
 
+_BEGIN_SAID = """
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+
+run_id, birth = arguments
+said = {"txid": 1, "attempt": 1, "birth": birth, "rows": 1, "position": 1, "rows_digest": "", "replay": False}
+with create_session() as session:
+    XComModel.set(
+        key="return_value", value=said, dag_id="the_dag", run_id=run_id, task_id="begin", session=session
+    )
+"""
+
+
+def test_a_dag_has_the_topology_that_its_file_names_and_each_run_its_own_transaction(
+    board: Board, store: ZooKeeperStore, pipeline: Pipeline, runs: Runs
+) -> None:
+    earlier = Pipeline(store, ROOT, topology="earlier")
+    earlier.request = TopologyRequest("the_dag", "opaque", 3)
+    first = earlier.begin("by_interval")
+    fail(earlier, earlier.begin("r1"))
+    runs.make(r1="failed", of_earlier="failed", of_nothing="success")
+    eventually(lambda: {each["topology"] for each in at_home(board)} == {"earlier"}, 60, "the names are read")
+    assert board.get("dags/the_dag") == {"dag_id": "the_dag", "topology": None, "role": "transactions"}
+    assert board.get("dags/the_dag/runs/r1") == {**board.get("dags/the_dag/runs/r1"), "topology": "earlier", "txid": 2}
+    pipeline.run("r1")
+    assert board.get("dags/the_dag")["topology"] == "flights"
+    found = board.get("dags/the_dag/runs/r1")
+    assert (found["topology"], found["txid"]) == ("flights", 1)
+    # What begin said names a txid, which both topologies have.
+    board.commands.python(_BEGIN_SAID, "of_earlier", first.attempt.birth)
+    board.commands.python(_BEGIN_SAID, "of_nothing", "another")
+    found = board.get("dags/the_dag/runs/of_earlier")
+    assert (found["topology"], found["txid"]) == ("earlier", 1)
+    assert board.get("dags/the_dag/runs/of_nothing")["txid"] is None
+
+
 def test_an_answer_that_is_known_is_not_sent_again(board: Board, pipeline: Pipeline) -> None:
     pipeline.run("r1")
     with board.client("vera") as client:
@@ -162,6 +198,21 @@ def test_every_route_asks_who_may(board: Board, pipeline: Pipeline, runs: Runs, 
             to, json = address(path, "flights", 1), None if method == "GET" else body
             found[user] = client.request(method, to, headers=SAME_ORIGIN, json=json).status_code
     assert found == expected
+
+
+def test_an_address_of_what_does_not_exist_is_refused_at_once_and_breaks_no_other_page(
+    board: Board, pipeline: Pipeline
+) -> None:
+    pipeline.run("r1")
+    numbers = (2, 99_999_999, 10**30, 0, -1)
+    paths = [f"topologies/flights/transactions/{txid}" for txid in numbers]
+    paths += ["topologies/", "topologies//transactions", "topologies//transactions/1", "topologies/nosuch/transactions"]
+    with board.client("vera") as client:
+        found = {path: client.get(f"/api/v1/{path}", timeout=20).status_code for path in paths}
+    assert found == dict.fromkeys(paths, 404)
+    eventually(lambda: at_home(board), 60, "the overview is shown")
+    assert board.get("dags/the_dag")["topology"] == "flights"
+    assert board.get("dags/the_dag/runs/r1")["txid"] == 1
 
 
 def test_what_is_not_there_and_what_may_not_be_seen_are_the_same(board: Board, pipeline: Pipeline) -> None:

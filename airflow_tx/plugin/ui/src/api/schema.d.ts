@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Get Dag
-         * @description Tell which topology a DAG has, or coordinates.
+         * @description Tell which topology a DAG has, or coordinates: its file says so, not what it once had.
          */
         get: operations["get_dag"];
         put?: never;
@@ -1339,6 +1339,15 @@ export interface operations {
                     "application/json": components["schemas"]["Problem"];
                 };
             };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
         };
     };
     preview_action: {
@@ -1422,6 +1431,15 @@ export interface operations {
             };
             /** @description Service Unavailable */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };

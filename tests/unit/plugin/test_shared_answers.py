@@ -1,0 +1,83 @@
+"""What the api-server keeps of its answers: little, and not for long."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_tx.plugin.api.shared_answers import SharedAnswers
+from airflow_tx.testing.eventually import eventually
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+def test_an_answer_is_made_once_and_given_again_until_it_is_old(clock: HandClock) -> None:
+    answers, made = SharedAnswers(1.0, clock=clock), []
+
+    def make() -> bytes:
+        made.append(clock())
+        return b"body"
+
+    for clock.time in (0.0, 0.5, 0.9, 1.1):
+        assert answers.get("key", make) == b"body"
+    assert made == [0.0, 1.1]
+
+
+def test_however_many_different_questions_are_asked_no_old_answer_is_kept(clock: HandClock) -> None:
+    answers = SharedAnswers(1.0, clock=clock)
+    for number in range(400):
+        clock.time = number * 0.5
+        answers.get(("since", number), lambda: bytes(1000))
+    assert answers.size <= 3 * 1000
+
+
+def test_what_is_kept_has_a_bounded_size_even_within_a_second(clock: HandClock) -> None:
+    answers = SharedAnswers(1.0, most=5000, clock=clock)
+    for number in range(400):
+        answers.get(("since", number), lambda: bytes(1000))
+    assert answers.size == 5000
+    answers.get("large", lambda: bytes(6000))
+    assert answers.size == 0
+
+
+def test_those_who_ask_while_an_answer_is_made_wait_for_it(clock: HandClock) -> None:
+    answers, begun, goes_on, made = SharedAnswers(1.0, clock=clock), threading.Event(), threading.Event(), []
+
+    def make() -> bytes:
+        begun.set()
+        assert goes_on.wait(60)
+        made.append(1)
+        return b"body"
+
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(answers.get, "key", make)
+        assert begun.wait(60)
+        others = [pool.submit(answers.get, "key", make) for _ in range(3)]
+        eventually(lambda: all(each.running() for each in others), 60, "the others ask")
+        goes_on.set()
+        assert [each.result() for each in (first, *others)] == [b"body"] * 4
+    assert made == [1]
+
+
+def test_an_answer_that_fails_is_made_again(clock: HandClock) -> None:
+    answers = SharedAnswers(1.0, clock=clock)
+
+    def fails() -> bytes:
+        raise ValueError("it is broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        answers.get("key", fails)
+    assert answers.get("key", lambda: b"body") == b"body"
