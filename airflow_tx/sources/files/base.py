@@ -273,9 +273,24 @@ class FolderSource(Source):
             remedy = "Give an absolute path, or base=, or set AIRFLOW_TX_DATA to the folder it starts from."
             problem = "its path is relative, and neither AIRFLOW_TX_DATA nor AIRFLOW_HOME is set"
             raise self.refused(problem, remedy) from None
-        if not self._storage.is_folder(folder):
-            raise self.refused(f"folder {folder} does not exist", "Make it, mount it, or correct the path.")
+        with self._listable(folder):
+            if not self._storage.is_folder(folder):
+                raise self.refused(f"folder {folder} does not exist", "Make it, mount it, or correct the path.")
         return folder
+
+    @contextmanager
+    def _listable(self, folder: str) -> Iterator[None]:
+        """Refuse a listing that is not whole: what sorts behind what is missing would be taken before it."""
+        try:
+            yield
+        except OSError as error:
+            problem = f"folder {error.filename or folder} cannot be listed ({error.strerror or error})"
+            remedy = "Nothing was taken. Let this process list it and all folders below it, then clear the task."
+            raise self.refused(problem, remedy) from error
+
+    def _files(self, folder: str) -> dict[str, Any]:
+        with self._listable(folder):
+            return self._storage.files(folder, self._storage.pattern)
 
     def _position(self, value: Json) -> FilesPosition:
         try:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.lookup import for_airflow
-from airflow_tx.sources.files.storage import Fingerprint, Look, Storage, hadoop_literal
+from airflow_tx.sources.files.globs import Listed, Listing
+from airflow_tx.sources.files.storage import Fingerprint, Look, Storage, below, hadoop_literal
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -54,14 +55,23 @@ class Objects(Storage):
     def is_folder(self, folder: str) -> bool:
         return folder == self.folder or bool(self._fresh(folder).fs.isdir(self.path(folder).path))
 
-    def files(self, folder: str, pattern: str) -> dict[str, Any]:
-        # A marker that some tools make for an empty folder is an object whose name ends in "/".
-        found = self._found(folder, pattern, "file")
-        return {name: info for name, info in found.items() if not str(info["name"]).endswith("/")}
+    def listing(self, folder: str, pattern: str) -> Listing:
+        path = self._fresh(folder)
+        root = str(path.fs._strip_protocol(path.path)).rstrip("/")
+        if "**" in pattern.split("/") and self.scheme in _CONN_TYPES:
+            # They have no folders: one request tells of a thousand objects, however deep they lie.
+            tree = _tree({_below(root, info): info for info in path.fs.find(root, detail=True).values()})
+            return lambda name: tree.get(name, {})
 
-    def folders(self, folder: str, pattern: str) -> list[str]:
-        named = list(self._found(folder, pattern, "directory"))
-        return sorted([".", *named]) if set(pattern.split("/")) == {"**"} else named
+        def listed(name: str) -> dict[str, Listed]:
+            try:
+                found = path.fs.ls(below(root, name) if name else root, detail=True)
+            except FileNotFoundError:
+                return {}  # a folder is there as long as something is in it
+            infos = {_below(root, info).rpartition("/")[2]: info for info in found if _below(root, info) != name}
+            return {each: _listed(info) for each, info in infos.items() if each and not each.startswith(".")}
+
+        return listed
 
     def size(self, folder: str, name: str, listed: Any) -> int:
         return int(listed["size"])
@@ -89,14 +99,26 @@ class Objects(Storage):
         path.fs.invalidate_cache()
         return path
 
-    def _found(self, folder: str, pattern: str, kind: str) -> dict[str, Mapping[str, Any]]:
-        path = self._fresh(folder)
-        root = str(path.fs._strip_protocol(path.path)).rstrip("/")
-        found = path.fs.glob(f"{glob_literal(root)}/{pattern}", detail=True)
-        names = {str(each).removeprefix(root).strip("/"): info for each, info in found.items() if info["type"] == kind}
-        return {name: names[name] for name in sorted(names) if name and not re.search(r"(^|/)\.", name)}
+
+def _below(root: str, info: Mapping[str, Any]) -> str:
+    return str(info["name"]).removeprefix(root).strip("/")
 
 
-def glob_literal(text: str) -> str:
-    """Escape the wildcards of a glob."""
-    return re.sub(r"([*?[])", r"[\1]", text)
+def _listed(info: Mapping[str, Any]) -> Listed:
+    # A marker that some tools make for an empty folder is an object whose name ends in "/".
+    is_folder = info["type"] == "directory" or str(info["name"]).endswith("/")
+    return Listed(is_folder, None if is_folder else info)
+
+
+def _tree(infos: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Listed]]:
+    """Sort objects into the folders that their names spell."""
+    tree: dict[str, dict[str, Listed]] = {}
+    for name, info in infos.items():
+        if not name or re.search(r"(^|/)\.", name):
+            continue
+        folder, _, last = name.rpartition("/")
+        tree.setdefault(folder, {})[last] = _listed(info)
+        while folder:
+            folder, _, last = folder.rpartition("/")
+            tree.setdefault(folder, {})[last] = Listed(is_folder=True)
+    return tree

@@ -40,7 +40,7 @@ class FileSource(FolderSource, TransactionalSource):
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
         taken = self._position(position)
         folder = self._root()
-        listing = self._storage.files(folder, self._storage.pattern)
+        listing = self._files(folder)
         if not listing and position is None and self.kind is SourceKind.TRANSACTIONAL:
             where = below(folder, self._storage.pattern)
             raise self.refused(f"no file matches {where}", "Correct the glob, or put a file there.")
@@ -58,10 +58,10 @@ class FileSource(FolderSource, TransactionalSource):
         taken = self._position(position)
         if self.kind is not SourceKind.TRANSACTIONAL:
             return []
-        return taken.late(self._storage.files(self._root(), self._storage.pattern))
+        return taken.late(self._files(self._root()))
 
     def backlog(self, position: Json) -> int:
-        return len(self._new(self._storage.files(self._root(), self._storage.pattern), self._position(position)))
+        return len(self._new(self._files(self._root()), self._position(position)))
 
 
 class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
@@ -81,7 +81,8 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
 
     def partitions(self) -> list[str]:
         folder, pattern = self._root(), self._storage.pattern.rpartition("/")[0]
-        found = self._storage.folders(folder, pattern)
+        with self._listable(folder):
+            found = self._storage.folders(folder, pattern)
         if not found:
             log.warning("%r: no folder matches %s.", self, below(folder, pattern))
         return found
@@ -113,9 +114,14 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
 
     def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
         folder = below(self._root(), partition)
-        if not self._storage.is_folder(folder):
+        try:
+            listing = self._in(folder) if self._storage.is_folder(folder) else None
+        except OSError as error:
+            reason = f"folder {folder} cannot be listed ({error.strerror or error})"
+            raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason) from error
+        if listing is None:
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=f"folder {folder} is gone")
-        return self._next(folder, self._in(folder), self._position(position))
+        return self._next(folder, listing, self._position(position))
 
     def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
         return f"of each folder {self._limits()}"
@@ -123,7 +129,9 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     def backlog(self, position: Json) -> int:
         positions, root, count = self.partition_positions(position), self._root(), 0
         for name in self.partitions():
-            count += len(self._new(self._in(below(root, name)), self._position(positions.get(name))))
+            folder = below(root, name)
+            with self._listable(folder):
+                count += len(self._new(self._in(folder), self._position(positions.get(name))))
         return count
 
     def _in(self, folder: str) -> Mapping[str, Any]:

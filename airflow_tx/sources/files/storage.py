@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.sources.api import pack, unpack
+from airflow_tx.sources.files.globs import Listed, Listing, matching
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -58,15 +59,31 @@ class Storage(ABC):
     def path(self, folder: str) -> FilePath: ...
 
     @abstractmethod
-    def is_folder(self, folder: str) -> bool: ...
+    def is_folder(self, folder: str) -> bool:
+        """Ask whether it is there; OSError: that cannot be found out."""
 
     @abstractmethod
+    def listing(self, folder: str, pattern: str) -> Listing:
+        """Make what lists `folder` and those below it, as they are now; `pattern` says how deep that will go."""
+
     def files(self, folder: str, pattern: str) -> dict[str, Any]:
-        """List the files that match, with what a listing says: relative to `folder`, sorted, without hidden ones."""
+        """List the files that match, with what a listing says: relative to `folder`, sorted, without hidden ones.
 
-    @abstractmethod
+        :raises OSError: a folder cannot be listed, so nobody knows what is in it.
+        """
+        found = matching(pattern, self.listing(folder, pattern))
+        return {name: each.info for name, each in found.items() if not each.is_folder}
+
     def folders(self, folder: str, pattern: str) -> list[str]:
-        """List the folders that match: names relative to `folder`, itself as "."; sorted, without hidden ones."""
+        """List the folders that match: names relative to `folder`, itself as "."; sorted, without hidden ones.
+
+        :raises OSError: as `files`.
+        """
+        found = matching(pattern, self.listing(folder, pattern))
+        names = {name for name, each in found.items() if each.is_folder}
+        if set(pattern.split("/")) == {"**"}:
+            names.add(".")
+        return sorted(names)
 
     @abstractmethod
     def size(self, folder: str, name: str, listed: Any) -> int:
@@ -113,17 +130,23 @@ class Disk(Storage):
         return Path(folder)
 
     def is_folder(self, folder: str) -> bool:
-        return os.path.isdir(folder)
+        try:
+            return stat.S_ISDIR(os.stat(folder).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
-    def files(self, folder: str, pattern: str) -> dict[str, Any]:
-        names = glob.glob(pattern, root_dir=folder, recursive=True)
-        return dict.fromkeys(sorted({name for name in names if os.path.isfile(Path(folder, name))}))
+    def listing(self, folder: str, pattern: str) -> Listing:
+        def listed(name: str) -> dict[str, Listed]:
+            try:
+                with os.scandir(Path(folder, name)) as found:
+                    entries = [(each.name, each.is_dir(), each.is_file()) for each in found]
+            except (FileNotFoundError, NotADirectoryError):
+                if not name:
+                    raise
+                return {}  # it went while those above it were listed
+            return {each: Listed(is_dir) for each, is_dir, is_file in entries if is_dir or is_file}
 
-    def folders(self, folder: str, pattern: str) -> list[str]:
-        names = {os.path.normpath(name) for name in glob.glob(f"{pattern}/", root_dir=folder, recursive=True)}
-        if set(pattern.split("/")) == {"**"}:  # glob leaves out the empty name
-            names.add(".")
-        return sorted(names)
+        return listed
 
     def size(self, folder: str, name: str, listed: Any) -> int:
         return os.stat(Path(folder, name)).st_size

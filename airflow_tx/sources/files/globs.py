@@ -1,0 +1,52 @@
+"""What lies below a folder and matches a glob. A folder that cannot be listed is an error, and never an empty one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a listing says of a name.
+
+    :param info: of a file, what its storage says of it.
+    """
+
+    is_folder: bool
+    info: Any = None
+
+
+Listing: TypeAlias = Callable[[str], Mapping[str, Listed]]
+"""Lists a folder, "" being the one that all names are relative to; OSError: it cannot be listed whole."""
+
+
+def matching(pattern: str, listing: Listing) -> dict[str, Listed]:
+    """Find what matches a pattern as `glob` reads it, sorted; `glob` itself skips folders that it cannot list.
+
+    :raises OSError: a folder that the pattern leads into cannot be listed.
+    """
+    return dict(sorted(_matching([part for part in pattern.split("/") if part], "", listing)))
+
+
+def _matching(parts: Sequence[str], within: str, listing: Listing) -> Iterator[tuple[str, Listed]]:
+    part, *rest = parts
+    deep = part == "**"
+    if deep and rest:  # it stands for no folder, too
+        yield from _matching(rest, within, listing)
+    for name, found in listing(within).items():
+        below = f"{within}/{name}" if within else name
+        if not _fits(name, "*" if deep else part):
+            continue
+        if not rest:
+            yield below, found
+        if found.is_folder and (deep or rest):
+            yield from _matching(parts if deep else rest, below, listing)
+    if deep and not rest and within:
+        yield within, Listed(is_folder=True)
+
+
+def _fits(name: str, part: str) -> bool:
+    return (part.startswith(".") or not name.startswith(".")) and fnmatchcase(name, part)
