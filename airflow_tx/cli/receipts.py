@@ -119,6 +119,8 @@ def _of_state(name: str, state: FencedState, *, values: bool) -> StateEvidence:
 
 
 def _unknown_states(evidence: _Evidence) -> Iterator[str]:
+    if evidence.ledger.decisive is None:
+        yield "ledger: it never stood still, so what decides later transactions was not compared; repeat it"
     for name in sorted(evidence.ledger.topology.states.keys() - {state.name for state in evidence.states}):
         yield f"state {name}: the DAG does not name it any more, so it was not compared"
 

@@ -113,6 +113,8 @@ class Chain:
             "lost rows": (history.lost, list(receipt.lost)),
             "changed rows": (history.changed, list(receipt.changed)),
             "skip": (history.skip, receipt.skip if skipped else None),
+            # None: an older release made the receipt.
+            "size": (history.size or {}, receipt.size) if receipt.size is not None else (None, None),
             "incarnation": (self.ledger.topology.incarnation, receipt.incarnation),
         }
         for name, (said, kept) in pairs.items():

@@ -127,6 +127,7 @@ def claimed(
         changed=record.changed,
         skip=record.skip,
         digest=digest_text(record.counted),
+        size=record.size or {},
         **counted,
     )
     return replace(record, claim=dict(vars(receipt)))

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from airflow_tx.errors import UnreadableRecord
+from airflow_tx.errors import OutcomeUnknown, RequirementFailed, TooMuchContention, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.paths import Paths, decode_name
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, History, RepairRecord, TopologyRecord
+from airflow_tx.protocol.records import (
+    Binding,
+    Counter,
+    History,
+    Metadata,
+    RepairRecord,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+)
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.view import repairs, topology_record
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_R = TypeVar("_R", bound="DataclassInstance")
+LOOKS = 50
+"""How often what changes with every step is read again, until it stays the same for a moment."""
 
 
 class HeldFence(Protocol):
@@ -60,6 +76,26 @@ class StateEvidence:
 
 
 @dataclass(frozen=True)
+class Decisive:
+    """What decides the rows and the turns of later transactions.
+
+    :param allocated: the last txid; read with `opened` and `metas` at one moment, that of `LedgerEvidence.current`.
+    :param opened: the records of open transactions, by txid.
+    :param metas: their rows and positions, and those of the last final one.
+    :param skipped: what is kept of skipped transactions, by txid.
+    :param bindings: the txid of each run, by its key.
+    :param latest: the last txid when all of it had been read.
+    """
+
+    allocated: int
+    opened: Mapping[int, TransactionRecord]
+    metas: Mapping[int, Metadata]
+    skipped: Mapping[int, Skipped] = field(default_factory=dict)
+    bindings: Mapping[str, int] = field(default_factory=dict)
+    latest: int = 0
+
+
+@dataclass(frozen=True)
 class LedgerEvidence:
     """What the ledger says.
 
@@ -68,6 +104,7 @@ class LedgerEvidence:
     :param position: where the source stands after the last final transaction; None before the first one.
     :param repairs: what people did to it, oldest first.
     :param latest: the txid whose turn it was when the states had been read.
+    :param decisive: what decides later transactions; None: it was never the same for a moment.
     """
 
     name: str
@@ -77,6 +114,7 @@ class LedgerEvidence:
     position: Any
     repairs: Sequence[RepairRecord]
     latest: int = 0
+    decisive: Decisive | None = None
 
     @property
     def oldest(self) -> int:
@@ -90,16 +128,89 @@ def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: naming the record.
     """
-    topology = topology_record(store, paths)
-    current = Reader(store).get(Counter, paths.current).txid
-    folder = store.children(paths.histories)
-    names = [int(name) for name in (folder.names if folder else ())]
-    found = {txid: Reader(store).peek_if_any(History, paths.history(txid)) for txid in sorted(names)}
-    histories = {txid: history for txid, history in found.items() if history is not None}
+    topology_record(store, paths)
+    found = _at_one_moment(store, paths)
+    histories = dict(_numbered(store, paths.histories, paths.history, History))
+    skipped = dict(_numbered(store, paths.all_skipped, paths.skipped, Skipped))
+    bindings = dict(_bindings(store, paths))
+    known = repairs(store, paths)[: found.repairs]
+    current, allocated = (Reader(store).get(Counter, path).txid for path in (paths.current, paths.allocated))
+    meanwhile = range(found.current, current)
+    histories = {txid: each for txid, each in histories.items() if txid not in meanwhile}
+    decisive = None
+    if found.still:
+        decisive = Decisive(found.allocated, found.opened, found.metas, skipped, bindings, allocated)
+    return LedgerEvidence(
+        paths.topology, found.topology, found.current, histories, found.position, known, decisive=decisive
+    )
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """What was read together; `still`: nothing of it has changed meanwhile."""
+
+    topology: TopologyRecord
+    current: int
+    allocated: int
+    opened: Mapping[int, TransactionRecord]
+    metas: Mapping[int, Metadata]
+    position: Any
+    repairs: int
+    still: bool
+
+
+def _at_one_moment(store: Store, paths: Paths) -> _Moment:
+    """Read what changes with every step, until nothing changes while it is read.
+
+    :raises UnreadableRecord: naming the record.
+    """
+    for number in range(LOOKS):
+        store.sync()
+        read = Reader(store)
+        try:
+            found = _moment(read, paths, still=number < LOOKS - 1)
+        except UnreadableRecord:
+            if _is_still(store, read):
+                raise
+            continue
+        if _is_still(store, read) or not found.still:
+            return found
+    raise TooMuchContention(step="verify", subject=paths.topology, times=LOOKS)
+
+
+def _moment(read: Reader, paths: Paths, *, still: bool) -> _Moment:
+    topology = read.get(TopologyRecord, paths.record)
+    current, allocated = (read.get(Counter, path).txid for path in (paths.current, paths.allocated))
+    state = RotatingTransactionalState(read, paths)
+    position = state.position_before(current)
+    opened = {
+        int(name): read.get(TransactionRecord, paths.transaction(int(name))) for name in read.names(paths.transactions)
+    }
+    kept = {int(name) for name in read.names(paths.metas)}
+    metas = {txid: state.get_state(txid) for txid in sorted({*opened, current - 1} & kept)}
+    return _Moment(topology, current, allocated, opened, metas, position, len(read.names_if_any(paths.repairs)), still)
+
+
+def _is_still(store: Store, read: Reader) -> bool:
     try:
-        position = RotatingTransactionalState(Reader(store), paths).position_before(current)
-    except UnreadableRecord:
-        if Reader(store).get(Counter, paths.current).txid == current:
-            raise
-        return ledger_evidence(store, paths)  # the turn has moved on, and took it away
-    return LedgerEvidence(paths.topology, topology, current, histories, position, repairs(store, paths))
+        store.multi(read.requirements(frozenset()), ())
+    except (RequirementFailed, OutcomeUnknown):
+        return False
+    return True
+
+
+def _numbered(store: Store, folder: str, path: Callable[[int], str], cls: type[_R]) -> Iterator[tuple[int, _R]]:
+    """Read the records that are named by their txid."""
+    children = store.children(folder)
+    for txid in sorted(map(int, children.names if children else ())):
+        record = Reader(store).peek_if_any(cls, path(txid))
+        if record is not None:
+            yield txid, record
+
+
+def _bindings(store: Store, paths: Paths) -> Iterator[tuple[str, int]]:
+    children = store.children(paths.runs)
+    for name in children.names if children else ():
+        binding = Reader(store).peek_if_any(Binding, f"{paths.runs}/{name}")
+        if binding is not None:
+            yield decode_name(name), binding.txid

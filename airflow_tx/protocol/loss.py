@@ -54,11 +54,11 @@ def start_after(read: Reader, paths: Paths, topology: TopologyRecord, position: 
     if not accepted or position is None:
         return StartPosition(topology.origin if position is None else position)
     if not topology.partitioned:
-        behind = _behind(accepted, WHOLE, position)
+        behind = losses_behind(accepted, WHOLE, position)
         return StartPosition(behind[-1]["goes_on"] if behind else position, {WHOLE: [each["what"] for each in behind]})
     places, lost = {}, {}
     for partition, place in position.items():
-        behind = _behind(accepted, partition, place)
+        behind = losses_behind(accepted, partition, place)
         places[partition] = behind[-1]["goes_on"] if behind else place
         lost[partition] = [each["what"] for each in behind]
     return StartPosition(places, lost)
@@ -82,7 +82,7 @@ def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> _Accepted
     return found
 
 
-def _behind(accepted: _Accepted, partition: str, place: Any) -> list[dict[str, Any]]:
+def losses_behind(accepted: Mapping[str, Sequence[dict[str, Any]]], partition: str, place: Any) -> list[dict[str, Any]]:
     """Find the losses between a position and the one from which rows can be had."""
     behind: list[dict[str, Any]] = []
     left = list(accepted.get(partition, []))
@@ -108,7 +108,7 @@ def without_passed(read: Reader, paths: Paths, topology: TopologyRecord, txid: i
         meta = state.get_state(each)
         places = [(meta.position or {}), (meta.begin or {})] if topology.partitioned else [{WHOLE: meta.position}]
         for partition, place in (item for found in places for item in found.items()):
-            ahead |= {(partition, digest(loss["place"])) for loss in _behind(accepted, partition, place)}
+            ahead |= {(partition, digest(loss["place"])) for loss in losses_behind(accepted, partition, place)}
 
     def is_ahead(partition: str, loss: dict[str, Any]) -> bool:
         return (partition, digest(loss["place"])) in ahead

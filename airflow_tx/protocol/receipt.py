@@ -27,6 +27,8 @@ NOT_KEPT = {_DIGEST: "", _LENGTH: 0}
 """Stands for a value of which not even the digest is known."""
 _TEXTS = ("topology", "incarnation", "nonce", "birth", "outcome", "key", "run_id", "granted", "previous", "digest")
 _NUMBERS = ("generation", "txid", "attempt", "epoch")
+_LATER = frozenset({"size", "unproven"})
+"""Fields that receipts of older releases do not have."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ class Receipt:
     :param skip: who skipped it, when and why.
     :param previous: the hash of the receipt before it; "" if there is none.
     :param written: per state what it was given, as `Written.to_json` gives it.
+    :param size: how many rows the source counted, as the record keeps it; {}: it counted none.
+    :param unproven: why the rows that its tasks consumed are not proven, one line each; none: they are.
+
+    Receipts of older releases have no `size` and no `unproven`: None, which is not written, so that their hashes hold.
     """
 
     topology: str
@@ -110,11 +116,16 @@ class Receipt:
     skip: Mapping[str, str] | None = None
     written: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     format: int = RECEIPT_FORMAT
+    size: Mapping[str, Any] | None = None
+    unproven: Sequence[str] | None = None
 
     @property
     def text(self) -> str:
         """Write it as canonical JSON: equal receipts have equal texts."""
-        return dumps(vars(self))
+        return dumps(self._said())
+
+    def _said(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None or name not in _LATER}
 
     @property
     def hash(self) -> str:
@@ -122,7 +133,7 @@ class Receipt:
 
     def to_json(self) -> dict[str, Any]:
         """Give its fields and its hash as plain JSON."""
-        return {**vars(self), "hash": self.hash}
+        return {**self._said(), "hash": self.hash}
 
     @classmethod
     def from_json(cls, value: Any, *, path: str = "a receipt") -> Receipt:
@@ -157,8 +168,8 @@ class Receipt:
 
 
 def _is_whole(receipt: Receipt) -> bool:
-    mappings = (receipt.tasks, receipt.code, receipt.written, receipt.skip or {})
-    lists = (receipt.replays, receipt.lost, receipt.changed)
+    mappings = (receipt.tasks, receipt.code, receipt.written, receipt.skip or {}, receipt.size or {})
+    lists = (receipt.replays, receipt.lost, receipt.changed, receipt.unproven or ())
     return all(isinstance(each, Mapping) for each in mappings) and all(isinstance(each, list | tuple) for each in lists)
 
 

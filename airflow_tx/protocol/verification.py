@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx.protocol.chain import Chain, in_short
+from airflow_tx.protocol.decisive import compare_decisive
 from airflow_tx.protocol.evidence import HeldFence, LedgerEvidence, StateEvidence
 from airflow_tx.protocol.loss import ACCEPT_LOSS
 from airflow_tx.protocol.move import RENAME
@@ -54,6 +55,7 @@ def verified(
         for state in states:
             _compare_fence(chain, state)
             _compare_totals(chain, state)
+    compare_decisive(chain, states, whole=end == final)
     chain.tell()
     vouched = None if chain.begins is None else max(chain.begins, first)
     return Verified(vouched, end, tuple(chain.findings), tuple(chain.notes))

@@ -51,6 +51,7 @@ class Pipeline:
     :param tasks: how many processing tasks a run has.
     :param by_interval: the rows of a run are its own, as of a data interval: those of run "r7" are 7.
     :param added: columns that receipts add up.
+    :param sized: whether the source counts its rows.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Pipeline:
         history: int = 1000,
         by_interval: bool = False,
         added: Sequence[str] = (),
+        sized: bool = False,
     ) -> None:
         self.store = store
         self.paths = Paths(root, topology)
@@ -74,6 +76,7 @@ class Pipeline:
         self.history = history
         self.by_interval = by_interval
         self.added = added
+        self.sized = sized
         self.written: dict[str, Written] = {}
         self.begins_as = ""
         self._tries = itertools.count()
@@ -89,7 +92,7 @@ class Pipeline:
 
         def decide(_: TransactionAttempt, position: Any) -> Batch:
             row = int(run[1:]) if self.by_interval else (position or 0) + 1
-            return Batch(row, None if self.by_interval else row)
+            return Batch(row, None if self.by_interval else row, 1 if self.sized else None)
 
         messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
         request = BeginRequest(self.request, run, run, f"{self.begins_as}{next(self._tries):06}", False, messages)

@@ -7,10 +7,12 @@ from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.attempt import of_lane
+from airflow_tx.protocol.evidence import ledger_evidence
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.records import Ack, History, Phase, decode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
+from airflow_tx.protocol.verification import verified
 from tests.model.product import memory_state
 from tests.model.programs import spans
 from tests.model.shapes import PATHS, Shape
@@ -106,6 +108,18 @@ def _rows(final: Final) -> set[tuple[str, int]]:
     return {(name, row) for name, low, high in final.spans for row in range(low, high)}
 
 
+def check_verify(world: World) -> None:
+    """Check that `verify` finds nothing in a ledger that nobody has changed by hand.
+
+    :raises Violation: it finds something.
+    """
+    store = ModelStore()
+    store.nodes = world.nodes
+    found = verified(ledger_evidence(store, PATHS), ())
+    if found.findings:
+        raise Violation(f"verify finds {found.findings}")
+
+
 def ending(world: World) -> Any:
     """What people would see of a world at rest: attempts and rows of every transaction, and the stored values."""
     histories = [
@@ -122,6 +136,7 @@ def check(shape: Shape, world: World) -> None:
     """
     if any(run.stage != "green" for run in world.runs):
         return
+    check_verify(world)
     last = world.current - 1
     begun = sum(world.bound(shape, run.number) is not None for run in world.runs)
     if last != world.allocated and begun_late(shape, world):

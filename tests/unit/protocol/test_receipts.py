@@ -489,7 +489,7 @@ def test_repairs_are_named_and_a_rebuilt_ledger_begins_a_chain(books: Books) -> 
         histories[txid] = replace(histories[txid], receipt=made.to_json())
     repair = RepairRecord(1, "ledger-lost", "ada", "then", "restored", "transaction 4 is next", 2, "op")
     topology = replace(evidence.topology, generation=2, receipt=previous, states={})
-    rebuilt = replace(evidence, histories=histories, topology=topology, repairs=[repair])
+    rebuilt = replace(evidence, histories=histories, topology=topology, repairs=[repair], decisive=None)
     found = verified(rebuilt, [])
     assert (found.first, found.findings) == (4, ())
     assert found.notes == ("transaction 4: before it, ledger-lost: transaction 4 is next (ada: restored)",)

@@ -266,7 +266,7 @@ def test_what_is_compared_is_of_one_moment_though_the_turn_moves_on(
 ) -> None:
     store.after[topology.paths.histories] = runs[1].commit
     found = ledger_evidence(store, topology.paths)
-    assert (found.current, set(found.histories), found.position) == (3, {1, 2}, 4)
+    assert (found.current, set(found.histories), found.position) == (2, {1}, 2)
 
 
 def test_a_position_that_verify_needs_and_cannot_read_is_named(

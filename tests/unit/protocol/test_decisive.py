@@ -1,0 +1,300 @@
+"""What decides later transactions: whatever of it is changed by hand, `verify` finds it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol import skip
+from airflow_tx.protocol.api import Create, Delete, Put
+from airflow_tx.protocol.batch import Loss
+from airflow_tx.protocol.chain import Chain
+from airflow_tx.protocol.decisive import compare_decisive
+from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.records import Binding, Counter, Skipped, encode
+from airflow_tx.protocol.repair import Repairs, rename_state, state_lost
+from airflow_tx.protocol.step import Audit
+from airflow_tx.store.memory import MemoryStore
+from tests.unit.protocol.books import Books
+
+ADA = Audit("ada", "why")
+Change = Callable[[dict[str, Any]], Any]
+
+
+@pytest.fixture
+def books() -> Books:
+    """Three transactions are committed, 4 is skipped, 5 is skipped and re-admitted as 6, 7 is granted, 8 is open."""
+    made = Books().run(3)
+    made.skip()
+    made.skip()
+    pipeline = made.pipeline
+    pipeline.ledger.run(skip.note_readmission, 5, ADA)
+    pipeline.run("run 5")
+    begun = pipeline.begin("run 7")
+    pipeline.acquire(begun, pipeline.process(begun))
+    pipeline.begin("run 8")
+    return made
+
+
+def findings(books: Books, *words: str) -> tuple[str, ...]:
+    found = books.verify().findings
+    assert any(all(word in each for word in words) for each in found), found
+    return found
+
+
+def test_skips_readmissions_and_open_transactions_are_no_findings(books: Books) -> None:
+    assert books.verify().findings == ()
+    assert books.verify(first=2, last=3).findings == ()
+
+
+# --- the topology record ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("generation", 2, "its generation is 2, and its repairs have left 1"),
+        ("generation", 0, "its generation is 0"),
+        ("rebuilt", 3, "rebuilt after transaction 3, and no repair has done so"),
+        ("births", {}, "birth none of transaction 6"),
+        ("births", {"s0": "another", "s1": "another"}, "birth another of transaction 6"),
+        ("losses", [7], "counts repair 7 as an accepted loss, which is none"),
+        ("skips", [8], "lists [8] to be skipped"),
+        ("states", {}, "state s0: transaction 6 was committed to it, and the ledger does not name it"),
+        ("garbage", ["coordinator/meta"], "coordinator/meta is to be removed, which is still needed"),
+        ("receipt", "0" * 64, "the topology record names 0000"),
+        ("incarnation", "another", "ledger another"),
+    ],
+)
+def test_a_field_of_the_topology_record_is_found(books: Books, field: str, value: Any, words: str) -> None:
+    books.change(books.pipeline.paths.record, lambda record: record.update({field: value}))
+    findings(books, words)
+
+
+def test_a_skip_that_is_no_longer_listed_is_found(books: Books) -> None:
+    books.pipeline.ledger.run(skip.note_skip, 8, ADA)
+    assert books.verify().findings == ()
+    books.change(books.pipeline.paths.record, lambda record: record.update(skips=[]))
+    findings(books, "it lists [] to be skipped, and the open transactions say [8]")
+
+
+def test_an_accepted_loss_that_is_left_out_is_found_until_the_source_has_passed_it() -> None:
+    books = Books().run(3)
+    books.pipeline.ledger.accept_loss([Loss("", 3, 3, "row x")], ADA)
+    assert books.verify().findings == ()
+    books.change(books.pipeline.paths.record, lambda record: record.update(losses=[]))
+    findings(books, "it leaves out accepted loss 1, which comes next in the source")
+    books.change(books.pipeline.paths.record, lambda record: record.update(losses=[1]))
+    books.run(2)
+    assert books.pipeline.ledger.topology().losses == []
+    assert books.verify().findings == ()
+
+
+def rebuilt_books() -> Books:
+    """Two more transactions are lost with the ledger, which is rebuilt, and goes on with one."""
+    books = Books().run(3)
+    held = [HeldState.of(state.name, undoable=True, fence=state.fence()) for state in books.states]
+    books.store = books.pipeline.store = MemoryStore()
+    Repairs(books.pipeline.ledger).ledger_lost(held, books.pipeline.request, ADA)
+    return books
+
+
+@pytest.mark.parametrize("more", [0, 2])
+@pytest.mark.parametrize("rebuilt", [0, 2, 4])
+def test_another_last_transaction_before_a_rebuilt_ledger_is_found(more: int, rebuilt: int) -> None:
+    books = rebuilt_books().run(more)
+    assert books.pipeline.ledger.topology().rebuilt == 3
+    assert books.verify().findings == ()
+    books.change(books.pipeline.paths.record, lambda record: record.update(rebuilt=rebuilt))
+    findings(books, f"rebuilt after transaction {rebuilt}, and the receipts say after 3")
+
+
+@pytest.mark.parametrize("generation", [1, 3])
+@pytest.mark.parametrize("what", ["lost", "renamed", "rebuilt"])
+def test_another_generation_after_a_repair_is_found(what: str, generation: int) -> None:
+    books = rebuilt_books() if what == "rebuilt" else Books().run(3)
+    if what == "lost":
+        books.pipeline.ledger.run(state_lost, "s0", ADA)
+    elif what == "renamed":
+        books.pipeline.ledger.run(rename_state, "s0", "s2", ADA)
+    assert [each for each in books.verify().findings if "ledger" in each] == []
+    books.change(books.pipeline.paths.record, lambda record: record.update(generation=generation))
+    findings(books, f"its generation is {generation}, and its repairs have left 2")
+
+
+# --- counters, open transactions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allocated", [5, 7, 9])
+def test_another_number_of_allocated_transactions_is_found(books: Books, allocated: int) -> None:
+    books.store.multi([], [Put(books.pipeline.paths.allocated, encode(Counter(allocated)))])
+    findings(books, "allocated" if allocated != 7 else "the last one 7")
+
+
+def test_an_open_transaction_that_is_gone_is_found(books: Books) -> None:
+    books.store.multi([], [Delete(books.pipeline.paths.transaction(8))])
+    findings(books, "transaction 8: it is one of those up to 8 that were allocated, and has no record")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rows": 99}, "its rows are 99, and its record has the digest of others"),
+        ({"position": 99}, "it ends at 99"),
+    ],
+)
+@pytest.mark.parametrize("txid", [7, 8])
+def test_rows_of_an_open_transaction_are_found(books: Books, txid: int, change: dict[str, Any], words: str) -> None:
+    books.change(books.pipeline.paths.meta(txid), lambda record: record.update(change))
+    findings(books, f"transaction {txid}: {words}")
+
+
+def test_rows_of_an_open_transaction_that_are_gone_are_found(books: Books) -> None:
+    books.store.multi([], [Delete(books.pipeline.paths.meta(8))])
+    findings(books, "transaction 8: it is open, and its rows are missing")
+
+
+@pytest.mark.parametrize("field", ["attempt", "epoch", "nonce", "birth", "key", "run_id", "metadata", "previous"])
+def test_what_the_receipt_of_an_open_transaction_is_going_to_say_is_compared(books: Books, field: str) -> None:
+    path = books.pipeline.paths.transaction(7)
+    books.change(path, lambda record: record["claim"].update({field: "another"}))
+    findings(books, "transaction 7: ", "receipt is going to")
+
+
+# --- skipped transactions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [{"rows": 99}, {"key": "run 9"}, {"run_id": "run 9"}, {"skip": {"who": "bob"}}])
+def test_what_is_kept_of_a_skipped_transaction_is_found(books: Books, change: dict[str, Any]) -> None:
+    books.change(books.pipeline.paths.skipped(4), lambda record: record.update(change))
+    findings(books, "transaction 4: its kept rows are ")
+
+
+@pytest.mark.parametrize("again", [2, 6, 99])
+def test_a_skipped_transaction_that_is_said_to_be_readmitted_is_found(books: Books, again: int) -> None:
+    books.change(books.pipeline.paths.skipped(4), lambda record: record.update(rows=None, readmitted_as=again))
+    findings(books, f"transaction 4: its rows are said to be in transaction {again}")
+
+
+def test_a_readmission_that_is_undone_by_hand_is_found(books: Books) -> None:
+    books.change(books.pipeline.paths.skipped(5), lambda record: record.update(rows=5, readmitted_as=None))
+    findings(books, "transaction 5: it was re-admitted as 6, and its rows may be re-admitted once more")
+
+
+def test_a_skipped_transaction_without_its_rows_is_found(books: Books) -> None:
+    books.store.multi([], [Delete(books.pipeline.paths.skipped(4))])
+    findings(books, "transaction 4: it was skipped, and its rows are not kept")
+
+
+def test_a_committed_transaction_that_is_kept_as_skipped_is_found(books: Books) -> None:
+    record = Skipped("run 2", "run 2", 2, {"who": "ada", "when": "then", "why": "why"}, "op")
+    books.store.multi([], [Create(books.pipeline.paths.skipped(2), encode(record))])
+    findings(books, "transaction 2: it was committed, and it is kept as skipped")
+
+
+# --- bindings -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", ["run 2", "run 4", "run 5", "run 7", "run 8"])
+@pytest.mark.parametrize("txid", [None, 1, 99])
+def test_another_binding_of_a_run_is_found(books: Books, run: str, txid: int | None) -> None:
+    path = books.pipeline.paths.run(run)
+    books.store.multi([], [Delete(path) if txid is None else Put(path, encode(Binding(txid)))])
+    findings(books, f"its run '{run}' is ")
+
+
+@pytest.mark.parametrize("txid", [0, 2, 4, 8, 99])
+def test_a_run_that_is_bound_and_has_no_transaction_is_found(books: Books, txid: int) -> None:
+    books.store.multi([], [Create(books.pipeline.paths.run("run 99"), encode(Binding(txid)))])
+    findings(books, "run 'run 99'", "is bound to")
+
+
+# --- histories ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [None, {"rows": 99, "why": "x"}])
+def test_the_size_in_a_history_is_found(size: Any) -> None:
+    books = Books(sized=True).run(3)
+    assert books.verify().findings == ()
+    books.change(books.history(2), lambda record: record.update(size=size))
+    findings(books, "transaction 2: the ledger says size ")
+
+
+def test_a_size_where_the_source_counts_nothing_is_found() -> None:
+    books = Books().run(3)
+    books.change(books.history(2), lambda record: record.update(size={"rows": 5}))
+    findings(books, "transaction 2: the ledger says size ")
+
+
+def test_receipts_of_an_older_release_say_no_size_and_keep_their_hashes() -> None:
+    books = Books(sized=True).run(1)
+    receipt = books.receipt(1).to_json()
+    older = {name: value for name, value in receipt.items() if name not in ("size", "unproven")}
+    made = type(books.receipt(1)).from_json(older)
+    assert made.size is None
+    assert json.loads(made.text).keys() == older.keys() - {"hash"}
+    for state in books.states:
+        own = type(made).from_json({**older, "written": {state.name: made.written[state.name]}})
+        state.database.keep(own)
+    books.change(books.history(1), lambda record: record.update(receipt=made.to_json(), size={"rows": 5, "why": ""}))
+    books.change(books.pipeline.paths.record, lambda record: record.update(receipt=made.hash))
+    assert books.verify().findings == ()
+
+
+# --- repairs ------------------------------------------------------------------------------------------------------
+
+
+def decisive_findings(books: Books) -> list[str]:
+    """What is found of what decides later transactions alone."""
+    ledger = books.ledger
+    chain = Chain(ledger, books.evidence, 1, ledger.current - 1)
+    chain.findings.clear()
+    compare_decisive(chain, books.evidence, whole=True)
+    return chain.findings
+
+
+@pytest.mark.parametrize("moment", ["final", "begun", "granted", "written"])
+@pytest.mark.parametrize("lost", [1, 2])
+def test_nothing_is_found_of_a_ledger_that_went_back_and_was_rebuilt(moment: str, lost: int) -> None:
+    books = Books().run(3)
+    pipeline = books.pipeline
+    begun = pipeline.begin("run 4")
+    grant = None if moment == "begun" else pipeline.acquire(begun, pipeline.process(begun))
+    if moment in ("written", "final"):
+        assert grant is not None
+        pipeline.write(grant, begun.metadata)
+        if moment == "final":
+            pipeline.mark(grant)
+    books.ran = 4
+    before = copy.deepcopy(books.store._nodes)
+    if moment != "final":
+        grant = grant or pipeline.acquire(begun, pipeline.process(begun))
+        pipeline.write(grant, begun.metadata)
+        pipeline.mark(grant)
+    books.run(lost)
+    books.store._nodes = before
+    for _ in range(2):
+        held = [HeldState.of(state.name, undoable=True, fence=state.fence()) for state in books.states]
+        Repairs(pipeline.ledger).ledger_lost(held, pipeline.request, ADA)
+        assert decisive_findings(books) == []
+        books.run(1)
+        pipeline.begin(f"run open {books.ran}")
+        assert decisive_findings(books) == []
+
+
+def test_nothing_is_found_after_a_reset_with_losses_that_were_accepted_before_it() -> None:
+    books = Books().run(3)
+    books.pipeline.ledger.accept_loss([Loss("", 3, 5, "row 4")], ADA)
+    books.run(1)
+
+    def clear() -> None:
+        for state in books.states:
+            state.clear()
+
+    Repairs(books.pipeline.ledger).reset(books.pipeline.request, ADA, clear=clear)
+    books.run(3)
+    assert books.verify().findings == ()
