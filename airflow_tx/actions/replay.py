@@ -56,7 +56,7 @@ class NamedReplay(PersonalAction):
         return Preview(version, self._sentence(effects), tuple(effects), tuple(refused), self.needs_reason)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
-        states = self._undoable(self.txids) if self.changed_rows else {}
+        states = self._undoable() if self.changed_rows else {}
         self.target.take(self.txids, version)
         if self.changed_rows:
             yield from self._restarts.changed(self.txids, states, audit, force=self.force)
@@ -82,25 +82,25 @@ class NamedReplay(PersonalAction):
         if not self.changed_rows or not opened:
             return []
         try:
-            states = self._undoable(self.txids)
+            states = self._undoable()
         except ChangeRefused as refused:
             return [Effect(txid, each.run_id, str(refused)) for txid, each in opened.items()]
         stuck = []
         for txid, record in opened.items():
             try:
                 if txid not in live:
-                    check_changeable(self.target.ledger.paths, txid, record, states)
+                    check_changeable(self.target.ledger.paths, txid, record, states[txid])
             except ChangeRefused as refused:
                 stuck.append(Effect(txid, record.run_id, str(refused)))
         return stuck
 
-    def _undoable(self, txids: Sequence[int]) -> Mapping[str, bool]:
-        """The states of the DAG, and whether each can undo what was written to it, or holds nothing of these.
+    def _undoable(self) -> dict[int, Mapping[str, bool | None]]:
+        """By transaction, the states of the DAG, and whether each can undo it or holds nothing of it.
 
         :raises ChangeRefused: its source never has other rows at the place of a batch.
         """
         spec, states = self.target.dag()
-        topology, txid = self.target.topology, txids[0]
+        topology, txid = self.target.topology, self.txids[0]
         if not spec.source.rows_can_change:
             raise ChangeRefused(
                 txid=txid,
@@ -109,7 +109,7 @@ class NamedReplay(PersonalAction):
                 remedy=f"What cannot be processed is skipped: airflow tx skip {topology} {txid} --why TEXT; "
                 "what failed for another reason is replayed as it is",
             )
-        return undoable(states, *txids)
+        return {each: undoable(states, each) for each in self.txids}
 
 
 class FailedReplay(PersonalAction):

@@ -119,21 +119,21 @@ class Restarts:
         self.ledger.run(recovery.unblock)
 
     def changed(
-        self, txids: Sequence[int], states: Mapping[str, bool], audit: Audit, *, force: bool
+        self, txids: Sequence[int], states: Mapping[int, Mapping[str, bool | None]], audit: Audit, *, force: bool
     ) -> Iterator[Effect]:
         """Replay these transactions with the rows as they are now.
 
-        :param states: by name, whether each can undo what it has of these.
+        :param states: by transaction, as `undoable` gives them.
         :raises ChangeRefused: the rows of one cannot be decided anew; nothing was changed.
         :raises AlreadyFinal, UnknownTransaction: as `named`.
         """
         named = list(self._named(txids, force=force))
         for txid, record, live in named:
             if live is None:
-                replay.check_changeable(self.ledger.paths, txid, record, states)
+                replay.check_changeable(self.ledger.paths, txid, record, states[txid])
         for txid, record, live in named:
             if live is None:
-                self.ledger.run(replay.note_changed, txid, states, audit)
+                self.ledger.run(replay.note_changed, txid, states[txid], audit)
             outcome = self._replay(txid, record, live, withdraw=True)
             yield outcome if live else replace(outcome, done=f"its rows are decided anew: {outcome.done}")
         self.ledger.run(recovery.unblock)

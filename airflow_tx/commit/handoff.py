@@ -20,7 +20,7 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import History
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
-from airflow_tx.protocol.skip import refuse_stuck
+from airflow_tx.protocol.skip import skip_refused
 from airflow_tx.spark.new_values import OutputFolder, joined, newest_outputs, stage_keys, stage_rows
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import FencedState, StateKind
@@ -95,9 +95,17 @@ def due_skip(ledger: Ledger) -> int | None:
     return turn.current if turn.record is not None and turn.record.skip is not None else None
 
 
-def undoable(states: Mapping[str, FencedState], *txids: int) -> dict[str, bool]:
-    """Find out by name whether a state can undo what it has of these transactions, or has nothing of them."""
-    return {name: _undoes(state) or not any(state.holds(txid) for txid in txids) for name, state in states.items()}
+def undoable(states: Mapping[str, FencedState], txid: int) -> dict[str, bool | None]:
+    """Find out by name whether a state can undo what it has of a transaction, or has nothing of it.
+
+    :return: None: a state cannot undo, and cannot tell.
+    """
+    return {name: _undoes(state) or _is_without(state, txid) for name, state in states.items()}
+
+
+def _is_without(state: FencedState, txid: int) -> bool | None:
+    held = state.holds(txid)
+    return None if held is None else not held
 
 
 def _undoes(state: FencedState) -> bool:
@@ -120,12 +128,13 @@ def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, l
     if isinstance(answer, NotYet):
         return answer
     grant = answer.grant
-    for state in states.values():
-        state.raise_fence(grant)
-    # A committer may have written since the first look; now none can any more.
-    empty = {name: state for name, state in states.items() if found[name] and not _undoes(state)}
     with _taken_back(ledger, txid, keeps_grant=False):
-        refuse_stuck(txid, [name for name, state in empty.items() if state.holds(txid)], noted=True)
+        for state in states.values():
+            state.raise_fence(grant)
+        # A committer may have written since the first look; now none can any more.
+        stuck = [name for name, state in states.items() if not _undoes(state) and state.holds(txid)]
+        if stuck:
+            raise skip_refused(txid, stuck, noted=True)
     for state in states.values():
         state.pass_over(grant)
     done = ledger.run(skip.commit_skip, grant.token, states=list(states))

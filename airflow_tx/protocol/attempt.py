@@ -116,6 +116,8 @@ class Grant:
         the fence so that a lost ledger can be rebuilt from the state.
     :param claim: the transaction's receipt as far as it is known before anything is written, as JSON text; "" if an
         older release granted it.
+    :param noted: per transactional state, what an earlier grant was about to write, as the ledger knows it: for a fence
+        that does not say so.
     :param written: what other writes of this grant have written to the state, for the one that completes them.
     :param portions: how many those writes are, each with a chunk of its own.
     """
@@ -129,6 +131,7 @@ class Grant:
     claim: str = ""
     written: Written = NOTHING_WRITTEN
     portions: int = 0
+    noted: Mapping[str, str] = field(hash=False, default_factory=dict)
 
     @property
     def txid(self) -> int:

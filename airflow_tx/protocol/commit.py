@@ -99,9 +99,11 @@ def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -
         op=stamp.op,
     )
     batch = {"rows": request.metadata, "position": request.position, "prev": before}
+    if request.outputs:
+        batch["outputs"] = dict(request.outputs)
     counted = {"rows": request.rows, "tasks": request.tasks, "code": request.code}
     taken = claimed(topology, taken, stamp, paths, attempt.txid, batch, Outcome.COMMITTED, **counted)
-    grant = make_grant(topology, taken, stamp, paths, attempt.txid, batch)
+    grant = replace(make_grant(topology, taken, stamp, paths, attempt.txid, batch), noted=record.outputs)
     return put(paths.transaction(attempt.txid), taken, Granted(grant, changed))
 
 
@@ -117,8 +119,8 @@ def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
 def take_output(read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs: Mapping[str, str]) -> Decision[Done]:
     """Note another output than an earlier grant was about to write.
 
-    It is proved by then that the states hold nothing of the transaction: their fences are at this token, so no earlier
-    grant can write any more, and as long as the ledger holds it there is no later one.
+    It is proved by then that the states hold nothing else of the transaction: their fences are at this token, so no
+    earlier grant can write any more, and as long as the ledger holds it there is no later one.
 
     :raises Outranked: the token is not the one the ledger holds.
     """

@@ -139,7 +139,8 @@ def make_grant(
     """Make the grant that `record` holds.
 
     :param batch: rows, position, and the position before. With whose transaction it is, since when it is granted, and
-        who skips it, that is all that a repair has to know if the ledger is lost.
+        who skips it, that is all that a repair has to know if the ledger is lost. And what is about to be written, by
+        transactional state: a later grant of the transaction is compared with it.
     """
     token = Token(topology.generation, txid, record.attempt, record.epoch, record.nonce, record.birth)
     kept = {"key": record.key, "run_id": record.run_id, "granted": stamp.now, "skip": record.skip, **batch}

@@ -52,11 +52,11 @@ class HeldState:
 
     @classmethod
     def of(
-        cls, state: str, *, undoable: bool, fence: Any, holds: Callable[[int], bool] = lambda txid: True
+        cls, state: str, *, undoable: bool, fence: Any, holds: Callable[[int], bool | None] = lambda txid: None
     ) -> HeldState:
         """Read a fence as the state gives it.
 
-        :param holds: whether the state may have something of a transaction.
+        :param holds: whether the state has something of a transaction; None: it cannot tell.
         :raises UnreadableRecord: the batch kept beside the fence is not one.
         """
         try:
@@ -68,7 +68,8 @@ class HeldState:
             raise UnreadableRecord(
                 path=f"the fence of state {state!r}", reason=f"it keeps no batch ({fence.batch[:40]!r})"
             )
-        return cls(state, undoable, holds(fence.token.txid), fence.incarnation, fence.token, fence.applied, batch)
+        held = holds(fence.token.txid) is not False
+        return cls(state, undoable, held, fence.incarnation, fence.token, fence.applied, batch)
 
 
 @dataclass(frozen=True)

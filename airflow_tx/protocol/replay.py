@@ -30,7 +30,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import REPLAYS_KEPT
 from airflow_tx.protocol.records import Metadata, Phase, TopologyRecord, TransactionRecord, digest, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
-from airflow_tx.protocol.skip import open_record
+from airflow_tx.protocol.skip import held_for_good, open_record
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put
 
 ReplayAnswer = Begun | NeedBatch | NeedRows | NeedRunState | NeedCurrent | NeedReport
@@ -182,11 +182,11 @@ def _why_replayed(record: TransactionRecord) -> str:
 
 
 def note_changed(
-    read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool], audit: Audit
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool | None], audit: Audit
 ) -> Decision[Done | AlreadySkipped]:
     """Note that the next attempt takes the rows as they are now, and let nobody commit this one.
 
-    :param states: the states of the topology, and whether each can undo what was written to it, or holds nothing of it.
+    :param states: as for `held_for_good`.
     :raises ChangeRefused: a state that cannot undo it may hold something of it.
     :raises AlreadyFinal, UnknownTransaction: it is not open.
     """
@@ -209,12 +209,12 @@ def note_changed(
     return put(paths.transaction(txid), after, Done())
 
 
-def check_changeable(paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool]) -> None:
+def check_changeable(paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool | None]) -> None:
     """Find out whether the rows of a transaction can be decided again: whatever holds something of it must undo it.
 
     :raises ChangeRefused: a state cannot.
     """
-    held = sorted(name for name in record.fenced if not states.get(name, False))
+    held = held_for_good(record, states)
     if record.to_change is None and held:
         raise ChangeRefused(
             txid=txid,

@@ -71,11 +71,11 @@ def check_open(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[
 
 
 def grant_skip(
-    read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool]
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool | None]
 ) -> Decision[Granted | NotYet | AlreadySkipped]:
     """Take the turn to skip a transaction, outranking its holder.
 
-    :param states: the states whose fence is about to be raised, and whether each can undo what was written to it.
+    :param states: the states whose fence is about to be raised, as for `held_for_good`.
     :raises SkipRefused: nobody wants it skipped; or a state that cannot undo it may hold something of it.
     :raises StaleBatch: it has to be replayed first: its predecessor ended elsewhere.
     :raises StateMissing, StateRenamed: a state that it, or one before it, may have been written to is not among them.
@@ -173,32 +173,42 @@ def _listed(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool
 
 
 def check_undoable(
-    paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool], *, noted: bool
+    paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool | None], *, noted: bool
 ) -> None:
     """Find out whether a transaction whose turn it is can be skipped: whatever holds something of it must undo it.
 
-    :param states: the states of the topology, and whether each can undo what was written to it, or holds nothing of it.
+    :param states: as for `held_for_good`.
     :param noted: whether the ledger knows already that it is to be skipped.
     :raises StateMissing: a state that it may have been written to is not among them.
     :raises SkipRefused: a state that cannot undo it may hold something of it.
     """
     check_states(paths, txid, record, states)
-    if record.granted:
-        refuse_stuck(txid, [name for name in record.fenced if not states[name]], noted=noted)
+    stuck = held_for_good(record, states)
+    if stuck:
+        raise skip_refused(txid, stuck, noted=noted)
 
 
-def refuse_stuck(txid: int, states: Sequence[str], *, noted: bool) -> None:
-    """Refuse a skip that these states cannot undo.
+def held_for_good(record: TransactionRecord, states: Mapping[str, bool | None]) -> list[str]:
+    """Name the states that may hold something of a transaction and cannot undo it.
 
-    :raises SkipRefused: there is one.
+    What a state holds decides: the record may have been set back to before a grant. Only of a state that cannot tell
+    what it holds does the record say whether a grant was about to write it.
+
+    :param states: the states of the topology, and whether each can undo what was written to it, or holds nothing of
+        the transaction. None: it cannot tell.
     """
-    if states:
-        raise SkipRefused(
-            txid=txid,
-            problem=f"it may be in state {', '.join(sorted(states))} already, which cannot undo it",
-            remedy=f"{'' if noted else 'Nothing was changed. '}Replay it until it is committed; a state of "
-            'kind="opaque" can undo.',
-        )
+    unknown = {name for name in record.fenced if states.get(name) is None}
+    return sorted(unknown | {name for name, can in states.items() if can is False})
+
+
+def skip_refused(txid: int, states: Sequence[str], *, noted: bool) -> SkipRefused:
+    """Make the error of a skip that these states cannot undo."""
+    return SkipRefused(
+        txid=txid,
+        problem=f"it may be in state {', '.join(states)} already, which cannot undo it",
+        remedy=f"{'' if noted else 'Nothing was changed. '}Replay it until it is committed; a state of "
+        'kind="opaque" can undo.',
+    )
 
 
 def _skip(paths: Paths, txid: int) -> str:

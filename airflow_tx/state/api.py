@@ -160,12 +160,12 @@ class FencedState(ABC):
         """
         self.write(grant, ())
 
-    def holds(self, txid: int) -> bool:
-        """Whether it may have something of the last transaction in it; keys that were undone count, too.
+    def holds(self, txid: int) -> bool | None:
+        """Whether it has something of the last transaction in it; keys that were undone count, too. None: unknown.
 
-        It proves something only under a fence that no earlier grant can pass any more.
+        That it has nothing is proved only under a fence that no earlier grant can pass any more.
         """
-        return True
+        return None
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Read the current values, one dict a key; during a commit also those of a transaction that is not yet marked.

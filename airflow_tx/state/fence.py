@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
-from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, PortionsLost, StateBehind, StateError
+from airflow_tx.errors import (
+    FenceForeign,
+    FenceOutranked,
+    LedgerBehind,
+    OutputChanged,
+    PortionsLost,
+    SkipRefused,
+    StateBehind,
+    StateError,
+)
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.output import same_output
+from airflow_tx.protocol.skip import skip_refused
 from airflow_tx.state.api import Fence, Grant
 
 
-def raised(stored: Fence | None, grant: Grant, *, state: str, there: bool = False) -> Fence:
-    """Raise a fence: identity, rank and continuity are checked, in this order.
+def raised(
+    stored: Fence | None, grant: Grant, *, state: str, there: bool = False, holds: Callable[[], bool] | None = None
+) -> Fence:
+    """Raise a fence: identity, rank and continuity are checked, in this order, and then what the state holds.
 
     :param stored: the fence as read under an exclusive lock.
     :param there: whether the place beside the fence that holds the values is there, of a state that has one.
+    :param holds: asks under the same lock whether the state has something of this transaction that it cannot undo;
+        None: it cannot tell.
     :raises FenceForeign: it belongs to another ledger, or to another life of this one.
     :raises LedgerBehind, StateBehind: one of the two went back (so it did if a txid is there again with another birth),
         or what was written is gone without its fence, or was never complete.
     :raises FenceOutranked: a later grant has raised it.
     :raises StateError: this very grant has raised it for a state of another name.
+    :raises OutputChanged, SkipRefused: the state holds something of the transaction that this grant does not write.
     """
     last = grant.last_txids.get(state)
     if stored is None:
@@ -33,10 +52,34 @@ def raised(stored: Fence | None, grant: Grant, *, state: str, there: bool = Fals
     if stored.wrote and not there and not accepted(stored, grant, state=state):
         found = f"{stored.token.txid}, but what was written is missing"
         raise StateBehind(state=state, topology=grant.topology, expected=_shown(last), found=found)
+    refusal = if_held(stored, grant, state=state)
+    if refusal is not None and (isinstance(refusal, OutputChanged) if holds is None else holds()):
+        raise refusal
     if stored.token == grant.token:
         _check_one_update(stored, state=state)
         return replace(stored, wrote=there)
     return Fence(grant.incarnation, grant.token, False, grant.batch, state, there)
+
+
+def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipRefused | None:
+    """Give the error of a state that cannot undo, in case that it holds something of this transaction.
+
+    The fence keeps what its grant was about to write. So the state decides, also where the ledger was set back and has
+    forgotten that grant.
+
+    :return: None: the grant writes what the one before it was about to write, or nobody knows what that was.
+    """
+    if stored.token.txid != grant.txid or stored.token == grant.token:
+        return None
+    batch = _batch(grant)
+    if batch.get("skip") is not None:
+        return skip_refused(grant.txid, [state], noted=True)
+    mine, found = _output(batch, state), _output(_batch(stored), stored.state or state)
+    if found is None:
+        found = grant.noted.get(state)
+    if mine is None or found is None or same_output(mine, found):
+        return None
+    return OutputChanged(state=state, txid=grant.txid, digest=mine, found=found)
 
 
 def check_write(stored: Fence | None, grant: Grant, *, state: str) -> None:
@@ -67,6 +110,20 @@ def accepted(stored: Fence, grant: Grant, *, state: str) -> bool:
 def applied(stored: Fence) -> Fence:
     """Note on the fence that all updates of its grant are in the store."""
     return replace(stored, applied=True)
+
+
+def _batch(holder: Fence | Grant) -> Mapping[str, Any]:
+    try:
+        found = json.loads(holder.batch)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _output(batch: Mapping[str, Any], state: str) -> str | None:
+    """Find what a grant was about to write; older releases did not keep it."""
+    output: str | None = batch.get("outputs", {}).get(state)
+    return output
 
 
 def _shown(last: int | None) -> int | str:

@@ -112,7 +112,7 @@ class MemoryState(QueryableState):
 
     def raise_fence(self, grant: Grant) -> None:
         with _LOCK:
-            raised = fence.raised(self.database.fence, grant, state=self.name)
+            raised = self._raised(grant)
             rows = self._rolled_back(grant)
             self.database.fence, self.database.rows = raised, rows
 
@@ -130,7 +130,7 @@ class MemoryState(QueryableState):
         tally = RowTally.of(rows, self.added_up)
         checked = self._checked(tally)
         with _LOCK:
-            raised = fence.raised(self.database.fence, grant, state=self.name)
+            raised = self._raised(grant)
             self._put(raised, self._rolled_back(grant), grant, checked, 0, True)
             self.database.keep(grant.receipt(self.name, tally.written(len(checked))))
         return len(checked)
@@ -185,6 +185,12 @@ class MemoryState(QueryableState):
         """Find the types of the key columns, which the first update decided."""
         found = next(iter(self.database.rows), ())
         return {name: kind for name, value in zip(self.columns.keys, found, strict=False) if (kind := type_of(value))}
+
+    def _raised(self, grant: Grant) -> Fence:
+        def holds() -> bool:
+            return self.kind is StateKind.TRANSACTIONAL and self.holds(grant.txid)
+
+        return fence.raised(self.database.fence, grant, state=self.name, holds=holds)
 
     def _rolled_back(self, grant: Grant) -> dict[Cells, _Stored]:
         rows = dict(self.database.rows)

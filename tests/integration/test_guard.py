@@ -16,6 +16,8 @@ from airflow_tx.errors import (
     FenceForeign,
     FenceOutranked,
     LedgerBehind,
+    OutputChanged,
+    SkipRefused,
     StateBehind,
     StateError,
     StateOutcomeUnknown,
@@ -23,7 +25,7 @@ from airflow_tx.errors import (
 from airflow_tx.state.api import Fence, FencedState, Grant
 from airflow_tx.state.sql.guard import SqlGuard, Statements
 from airflow_tx.state.sql.guard_store import GuardStore
-from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.testing.suites.state_tools import Grants, about_to_skip, about_to_write
 from tests.integration.databases import query
 
 ROWS = [{"who": "man", "n": 2}, {"who": "dog", "n": 1}]
@@ -229,6 +231,20 @@ def test_a_transaction_rolled_back_out_of_sight_is_not_taken_for_one_without_a_t
         with pytest.raises(StateError, match="may be written"):
             state.raise_and_write(grants(1, attempt), ROWS)
     assert _there(url, table) == [(1, "p", 1)]
+
+
+def test_what_a_guard_has_run_is_neither_skipped_nor_mixed_with_another_output(
+    url: str, table: str, grants: Grants
+) -> None:
+    state = _guard(url, table)
+    state.raise_fence(about_to_write(grants(1), state, "never run"))
+    state.raise_and_write(about_to_write(grants(1), state, "one"), ROWS)
+    with pytest.raises(OutputChanged):
+        state.raise_and_write(about_to_write(grants(1, 2), state, "other"), ROWS)
+    with pytest.raises(SkipRefused):
+        state.raise_fence(about_to_skip(grants(1, 2)))
+    state.raise_and_write(about_to_write(grants(1, 3), state, "one"), ROWS)
+    assert len(_there(url, table)) == 2
 
 
 def test_a_guard_whose_note_was_lost_without_its_fence_runs_nothing_twice(url: str, table: str, grants: Grants) -> None:

@@ -8,12 +8,21 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind, StateError, StateUnavailable
+from airflow_tx.errors import (
+    FenceForeign,
+    FenceOutranked,
+    LedgerBehind,
+    OutputChanged,
+    SkipRefused,
+    StateBehind,
+    StateError,
+    StateUnavailable,
+)
 from airflow_tx.state import StateKind
 from airflow_tx.state.redis import guard as module
 from airflow_tx.state.redis.guard import Command, RedisGuard
 from airflow_tx.testing.servers.redis import LocalRedis
-from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.testing.suites.state_tools import Grants, about_to_skip, about_to_write
 
 
 def _guard(server: LocalRedis, prefix: str) -> RedisGuard:
@@ -99,6 +108,18 @@ def test_other_commands_are_taken_if_none_of_the_transaction_has_run(redis: Loca
     guard.raise_and_write(grants(1, 2), _rows({"a": 2}))
     assert guard.holds(1)
     assert client.hget(f"{prefix}:hashtags", "a") == b"2"
+
+
+def test_what_has_run_is_neither_skipped_nor_mixed_with_another_output(redis: LocalRedis, prefix: str) -> None:
+    grants, guard = Grants(), _guard(redis, prefix)
+    guard.raise_fence(about_to_write(grants(1), guard, "never run"))
+    guard.raise_and_write(about_to_write(grants(1), guard, "one"), _rows({"a": 1}))
+    with pytest.raises(OutputChanged):
+        guard.raise_and_write(about_to_write(grants(1, 2), guard, "other"), _rows({"a": 2}))
+    with pytest.raises(SkipRefused):
+        guard.raise_fence(about_to_skip(grants(1, 2)))
+    guard.raise_and_write(about_to_write(grants(1, 3), guard, "one"), _rows({"a": 1}))
+    assert _hashtags(redis, prefix) == {"a": 1}
 
 
 def test_many_commands_that_break_off_are_gone_on_with(

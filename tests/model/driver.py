@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.commit.handoff import take_skip
+from airflow_tx.commit.handoff import take_skip, undoable
 from airflow_tx.commit.write import take_other_output
 from airflow_tx.protocol import commit, processing, recovery, skip
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed
@@ -25,7 +25,7 @@ from airflow_tx.protocol.records import Counter, History, Phase, TopologyRecord,
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 from airflow_tx.protocol.step import Audit, Decision, Stamp
-from airflow_tx.state.api import FencedState, StateKind
+from airflow_tx.state.api import FencedState
 
 Deltas = Mapping[str, int]
 Rows = int | Mapping[str, int]
@@ -154,6 +154,12 @@ class Topology:
     def readmit(self, txid: int) -> Any:
         """A person wants `txid` back."""
         return self.ledger().run(skip.note_readmission, txid, Audit("ada", "the job is mended"))
+
+    def forgets(self, txid: int) -> Callable[[], None]:
+        """Give what sets the ledger back to this moment, as far as `txid` is concerned."""
+        path, store = self.paths.transaction(txid), self.store()
+        before = store.get(path).data
+        return lambda: store.multi((), (Put(path, before),))
 
     def note_replay(self, txid: int, attempt: int, *, counts: bool = True, limit: int = 3, overdue: str = "") -> Any:
         """Somebody has found an attempt that ended without a commit."""
@@ -320,8 +326,8 @@ class Skipper:
 
     def ask(self) -> Any:
         """Only the question for the turn."""
-        undoable = {state.name: state.kind is StateKind.OPAQUE for state in self.topology.states}
-        return self.ledger.run(skip.grant_skip, self.txid, undoable)
+        found = undoable({state.name: state for state in self.topology.states}, self.txid)
+        return self.ledger.run(skip.grant_skip, self.txid, found)
 
     def acquire(self) -> Skipper:
         granted = self.ask()

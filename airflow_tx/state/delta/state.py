@@ -199,7 +199,11 @@ class DeltaState(QueryableState):
         complete: bool,
     ) -> int | None:
         if raising:
-            row = fence.raised(held.row, grant, state=self.name)
+
+            def holds() -> bool:
+                return self.kind is not StateKind.OPAQUE and self.holds(grant.txid)
+
+            row = fence.raised(held.row, grant, state=self.name, holds=holds)
         else:
             fence.check_write(held.row, grant, state=self.name)
             assert held.row is not None

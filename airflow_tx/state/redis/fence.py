@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.errors import FenceOutranked, StateBehind, StateError
+from airflow_tx.errors import FenceOutranked, OutputChanged, SkipRefused, StateBehind, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Written
 from airflow_tx.state import fence
@@ -72,7 +72,8 @@ class RedisFence:
 
     def raised(self, held: FenceReading, grant: Grant) -> Fence:
         """Raise it by the rules of every fence."""
-        return fence.raised(held.row, grant, state=self._state)
+        # What it holds, the script asks: values may be written until then.
+        return fence.raised(held.row, grant, state=self._state, holds=lambda: False)
 
     def raise_calls(self, held: FenceReading, row: Fence, grant: Grant) -> list[Call]:
         token = row.token
@@ -80,16 +81,21 @@ class RedisFence:
         accept = held.row is not None and fence.accepted(held.row, grant, state=self._state)
         fields = {"format": _FORMAT, "state": row.state, "incarnation": row.incarnation, **token.to_json()}
         fields |= {"applied": int(row.applied), "batch": row.batch}
-        arguments = [held.identity, grant_text(grant), grant.txid, int(self._kind is StateKind.OPAQUE), int(accept)]
+        opaque = self._kind is StateKind.OPAQUE
+        arguments = [held.identity, grant_text(grant), grant.txid, int(opaque), int(accept)]
+        arguments.append(int(not opaque and self._if_held(held, grant) is not None))
         return [(RAISE, self.keys, [*arguments, *(part for pair in fields.items() for part in pair)])]
 
-    def has_raised(self, reply: list[Any], grant: Grant) -> bool:
+    def has_raised(self, reply: list[Any], held: FenceReading, grant: Grant) -> bool:
         """Read the reply to `raise_calls`, and do the rest of a long roll-back. False: read the fence again.
 
         :raises StateBehind: keys have vanished.
+        :raises OutputChanged, SkipRefused: it holds something of the transaction that this grant does not write.
         """
         if reply[0] == b"moved":
             return False
+        if reply[0] == b"held" and (refusal := self._if_held(held, grant)) is not None:
+            raise refusal
         if reply[0] == b"counts":
             raise self._behind(grant, self.vanished(reply))
         cursor = reply[1]
@@ -99,6 +105,9 @@ class RedisFence:
                 raise self.outranked(grant)
             (cursor,) = rest
         return True
+
+    def _if_held(self, held: FenceReading, grant: Grant) -> OutputChanged | SkipRefused | None:
+        return None if held.row is None else fence.if_held(held.row, grant, state=self._state)
 
     def outranked(self, grant: Grant) -> FenceOutranked:
         """Find out why a write was refused."""

@@ -105,7 +105,7 @@ class RedisGuard(FencedInRedis):
             row = self._fence.raised(held, grant)
             raising = self._fence.raise_calls(held, row, grant)
             raised, *replies = self._server.run([*raising, *calls], whole=True, last=last)
-            if self._fence.has_raised(raised, grant):
+            if self._fence.has_raised(raised, held, grant):
                 return list(replies)
         raise self._server.refused(f"the fence changed {RACES} times in a row", "Clear the task.")
 

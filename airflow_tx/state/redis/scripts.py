@@ -125,7 +125,8 @@ end
 """.replace("%d", str(RECEIPTS_KEPT))
 
 # ARGV: the grant that the fence is expected to hold, this grant, its txid, "1" if the state is opaque,
-# "1" to accept values that are not as counted, then the fields of the fence.
+# "1" to accept values that are not as counted, "1" to refuse if the state holds something of the transaction, then the
+# fields of the fence.
 RAISE = (
     _COMMON
     + """
@@ -133,6 +134,11 @@ local expected, mine, txid, opaque, accept = ARGV[1], ARGV[2], ARGV[3], ARGV[4] 
 local found = held()
 if found ~= expected then return {'moved'} end
 if not accept and counted() ~= noted() then return {'counts', counted(), noted()} end
+if ARGV[6] == '1' then
+  -- The fence holds a grant of this transaction; a guard notes how many of its commands ran.
+  local ran = redis.call('HMGET', FENCE, 'LAST_COMMIT', 'done')
+  if redis.call('EXISTS', TOUCHED) == 1 or (ran[1] == txid and tonumber(ran[2]) > 0) then return {'held'} end
+end
 if found ~= mine then
   if redis.call('HGET', FENCE, 'txid') ~= txid then
     redis.call('UNLINK', TOUCHED)
@@ -140,7 +146,7 @@ if found ~= mine then
     -- While an undo goes on nothing is written, so nothing can be in the way.
     redis.call('RENAME', TOUCHED, UNDO)
   end
-  redis.call('HSET', FENCE, unpack(ARGV, 6))
+  redis.call('HSET', FENCE, unpack(ARGV, 7))
 end
 redis.call('HSET', FENCE, 'run', run())
 local cursor = undo('0')

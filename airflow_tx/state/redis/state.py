@@ -93,7 +93,7 @@ class RedisState(FencedInRedis, QueryableState):
             row = self._fence.raised(held, grant)
             self._stored_rows(held)
             (reply,) = self._server.run(self._fence.raise_calls(held, row, grant))
-            if self._fence.has_raised(reply, grant):
+            if self._fence.has_raised(reply, held, grant):
                 return
         raise self._server.refused(_OVERTAKEN, "Clear the task.")
 
@@ -119,7 +119,7 @@ class RedisState(FencedInRedis, QueryableState):
             first, *more = self._put_calls(update, grant, 0, True, tally)
             calls = [*self._fence.raise_calls(held, row, grant), first]
             raised, put = self._server.run(calls, whole=True, last=not more)
-            if not self._fence.has_raised(raised, grant):
+            if not self._fence.has_raised(raised, held, grant):
                 continue
             if put[0] == b"undoing":  # there was too much to undo for one script
                 more.insert(0, first)

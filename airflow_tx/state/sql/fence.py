@@ -140,7 +140,11 @@ class FencedStore:
             found = self._read(connection, "update")
             assert found is not None
             there = there or self._is_there(connection)
-        raised = fence.raised(found[0], grant, state=self.state, there=there)
+
+        def holds() -> bool:
+            return self.holds_for_good(connection, grant.txid)
+
+        raised = fence.raised(found[0], grant, state=self.state, there=there, holds=holds)
         self._check_definition(found[1])
         connection.execute(self._updated_fence(self._fence_values(raised)))
         if raised_before is None or _may_have_written(raised_before, grant.token):
@@ -148,6 +152,10 @@ class FencedStore:
 
     def _is_there(self, connection: Connection) -> bool:
         """Whether the state's values have a table or row by now."""
+        raise NotImplementedError
+
+    def holds_for_good(self, connection: Connection, txid: int) -> bool:
+        """Whether the state has something of a transaction that it cannot undo."""
         raise NotImplementedError
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:

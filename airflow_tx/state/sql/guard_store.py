@@ -70,6 +70,9 @@ class GuardStore(FencedStore):
     def _is_there(self, connection: Connection) -> bool:
         return self.noted(connection) is not None
 
+    def holds_for_good(self, connection: Connection, txid: int) -> bool:
+        return abs(self.noted(connection) or 0) == txid
+
     def noted(self, connection: Connection) -> int | None:
         """Read the last transaction whose statements ran; negative: they ended the database transaction meanwhile."""
         if not self._has_table(connection, GUARD_TABLE):

@@ -175,6 +175,9 @@ class SqlStore(FencedStore):
         query = sa.select(found[0].c.tx_txid).where(found[0].c.tx_txid == txid).limit(1)
         return connection.execute(query).first() is not None
 
+    def holds_for_good(self, connection: Connection, txid: int) -> bool:
+        return self.kind is not StateKind.OPAQUE and self.holds(connection, txid)
+
     def key_types(self, connection: Connection) -> dict[str, str] | None:
         found = self._found(connection)
         return None if found is None else dict(found[1])

@@ -134,8 +134,8 @@ class TridentState(FencedState):
             remedy = "The transaction stays open. Remove the cause and repeat the skip."
             raise StateError(state=self.name, problem=problem, remedy=remedy) from error
 
-    def holds(self, txid: int) -> bool:
-        return bool(self.state.holds(txid)) if has_methods(self.state, "holds") else True
+    def holds(self, txid: int) -> bool | None:
+        return bool(self.state.holds(txid)) if has_methods(self.state, "holds") else None
 
     def fence(self) -> Fence | None:
         return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 import pytest
@@ -110,6 +112,16 @@ def rows(updates: Mapping[str, int | None]) -> list[dict[str, Any]]:
 def totals(state: FencedState) -> dict[str, Any]:
     """key -> value, as it is stored."""
     return {row["key"]: row["n"] for row in state.read()}
+
+
+def about_to_write(grant: Grant, state: FencedState, output: str) -> Grant:
+    """The grant of a committer that is about to write an output to a state, as its text says."""
+    return replace(grant, batch=json.dumps({"skip": None, "outputs": {state.name: output}}))
+
+
+def about_to_skip(grant: Grant) -> Grant:
+    """The grant of a skip."""
+    return replace(grant, batch=json.dumps({"skip": {"who": "ada", "when": "now", "why": "a test"}}))
 
 
 def is_applied(state: FencedState) -> bool:

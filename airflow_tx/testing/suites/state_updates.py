@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ChunkConflict, FenceOutranked, StateError
-from airflow_tx.state.api import Fence, FencedState
-from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, is_applied, rows, totals
+from airflow_tx.errors import ChunkConflict, FenceOutranked, OutputChanged, SkipRefused, StateError
+from airflow_tx.state.api import Fence, FencedState, Grant
+from airflow_tx.testing.suites.state_tools import (
+    Grants,
+    MakeState,
+    StateTests,
+    about_to_skip,
+    about_to_write,
+    is_applied,
+    rows,
+    totals,
+)
 
 
 class UpdateSuite(StateTests):
@@ -81,6 +90,33 @@ class UpdateSuite(StateTests):
             state.raise_and_write(again, rows({f"only of {txid}": 1}))
             assert state.holds(txid)
             grants.final(again, state)
+
+    def test_what_a_transactional_state_holds_is_neither_skipped_nor_mixed_with_another_output(
+        self, make_state: MakeState, grants: Grants
+    ) -> None:
+        state = make_state("transactional")
+        if type(state).holds is FencedState.holds:
+            pytest.skip("it cannot tell what it holds")
+
+        def grant(attempt: int, output: str) -> Grant:
+            return about_to_write(grants(1, attempt), state, output)
+
+        state.raise_fence(grant(1, "never written"))
+        first = grant(2, "one")
+        state.raise_fence(first)
+        state.write(first, rows({"a": 1}), complete=False)
+        for attempt in (3, 4):
+            with pytest.raises(OutputChanged, match="has output other, an earlier attempt had one"):
+                state.raise_fence(grant(attempt, "other"))
+            with pytest.raises(OutputChanged):
+                state.raise_and_write(grant(attempt, "other"), rows({"a": 2, "b": 2}))
+            with pytest.raises(SkipRefused, match="already, which cannot undo it"):
+                state.raise_fence(about_to_skip(grants(1, attempt)))
+        found = state.fence()
+        assert found is not None
+        assert (found.token, totals(state)) == (first.token, {"a": 1})
+        state.raise_and_write(grant(5, "one"), rows({"a": 1, "b": 2}))
+        assert totals(state) == {"a": 1, "b": 2}
 
     def test_repeating_raise_and_write_changes_nothing(self, state: FencedState, grants: Grants) -> None:
         grants.commit(1, state, {"a": 1})

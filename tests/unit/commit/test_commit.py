@@ -433,25 +433,30 @@ def test_a_transactional_state_that_holds_nothing_of_a_transaction_takes_another
     assert (counts(first), counts(second)) == ({"count": 11}, {"count": 11})
 
 
-def test_no_earlier_grant_can_write_once_the_states_are_asked_whether_they_hold_the_transaction(
+def test_another_output_is_refused_though_the_first_one_is_written_while_the_state_is_asked(
     make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = transactional("first"), transactional("second")
     run = make("r1", [update(first), update(second)])
     run.begin()
     run.work()
-    dies(run, monkeypatch, first, "raise_fence")
+    dies(run, monkeypatch, first, "write")
     run.work(count=11)
-    asked, fences = first.holds, list[Any]()
+    asked = first.holds
 
-    def asked_with_fences(txid: int) -> bool:
-        fences.append((first.fence(), second.fence()))
+    def asked_meanwhile(txid: int) -> bool:
+        monkeypatch.setattr(first, "holds", asked)
+        run.work(count=10)
+        dies(run, monkeypatch, None, "_mark_final")
         return asked(txid)
 
-    monkeypatch.setattr(first, "holds", asked_with_fences)
-    assert run.commit_now() is None
-    ((of_first, of_second),) = fences
-    assert of_first.token == of_second.token
+    late = run.commit()
+    late.complete()
+    late.prepare()
+    monkeypatch.setattr(first, "holds", asked_meanwhile)
+    with pytest.raises(OutputChanged):
+        late.commit()
+    assert (counts(first), counts(second)) == ({"count": 10}, {"count": 10})
 
 
 def test_an_output_written_in_part_is_the_one_that_counts(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
