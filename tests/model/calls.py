@@ -153,9 +153,21 @@ class Calls:
             return world, Reply.of_error(error)
         after = replace(world.with_nodes(self.store.nodes), behind=world.nodes if self.shape.lags else None)
         check_phases(world, after)
+        after = self._backed_up(world, after)
         if after.current > world.current:
             after = self._without_run(became_final(world, after))
         return after, Reply()
+
+    def _backed_up(self, world: World, after: World) -> World:
+        """Keep the ledger of just before a first grant: it may be restored as long as its transaction is open."""
+        if "set back" not in self.shape.people:
+            return after
+        one, two = world.record(world.current), after.record(world.current)
+        if two is None:
+            return replace(after, backup=None, backup_key=None)
+        if one is not None and two.granted and not one.granted:
+            return replace(after, backup=world.nodes, backup_key=world.store_key)
+        return after
 
     def _without_run(self, world: World) -> World:
         """What a lane has committed needs no run: it is as one that has ended well."""
@@ -168,8 +180,8 @@ class Calls:
         _, index, method, grant, arguments = call
         state = memory_state(index, self.shape.source)
         state.database.restore(world.states[index])
-        if method == "fence":
-            return world, Reply(state.fence())
+        if method in STATE_READS:
+            return world, Reply(getattr(state, method)(*arguments))
         raised, highest = world.raised, world.raised[index]
         try:
             if method == "write":

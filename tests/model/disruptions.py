@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from airflow_tx.protocol.api import Node
 from tests.model.machine import STATE_READS, Reply
 from tests.model.promises import begun_late
 from tests.model.rules import Airflow
@@ -27,6 +28,7 @@ class Rules(Airflow):
         if run.stage == "absent":
             return
         yield from self._free(world, number)
+        yield from self._set_back(world, number)
         if not world.budget:
             return
         spent = replace(world, budget=world.budget - 1)
@@ -84,6 +86,15 @@ class Rules(Airflow):
             if actor.run == number and actor.task in ASIDE:
                 yield f"run {number}: {actor.task} dies", spent.without(actor.ident)
                 yield from self._lost(spent, actor)
+
+    def _set_back(self, world: World, number: int) -> Iterator[Step]:
+        """Restore a snapshot, once. Processes live on, and a record never gets a version again that one has seen."""
+        record = world.record(world.current)
+        if world.backup is None or record is None or not record.granted:
+            return
+        if not world.restored and world.bound(self.shape, number) == world.current:
+            nodes = {path: _restored(node, world.nodes.get(path)) for path, node in world.backup.items()}
+            yield "the ledger is set back to before the grant", replace(world, restored=True).with_nodes(nodes)
 
     def _yields(self, spent: World, number: int) -> Iterator[Step]:
         """A waiter that finds the run whose turn it is queued gives up its run slot."""
@@ -168,3 +179,7 @@ class Rules(Airflow):
         for actor in lanes:
             yield "the lane dies", spent.without(actor.ident)
             yield from self._lost(spent, actor)
+
+
+def _restored(node: Node, now: Node | None) -> Node:
+    return node if now is None or now == node else replace(node, version=now.version + 1)

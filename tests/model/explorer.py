@@ -68,7 +68,8 @@ def _explore(rules: Rules, most: int | None, reduce: bool) -> Report:
         try:
             following = successors(rules, world, reduce=reduce)
             steps += len(following)
-            if not world.actors and world.allocated < world.current:
+            refused = any(run.stage == "refused" for run in world.runs)
+            if not world.actors and (refused or world.allocated < world.current):
                 ends.append(world.key)
                 endings.add(promises.ending(world))
             for label, reached in following:
@@ -77,6 +78,7 @@ def _explore(rules: Rules, most: int | None, reduce: bool) -> Report:
                 if after.key not in seen:
                     seen.add(after.key)
                     stack.append((after, (label, trail)))
+                    promises.check_outputs(rules.shape, after)
                     promises.check(rules.shape, after)
         except Violation as violation:
             violation.trail = _unroll(trail)
@@ -113,7 +115,7 @@ def successors(rules: Rules, world: World, *, reduce: bool = True) -> list[Step]
 
 def _check_stuck(rules: Rules, world: World, moves: list[Step]) -> None:
     """What goes on by itself, or by the hands of people who see to what has failed, is not stuck."""
-    stuck = [run.number for run in world.runs if run.stage != "green"]
+    stuck = [run.number for run in world.runs if run.stage not in ("green", "refused")]
     if stuck and not any(each.budget == world.budget for _, each in moves):
         raise Violation(f"nothing can go on, and runs {stuck} are not final")
 

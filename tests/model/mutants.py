@@ -33,7 +33,16 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.store.memory import MemoryStore
-from tests.model import test_actions, test_answers, test_partitions, test_recovery, test_skips, test_traces, test_yields
+from tests.model import (
+    test_actions,
+    test_answers,
+    test_partitions,
+    test_recovery,
+    test_set_back,
+    test_skips,
+    test_traces,
+    test_yields,
+)
 from tests.model.driver import Run, Topology
 from tests.model.shapes import Shape
 
@@ -48,6 +57,8 @@ VARIES = Shape("opaque", 1, 1, 1, varies=True)
 LATE = Shape("opaque", 1, 1, 1, people=("late",))
 LAGS = Shape("opaque", 1, 1, 1, lags=True)
 PRESS = Shape("opaque", 1, 1, 1, people=("press",))
+SET_BACK = Shape("transactional", 1, 1, 1, clears_only=True, people=("skip", "set back"))
+SET_BACK_VARIES = Shape("transactional", 1, 1, 1, clears_only=True, people=("set back",), varies=True)
 TWO_SKIP = Shape("opaque", 1, 2, 1, people=("skip",))
 
 
@@ -274,10 +285,40 @@ MUTANTS = (
     ),
     Mutant(
         "a skip of what a state cannot undo",
-        ((skip.check_undoable, "if record.granted:", "if False:"),),
+        (
+            (skip.held_for_good, "if can is False", "if False"),
+            (fence.if_held, 'batch.get("skip") is not None', "False"),
+            (taking.take_skip, "if stuck:", "if False:"),
+        ),
         _trace(
             test_skips.TestTrace2,
             "test_a_granted_one_in_a_transactional_state_is_refused_and_can_only_be_replayed",
+            source="transactional",
+        ),
+    ),
+    Mutant(
+        "a skip asks the ledger what a state holds",
+        (
+            (skip.held_for_good, "if can is False", "if can is False and record.granted"),
+            (fence.if_held, 'batch.get("skip") is not None', "False"),
+            (taking.take_skip, "and state.holds(txid)", "and found[name] and state.holds(txid)"),
+        ),
+        SET_BACK,
+    ),
+    Mutant(
+        "a state forgets what it was about to be given",
+        ((fence.if_held, "mine is None or found is None", "True"),),
+        SET_BACK_VARIES,
+    ),
+    Mutant(
+        "a skip makes a state forget what it was about to be given",
+        (
+            (fence.if_held, 'batch.get("skip") is not None', "False"),
+            (skip.held_for_good, "if can is False", "if False"),
+        ),
+        _trace(
+            test_set_back.TestSkip,
+            "test_what_a_forgotten_committer_writes_after_the_look_refuses_it",
             source="transactional",
         ),
     ),

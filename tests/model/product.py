@@ -59,6 +59,10 @@ class ModelState(FencedState):
         found: int = self._env.ask("state", self._index, "raise_and_write", grant, (tuple(rows),))
         return found
 
+    def holds(self, txid: int) -> bool:
+        found: bool = self._env.ask("state", self._index, "holds", None, (txid,))
+        return found
+
     def fence(self) -> Any:
         return self._env.ask("state", self._index, "fence", None, ())
 

@@ -162,6 +162,19 @@ def check(shape: Shape, world: World) -> None:
         raise Violation(f"committed were {sorted(tries)}, and written were {sorted(made)}")
 
 
+def check_outputs(shape: Shape, world: World) -> None:
+    """Of each transaction a transactional state holds one output, in every world.
+
+    :raises Violation: it holds several.
+    """
+    if not shape.varies or shape.source != "transactional":
+        return
+    _, made = _found(shape, world)
+    txids = [each.split(" by ")[0] for each in made]
+    if len(txids) > len(set(txids)):
+        raise Violation(f"several outputs of one transaction are mixed: {sorted(made)}")
+
+
 def begun_late(shape: Shape, world: World) -> list[int]:
     """The runs that ended for want of data before an older `begin` of theirs, held up, took a transaction for them."""
     ended = [run.number for run in world.runs if run.stage == "green" and run.task("begin").state == "skipped"]

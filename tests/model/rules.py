@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_tx.errors import (
     FenceOutranked,
     OutcomeUnknown,
+    OutputChanged,
     Outranked,
     StaleAttempt,
     StaleBegin,
@@ -222,12 +223,14 @@ class Airflow(Calls):
         return world if yields or self.shape.led else self.failed(world, number, task, cause)
 
     def failed(self, world: World, number: int, task: str, cause: type[BaseException]) -> World:
-        """Nobody but people sees to a run that has failed."""
+        """Nobody but people sees to a run that has failed; another output is refused for good."""
+        if cause is OutputChanged:
+            return world.with_run(replace(world.runs[number], stage="refused"))
         return self.begin(world, number)
 
     @property
     def goes_back(self) -> bool:
-        return any(each in ("ledger", "state", "reset") for each in self.shape.people)
+        return "set back" in self.shape.people
 
     def start_run(self, world: World, number: int, *, reset: bool) -> tuple[World, Reply]:
         if number >= len(world.runs):

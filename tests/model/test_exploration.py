@@ -42,6 +42,8 @@ SHAPES: list[Any] = [
     Shape("opaque", 1, 1, 1, lags=True),
     Shape("opaque", 1, 1, 0, people=("ahead", "lane")),
     Shape("opaque", 1, 1, 1, people=("lane",)),
+    long(Shape("transactional", 1, 1, 1, clears_only=True, people=("skip", "set back"))),
+    Shape("transactional", 1, 1, 1, clears_only=True, people=("set back",), varies=True),
 ]
 
 

@@ -39,7 +39,7 @@ class Task:
 class Run:
     """One DAG run, as Airflow sees it.
 
-    :param stage: "absent", "running", "failed", "yielded" or "green".
+    :param stage: "absent", "running", "failed", "refused", "yielded" or "green".
     :param tries: how many processes it has had.
     """
 
@@ -110,7 +110,7 @@ class World:
     """Everything there is at one moment.
 
     :param raised: per state, the highest token that its fence has seen.
-    :param backup: what may be restored: a ledger and the states at an earlier moment.
+    :param backup: the ledger that may be restored; `restored`: it was.
     :param missing: per state, the transactions whose part a lost state has lost for good.
     :param lost: the row that the source has lost.
     :param acted: the versions of transactions that a person has acted on.
@@ -130,7 +130,7 @@ class World:
     backup_key: Any = None
     missing: frozenset[tuple[int, int]] = frozenset()
     lost: int | None = None
-    repaired: int = 0
+    restored: bool = False
     acted: frozenset[str] = frozenset()
     behind: Any = None
     lagging: bool = False
@@ -143,7 +143,7 @@ class World:
             for a in self.actors
         )
         runs = tuple((r.stage, r.tries, tuple((n, t.state, t.xcoms) for n, t in r.tasks)) for r in self.runs)
-        rest: tuple[Any, ...] = (self.budget, self.book, self.backup_key, self.missing, self.lost, self.repaired)
+        rest: tuple[Any, ...] = (self.budget, self.book, self.backup_key, self.missing, self.lost, self.restored)
         rest = (*rest, self.acted)
         rest = (*rest, None if self.behind is None else store_key(self.behind))
         return hash((self.store_key, self.states, self.raised, frozenset(places), len(places), runs, rest))
