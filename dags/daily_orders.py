@@ -13,7 +13,7 @@ from collections import Counter
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, task
+from airflow.sdk import DAG, task
 
 from airflow_tx import CommitOperator, DataIntervalSource, Transaction, current_batch, persistent_aggregate
 from airflow_tx.state import Count, SqlState, Sum
@@ -33,7 +33,7 @@ def count_orders() -> list[dict[str, Any]]:
 
 with DAG(
     "daily_orders",
-    schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),  # "@daily" has empty intervals
+    schedule="@daily",
     start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
     catchup=False,
     is_paused_upon_creation=True,

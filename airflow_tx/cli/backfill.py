@@ -26,6 +26,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, TopologyRecord
 from airflow_tx.protocol.records import Counter as Turn
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.sources.api import Json
 from airflow_tx.sources.run.data_interval import DataIntervalSource, key_of_interval, order_end, order_from
 from airflow_tx.spec import TransactionSpec
 
@@ -40,14 +41,14 @@ def backfill(args: Namespace) -> None:
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
 
     spec, _ = transactional_dag(args.dag_id)
-    if not args.dry_run and compat.is_paused_there(spec.dag_id):
-        raise SystemExit(f"DAG {spec.dag_id} is paused, and starts no run: airflow dags unpause {spec.dag_id}")
     with ZooKeeperHook(spec.conn_id).store() as store:
         dates = BackfilledDates(spec, spec.ledger(store), args.first, args.last)
         dates.check_order(note=not args.dry_run)
         if args.dry_run:
             render.print_rows([_row(each) for each in dates.read()], args.output)
             return
+        if compat.is_paused_there(spec.dag_id):
+            raise SystemExit(_paused(spec, dates.order))
         progress = Progress(dates, spec.window if args.in_flight is None else args.in_flight)
         try:
             left = progress.follow()
@@ -103,27 +104,59 @@ class BackfilledDates:
         self._current: int | None = None
         self._order: datetime | None = None
 
+    @property
+    def order(self) -> datetime | None:
+        """Say where the order of txids stands, as read last; None: there is none."""
+        return self._order
+
     def check_order(self, *, note: bool) -> None:
         """Find out that the dates are next in the order of txids, if it has one.
 
-        :param note: whether an order that has not begun is to begin with the first of them.
+        An order without transactions is moved to the first of the dates, unless a run of an earlier date waits.
+
+        :param note: whether to note where the order begins.
         :raises ConfigError: they leave out some, or one of them is late.
         """
         if not self.source.in_order:
             return
         start = self.intervals[0].start
-        if note:
-            self.ledger.open(self.spec.request)
-            position = self.ledger.run(note_origin, order_from(start))
-        else:
-            position = next_position(Reader(self.ledger.store), self.spec.paths) or order_from(start)
+        position = next_position(Reader(self.ledger.store), self.spec.paths)
+        if not self._allocated() and not self._awaited(position, start):
+            position = order_from(start)
+            if note:
+                self.ledger.open(self.spec.request)
+                position = self.ledger.run(note_origin, position)
         end = order_end(position)
-        left_out = compat.scheduled_intervals(self.spec.dag_id, end, start)
-        if any(end <= each.start < start for each in left_out):
-            raise _misplaced(start, end, "no interval can be left out")
+        stands = f"The order of txids stands at {end.isoformat()}, and"
+        if self._left_out(end, start):
+            raise _misplaced(start, f"{stands} no interval can be left out: --from {end.isoformat()}.")
         late = [each for each in self.read() if each.interval.start < end and each.txid is None]
         if late:
-            raise _misplaced(late[0].interval.start, end, "this interval is late")
+            raise _misplaced(late[0].interval.start, f"{stands} {self._late()}")
+
+    def _allocated(self) -> bool:
+        allocated = Reader(self.ledger.store).peek_if_any(Turn, self.spec.paths.allocated)
+        return allocated is not None and allocated.txid > 0
+
+    def _awaited(self, position: Json, start: datetime) -> bool:
+        """Ask whether a run is queued or running whose date the order has, and that comes before a date."""
+        left_out = [] if position is None else self._left_out(order_end(position), start)
+        runs = compat.dated_runs(self.spec.dag_id, left_out) if left_out else {}
+        return any(run.state in LIVE_RUN_STATES for run in runs.values())
+
+    def _left_out(self, end: datetime, start: datetime) -> list[compat.ScheduledInterval]:
+        between = compat.scheduled_intervals(self.spec.dag_id, end, start) if end < start else []
+        return [each for each in between if end <= each.start < start]
+
+    def _late(self) -> str:
+        """Say how a date that is late can be counted."""
+        reset = f"airflow tx repair {self.spec.topology} --reset"
+        if self._turn() == 1:
+            return f"nothing is committed. End the runs of {self.spec.dag_id}, then: {reset}. Repeat this command."
+        return (
+            "this interval is late. To count it after the others, let the DAG say in_order=False, repeat this command, "
+            f"and let the DAG say in_order=True again. To delete all values and count again: {reset}."
+        )
 
     def read(self) -> list[BackfilledDate]:
         """Give all dates as they are now, the earliest one first."""
@@ -186,9 +219,14 @@ class BackfilledDates:
         return key_of_interval((interval.start, interval.end))
 
 
-def _misplaced(date: datetime, end: datetime, why: str) -> ConfigError:
-    remedy = f"The order of txids stands at {end.isoformat()}, and {why}: --from {end.isoformat()}."
+def _misplaced(date: datetime, remedy: str) -> ConfigError:
     return ConfigError(option="--from", value=date.isoformat(), remedy=remedy)
+
+
+def _paused(spec: TransactionSpec, order: datetime | None) -> str:
+    stands = "" if order is None else f"The order of {spec.topology} stands at {order.isoformat()}. "
+    unpause = f"airflow dags unpause {spec.dag_id}"
+    return f"{stands}DAG {spec.dag_id} is paused and starts no run: {unpause}, then repeat this command."
 
 
 class Progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_tx.compat.runs import text
@@ -105,6 +105,21 @@ def empty_interval(dag: Any) -> str | None:
     timetable = dag.timetable
     name = type(timetable).__name__
     return name if name.endswith("TriggerTimetable") and not getattr(timetable, "interval", None) else None
+
+
+def give_intervals(dag: Any) -> None:
+    """Let a plain schedule (`@daily`, a cron expression, a timedelta) have the data intervals of Airflow 2.
+
+    Its runs start at the same moments; each stands for the interval that ends then. A timetable is left as it is.
+    """
+    from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+
+    if empty_interval(dag) is None:
+        return
+    if isinstance(dag.schedule, str):
+        dag.timetable = CronDataIntervalTimetable(dag.schedule, timezone=dag.timezone)
+    elif isinstance(dag.schedule, timedelta):
+        dag.timetable = DeltaDataIntervalTimetable(dag.schedule)
 
 
 def downstream(task: Task) -> Iterator[str]:

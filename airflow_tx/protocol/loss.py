@@ -14,7 +14,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, RepairRecord, TopologyRecord, digest, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import Audit, Decision, Stamp, next_repair, put
+from airflow_tx.protocol.step import Audit, Decision, Stamp, next_repair
 
 ACCEPT_LOSS = "accept-loss"
 LOSSES_A_RECORD = 500
@@ -165,11 +165,20 @@ def next_position(read: Reader, paths: Paths) -> Any:
 
 
 def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Decision[Any]:
-    """Note the position that the first transaction is decided from; the answer is the one that holds afterwards."""
+    """Note the position that the first transaction is decided from, unless one has begun.
+
+    :return: the position that the next transaction is decided from afterwards.
+    """
     topology = read.get(TopologyRecord, paths.record)
-    if topology.origin is not None or read.get(Counter, paths.allocated).txid > 0:
+    allocated = read.get(Counter, paths.allocated)
+    if allocated.txid > 0:
         return Decision(next_position(read, paths))
-    return put(paths.record, replace(topology, origin=position, op=stamp.op), position)
+    if topology.origin == position:
+        return Decision(position)
+    changed = replace(topology, origin=position, op=stamp.op)
+    # A begin that has read the record before this step is refused: it requires the counter as it was.
+    writes = (Put(paths.record, encode(changed)), Put(paths.allocated, encode(allocated)))
+    return Decision(position, writes, paths.record)
 
 
 def note_losses(

@@ -20,6 +20,7 @@ from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.operators.commit_phase import AcquireTurnOperator, hook_up_inside
 from airflow_tx.processing.task import hook_up
 from airflow_tx.sources.api import Source
+from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.topology.alarm import with_alarms
 from airflow_tx.topology.phase import phase_of
@@ -137,6 +138,8 @@ class Transaction:
             if not task.upstream_task_ids & (inside | {begin.task_id}):
                 begin.set_downstream(task)
         block = Block(self._spec, self._dag, begin, tuple(tasks), self._at_least_once, _window(self._spec), phase)
+        if isinstance(self._spec.source, DataIntervalSource):
+            compat.give_intervals(self._dag)
         check(block)
         needed = block.gate.upstream_task_ids - {begin.task_id}
         # A committed run skips the other tasks. The committer still runs, so that tasks after it do.

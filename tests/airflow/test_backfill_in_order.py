@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -17,9 +17,14 @@ from tests.airflow.test_backfill import DAYS, Days, Story
 
 def command(stack: Stack, *more: str) -> subprocess.Popen[str]:
     """Start `airflow tx backfill` for all days, two in flight."""
-    dates = ("--from", DAYS[0].isoformat(), "--to", DAYS[-1].isoformat(), "--in-flight", "2")
+    return backfill(stack, "dated", DAYS[0], DAYS[-1], "--in-flight", "2", *more)
+
+
+def backfill(stack: Stack, dag_id: str, first: datetime, last: datetime, *more: str) -> subprocess.Popen[str]:
+    """Start `airflow tx backfill`."""
+    dates = ("--from", first.isoformat(), "--to", last.isoformat())
     return subprocess.Popen(
-        [sys.executable, "-m", "airflow", "tx", "backfill", "dated", *dates, *more],
+        [sys.executable, "-m", "airflow", "tx", "backfill", dag_id, *dates, *more],
         env=stack.airflow.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -123,3 +128,26 @@ def test_a_gap_is_named_in_the_log_of_the_run_that_waits_and_a_late_day_is_told_
     assert "No run for the interval that begins at 2013-01-05T00:00:00+00:00 is queued or running" in seen["ahead"]
     assert "it would be transaction" in seen["late"]
     assert "in_order=False" in seen["late"]
+
+
+@pytest.mark.long
+def test_the_order_is_declared_while_the_dag_is_paused_and_yesterday_waits_for_its_turn(stack: Stack) -> None:
+    days, airflow = Days(stack, "declared"), stack.airflow
+    eventually(lambda: airflow.call("GET", "dags/declared"), 120, "the DAG is known", interval=0.3)
+    yesterday = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0) - DAY
+    first, last = yesterday - 2 * DAY, yesterday - DAY
+    code, output = said(backfill(stack, "declared", first, last))
+    assert code == 1
+    assert f"The order of declared stands at {first.isoformat()}. DAG declared is paused and starts no run" in output
+    assert days.runs() == {}
+    airflow.pause("declared", paused=False)
+    eventually(days.runs, 120, "Airflow starts the run of yesterday", interval=0.3)
+    own = days.run_of(yesterday)
+    airflow.wait_task("declared", own, "begin", "deferred")
+    code, output = said(backfill(stack, "declared", first, last))
+    assert code == 0, output
+    assert output.endswith("All 2 intervals are done.\n")
+    days.wait({own: "success"})
+    assert [entry.run_id for entry in days.history()] == [days.run_of(first), days.run_of(last), own]
+    assert sum(count for count, _ in stack.totals("declared").values()) == 3 * SIZE
+    airflow.pause("declared")

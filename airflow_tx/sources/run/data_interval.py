@@ -84,6 +84,11 @@ class DataIntervalSource(ReaderSource):
 
     def _check_order(self, interval: Interval, end: datetime, txid: int) -> None:
         start = interval[0]
+        if start < end and txid == 1:
+            raise self.refused(
+                f"the interval {_words(interval)}{self._whose} comes before {_iso(end)}, where txids begin",
+                f"Nothing was allocated. To begin earlier: airflow tx backfill DAG --from {_iso(start)} --to DATE.",
+            )
         if start < end:
             raise self.refused(
                 f"the interval {_words(interval)}{self._whose} comes before {_iso(end)}, where the order of txids "
@@ -133,9 +138,9 @@ class DataIntervalSource(ReaderSource):
             raise self.refused(f"run {run.run_id} has the data interval {start}/{end}", remedy)
         if start == end:
             raise self.refused(
-                f"run {run.run_id} has the empty data interval {_iso(start)}/{_iso(end)}, as a cron expression or "
-                '"@daily" gives it in Airflow 3',
-                'Use schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC").',
+                f"run {run.run_id} has the empty data interval {_iso(start)}/{_iso(end)}: it is older than the "
+                "Transaction in its DAG, or its timetable gives no intervals",
+                'Delete an older run. Use schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC") or "@daily".',
             )
         return start, end
 

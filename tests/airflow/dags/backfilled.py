@@ -54,19 +54,21 @@ def count_day(batch: dict[str, Any]) -> list[dict[str, Any]]:
 
 def daily_dag(dag_id: str, schedule: Any, source: Any, **dag: Any) -> None:
     """A DAG `begin >> count_day >> commit` that nobody starts by himself, unless `dag` says so."""
-    settings = {"catchup": False, "max_active_runs": 8, **dag}
     last = FIRST + timedelta(days=DAYS - 1)
-    with DAG(dag_id, schedule=schedule, start_date=FIRST, end_date=last, **settings):
+    settings = {"catchup": False, "max_active_runs": 8, "end_date": last, **dag}
+    with DAG(dag_id, schedule=schedule, start_date=FIRST, **settings):
         with Transaction(source=source, max_pending=DAYS) as tx:
             CommitOperator(task_id="commit", updates=[persistent_aggregate(count_day(tx.batch), state=state(dag_id))])
 
 
 days = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
-daily_dag("by_day", days, DataIntervalSource("daily.of_interval"), catchup=True, is_paused_upon_creation=True)
+daily_dag("by_day", "@daily", DataIntervalSource("daily.of_interval"), catchup=True, is_paused_upon_creation=True)
 for dag_id in ("doubled_days", "backwards", "in_backfill"):
     daily_dag(dag_id, days, DataIntervalSource("daily.of_interval"))
 for dag_id in ("dated", "begun_backwards"):
     daily_dag(dag_id, days, DataIntervalSource("daily.of_interval", in_order=True))
+in_order = DataIntervalSource("daily.of_interval", in_order=True)
+daily_dag("declared", "@daily", in_order, is_paused_upon_creation=True, end_date=None)
 daily_dag("by_partition", CronPartitionTimetable("0 0 * * *", timezone="UTC"), RunPartitionSource("daily.of_partition"))
 
 counting_dag("cleared_many")

@@ -15,12 +15,13 @@ from airflow.sdk import CronDataIntervalTimetable
 from airflow_tx import compat
 from airflow_tx.cli.backfill import BackfilledDates, DateStatus, Progress, left_to_do
 from airflow_tx.commit.handoff import take_skip
-from airflow_tx.errors import AheadOfOrder, ConfigError
+from airflow_tx.errors import AheadOfOrder, ConfigError, SourceError
 from airflow_tx.processing.begin import allocate, ask
 from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Delete
 from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.repair import Repairs
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.next_interval import NextIntervalSource
@@ -234,9 +235,65 @@ def test_dates_that_were_left_out_are_refused_before_anything_is_created(airflow
 
 def test_late_dates_are_refused_before_anything_is_created(airflow: Airflow) -> None:
     airflow.backfill(3, 4)
-    with pytest.raises(ConfigError, match=r"--from = '2026-01-02.*this interval is late: --from 2026-01-06"):
+    with pytest.raises(
+        ConfigError, match=r"--from = '2026-01-02.*stands at 2026-01-06.*this interval is late.*in_order=F"
+    ):
         airflow.backfill(1, 6)
     assert airflow.created == [3, 4]
+
+
+def test_late_dates_are_counted_after_the_others_as_the_error_says(airflow: Airflow) -> None:
+    airflow.backfill(3, 4)
+    airflow.in_order = False
+    assert airflow.backfill(1, 2) == ["All 2 intervals are done."]
+    airflow.in_order = True
+    assert airflow.backfill(5, 6) == ["All 2 intervals are done."]
+    assert airflow.txids() in ([3, 4, 1, 2, 5, 6], [3, 4, 2, 1, 5, 6])
+
+
+def test_an_order_without_transactions_is_moved_unless_a_run_waits_for_its_dates(airflow: Airflow) -> None:
+    for first, stands in ((5, 5), (2, 2), (4, 4)):
+        dates = airflow.dates(first, 6)
+        dates.check_order(note=True)
+        dates.read()
+        assert dates.order == FIRST + stands * DAY
+    airflow.states[4] = "queued"
+    with pytest.raises(ConfigError, match=r"no interval can be left out: --from 2026-01-05"):
+        airflow.dates(6, 6).check_order(note=True)
+    airflow.dates(3, 6).check_order(note=True)
+    assert airflow.backfill(3, 6) == ["All 4 intervals are done."]
+    assert airflow.txids() == [3, 4, 5, 6]
+
+
+def test_a_begin_that_does_not_know_where_the_order_begins_is_refused_by_its_multi(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = DataIntervalSource.decide
+
+    def decide(source: DataIntervalSource, attempt: Any, position: Any) -> Any:
+        monkeypatch.setattr(DataIntervalSource, "decide", asked)
+        batch = asked(source, attempt, position)
+        airflow.dates(0, 6).check_order(note=True)  # a command, between the question and the multi
+        return batch
+
+    monkeypatch.setattr(DataIntervalSource, "decide", decide)
+    with pytest.raises(AheadOfOrder):
+        ask(airflow.spec, FakeTi("begin", "day 6"), day(6), retry=False)
+
+
+def test_late_dates_of_an_order_without_commits_begin_it_again_after_a_reset(airflow: Airflow) -> None:
+    airflow.begin(6)
+    with pytest.raises(ConfigError, match=r"nothing is committed\. End the runs of days, then: airflow tx repair days"):
+        airflow.dates(0, 6).check_order(note=True)
+    Repairs(airflow.ledger).reset(airflow.spec.request, Audit("ann", "why"), clear=lambda: None)
+    airflow.states.clear()
+    assert airflow.backfill(0, 6) == ["All 7 intervals are done."]
+
+
+def test_a_run_before_an_order_without_transactions_is_told_how_it_begins_earlier(airflow: Airflow) -> None:
+    airflow.dates(3, 6).check_order(note=True)
+    with pytest.raises(SourceError, match=r"comes before 2026-01-04.*airflow tx backfill DAG --from 2026-01-02"):
+        ask(airflow.spec, FakeTi("begin", "day 1"), day(1), retry=False)
 
 
 def test_a_dry_run_notes_nothing(airflow: Airflow) -> None:

@@ -118,7 +118,8 @@ def test_the_order_begins_where_the_record_says(days: Days) -> None:
     ledger = days.ledger
     ledger.open(days.spec.request)
     assert ledger.run(loss.note_origin, order_from(FIRST)) == order_from(FIRST)
-    assert ledger.run(loss.note_origin, order_from(FIRST + DAY)) == order_from(FIRST), "noted once"
+    assert ledger.run(loss.note_origin, order_from(FIRST + DAY)) == order_from(FIRST + DAY), "it is moved"
+    assert ledger.run(loss.note_origin, order_from(FIRST)) == order_from(FIRST)
     assert waits_for(days.begin(1)) == FIRST
     assert days.begin(0) == "1.1"
     assert ledger.run(loss.note_origin, order_from(FIRST)) == {
@@ -175,7 +176,7 @@ def test_a_late_day_before_the_noted_begin_of_the_order_is_refused_and_its_remed
     ledger = days.ledger
     ledger.open(days.spec.request)
     ledger.run(loss.note_origin, order_from(FIRST + DAY))
-    with pytest.raises(SourceError, match="it would be transaction 1"):
+    with pytest.raises(SourceError, match="comes before 2026-01-02.*airflow tx backfill DAG --from 2026-01-01"):
         days.begin(0)
     days.source = {"in_order": False}
     two_days = replace(day(0), interval_end=FIRST + 2 * DAY)

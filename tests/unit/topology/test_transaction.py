@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, TaskGroup, task
+from airflow.sdk import (
+    DAG,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    DeltaDataIntervalTimetable,
+    TaskGroup,
+    task,
+)
+from pendulum import timezone
 
 from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, persistent_aggregate
 from airflow_tx.errors import ConfigError, TransactionDefinitionError
@@ -324,8 +333,28 @@ def test_an_error_inside_the_block_is_the_error_of_the_file() -> None:
         raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("schedule", ["@daily", CronTriggerTimetable("0 6 * * *", timezone="UTC")])
-def test_a_schedule_without_intervals_is_refused_for_a_source_of_intervals(schedule: Any) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("@daily", CronDataIntervalTimetable("0 0 * * *", timezone=timezone("Europe/Vienna"))),
+        ("0 6 * * 1-5", CronDataIntervalTimetable("0 6 * * 1-5", timezone=timezone("Europe/Vienna"))),
+        (timedelta(hours=6), DeltaDataIntervalTimetable(timedelta(hours=6))),
+    ],
+)
+def test_a_plain_schedule_has_intervals_for_a_source_of_intervals_and_for_no_other(
+    schedule: Any, expected: Any
+) -> None:
+    start = datetime(2026, 1, 1, tzinfo=timezone("Europe/Vienna"))
+    with dag(schedule=schedule, start_date=start) as of_intervals, block(source=DAYS) as tx:
+        commit(count(tx.batch))
+    assert of_intervals.timetable == expected
+    with dag(schedule=schedule) as other, block() as tx:
+        commit(count(tx.batch))
+    assert other.timetable == dag(schedule=schedule).timetable
+
+
+def test_a_timetable_without_intervals_is_refused_for_a_source_of_intervals() -> None:
+    schedule = CronTriggerTimetable("0 6 * * *", timezone="UTC")
     with dag(schedule=schedule), refused("empty one.*CronDataIntervalTimetable"), block(source=DAYS) as tx:
         commit(count(tx.batch))
 
