@@ -142,7 +142,7 @@ class TransactionSpec:
         if is_test_run():
             from airflow.sdk.exceptions import AirflowFailException
 
-            raise AirflowFailException(str(UnscheduledTask(dag_id=self.dag_id, topology=self.topology)))
+            raise AirflowFailException(str(UnscheduledTask(dag_id=self.dag_id)))
         with ZooKeeperHook(self.conn_id).store() as store:
             yield store
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_tx.compat.runs import text
@@ -295,6 +296,16 @@ def is_test_run() -> bool:
         return False  # no task is running
     # A scheduler that lives beside the command may take up its tasks, and then executes them like any others.
     return run.triggering_user_name == "dag_test" or run.run_id.startswith("__airflow_temporary_run_")
+
+
+def refuse_test(dag: Any, why: str) -> None:
+    """Let `airflow dags test` and `DAG.test()` end with one line, before they clear or create a run."""
+    dag.test = partial(_end, why)
+
+
+def _end(why: str, *_: Any, **__: Any) -> NoReturn:
+    # A command prints the text of this exception alone, and no traceback.
+    raise SystemExit(why)
 
 
 def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:

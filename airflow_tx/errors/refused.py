@@ -272,9 +272,8 @@ class UnscheduledTask(Refused):
     """A task that `airflow tasks test` or `airflow dags test` executes: nobody replays what such a run leaves open."""
 
     template = (
-        "DAG {dag_id!r} is run by `airflow dags test`, `airflow tasks test` or DAG.test(), which make no transactions: "
-        "all later ones of topology {topology!r} would wait for theirs. The ledger was not touched; start a run: "
-        "airflow dags trigger {dag_id}"
+        "DAG {dag_id!r} has transactions, and `airflow dags test`, `airflow tasks test` and DAG.test() make none. "
+        "The ledger was not touched. Start a run: airflow dags trigger {dag_id}"
     )
 
 

@@ -71,7 +71,7 @@ def test_a_task_that_is_tried_out_by_a_command_is_refused_and_leaves_the_ledger_
         context: Any = {"dag": dag, "ti": ti, "dag_run": run, "task": tried}
         with (
             set_current_context(context),
-            pytest.raises(AirflowFailException, match="DAG 'tested' is run by `airflow dags test`.*was not touched"),
+            pytest.raises(AirflowFailException, match="DAG 'tested' has transactions.*was not touched"),
         ):
             before_task(context) if task_id == "count" else tried.execute(context)
 
