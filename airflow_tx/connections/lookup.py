@@ -107,6 +107,13 @@ def for_airflow(conn_id: str) -> None:
         os.environ.setdefault(_AIRFLOWS + conn_id.upper(), handed)
 
 
+def all_for_airflow() -> None:
+    """Let Airflow's own code in this process find every connection that a task has handed over to it."""
+    for name in [*os.environ]:
+        if name.startswith(_OURS):
+            for_airflow(name.removeprefix(_OURS))
+
+
 def _parsed(conn_id: str, text: str) -> Endpoint:
     """Parse the JSON or the URI that a variable of the environment holds."""
     if text.lstrip().startswith("{"):

@@ -309,6 +309,10 @@ def hook_up(task: Any) -> None:
 
 
 def failure_reason(context: Context) -> str:
-    """Name the task and its error, for the ledger."""
+    """Name the task and its error, for the ledger; of an error in the JVM its root cause."""
+    from airflow_tx.spark.failure import jvm_cause
+
     task, error = f"task {context['ti'].task_id}", context.get("exception")
-    return f"{task}: {type(error).__name__}: {error}" if error else task
+    if not isinstance(error, BaseException):
+        return f"{task}: {type(error).__name__}: {error}" if error else task
+    return f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}"

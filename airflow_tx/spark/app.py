@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.connections.lookup import all_for_airflow
 from airflow_tx.errors import ConfigError, StagingError, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.receipt import code_digest
@@ -120,6 +121,7 @@ def main(script: str, arguments: Sequence[str]) -> int:
     if not arguments:
         return _failed(f"{name}: no batch given. It is submitted by SparkBatchOperator, which passes a descriptor.")
     descriptor = None
+    all_for_airflow()
     try:
         descriptor = read_descriptor(arguments[0])
         app = load_app(script)

@@ -16,6 +16,9 @@ FAILED = "_failed.json"
 _LONGEST = 2000
 # What Spark tells of an exception of ours in a Python worker: the last line of its traceback.
 _IN_A_WORKER = re.compile(r"^airflow_tx(?:\.\w+)*\.(?P<error>\w+): (?P<message>.+)$", re.MULTILINE)
+# What py4j says of an error in the JVM: this line, the error, its stack, and the errors that have caused it.
+_IN_THE_JVM = "An error occurred while calling "
+_CAUSE = re.compile(r"^(?:: |Caused by: )(?P<error>[\w.$]+)(?:: (?P<message>.*))?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Failure:
     on_purpose: bool
 
     def __str__(self) -> str:
-        return self.message if self.on_purpose else f"{self.error}: {self.message}"
+        return self.message if self.on_purpose else f"{self.error}: {self.message}".removesuffix(": ")
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
@@ -40,9 +43,19 @@ class Failure:
         ours = None if isinstance(error, TxError) else _IN_A_WORKER.search(str(error))
         if ours:
             return cls(ours["error"], ours["message"].strip()[:_LONGEST], ours["error"] == FailedBatch.__name__)
+        if (root := jvm_cause(error)) is not None:
+            return root
         lines = str(error).strip().splitlines()
         message = lines[0][:_LONGEST] if lines else ""
         return cls(type(error).__name__, message, isinstance(error, FailedBatch))
+
+
+def jvm_cause(error: BaseException) -> Failure | None:
+    """Find the root cause of an error that py4j reports; None: it is no such error."""
+    causes = [*_CAUSE.finditer(str(error))] if str(error).startswith(_IN_THE_JVM) else []
+    if not causes:
+        return None
+    return Failure(causes[-1]["error"], (causes[-1]["message"] or "").strip()[:_LONGEST], on_purpose=False)
 
 
 def write_failure(where: TryDir, failure: Failure) -> None:

@@ -113,6 +113,8 @@ def driver_environment(environ: Mapping[str, str], *, dag_file: str, binary: str
     :raises ConfigError: if there is no such binary.
     """
     added = {"PYTHONPATH": os.pathsep.join(filter(None, [environ.get("PYTHONPATH"), str(Path(dag_file).parent)]))}
+    # Code of the driver may import Airflow, which else connects to a database that Airflow hides from tasks.
+    added["_AIRFLOW__AS_LIBRARY"] = "1"
     path = environ.get("PATH", os.defpath)
     if shutil.which(binary, path=path) is None:
         added["PATH"] = path = os.pathsep.join([path, str(Path(sys.executable).parent)])

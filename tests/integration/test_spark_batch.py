@@ -15,15 +15,18 @@ import pytest
 
 from airflow_tx.acks import Collector, open_ackers
 from airflow_tx.acks.reference import Origin
+from airflow_tx.connections.lookup import Endpoint, handed_over
 from airflow_tx.errors import ConfigError, FailedBatch, SourceError, StagingError, TransactionDefinitionError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.receipt import code_digest
 from airflow_tx.sources.api import Batch as Rows
 from airflow_tx.sources.files.source import FileSource
+from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.spark import Batch, batch_app
 from airflow_tx.spark.app import load_app
 from airflow_tx.spark.connect import session
 from airflow_tx.spark.failure import Failure, read_failure
+from airflow_tx.spark.submit import driver_environment
 from airflow_tx.staging import (
     Ackers,
     Descriptor,
@@ -95,6 +98,63 @@ def test_an_application_through_spark_submit_leaves_whole_output(area: StagingAr
     assert ordered(area, dir_of(area, descriptor), "counts") == COUNTS
     assert ordered(area, dir_of(area, descriptor), "overall") == [{"flights": 5}]
     assert read_manifest(dir_of(area, descriptor)).code == code_digest(Path(FLIGHT_COUNTS).read_bytes())
+
+
+_READER = """
+import pathlib
+from airflow.sdk import BaseHook
+
+def orders(start, end, spark=None, *, seen):
+    found = BaseHook.get_connection("orders_db")
+    pathlib.Path(seen).write_text(f"{found.host} {found.login} {len(found.password)}")
+    url = f"jdbc:unknown://{found.host}/orders"
+    return spark.read.jdbc(url, "orders", properties={"user": found.login, "password": found.password})
+"""
+_APPLICATION = """
+from airflow_tx.spark import batch_app
+
+@batch_app
+def main(spark, batch):
+    batch.emit("rows", batch.read())
+"""
+
+
+def test_a_reader_finds_its_connection_in_a_driver_and_the_cause_of_its_jdbc_error_is_one_line(
+    area: StagingArea, tmp_path: Path
+) -> None:
+    dag_file, seen = tmp_path / "dag.py", tmp_path / "seen"
+    (tmp_path / "orders_of_day.py").write_text(_READER)
+    (tmp_path / "app.py").write_text(_APPLICATION)
+    source = DataIntervalSource("orders_of_day.orders", {"seen": str(seen)}, connections=["orders_db"])
+    rows = {"from": "2026-01-01T00:00:00+00:00", "to": "2026-01-02T00:00:00+00:00"}
+    attempt, task = TransactionAttempt(1, 1), TaskTry("count", -1, "try-1")
+    descriptor = Descriptor("orders", attempt, task, rows, source.serialize(), area.root)
+    password = "pass-" + os.urandom(8).hex()
+    endpoint = Endpoint("orders_db", "postgres", "db.example", login="ann", password=password)
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    environment = {
+        **os.environ,
+        # What Airflow lets a task see of its database.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "airflow-db-not-allowed:///",
+        **driver_environment(os.environ, dag_file=str(dag_file), binary=submit, local=True),
+        **handed_over(endpoint),
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+    command = [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", str(tmp_path / "app.py")]
+    command.append(write_descriptor(area, descriptor))
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert ended.returncode == 1
+    assert seen.read_text() == f"db.example ann {len(password)}"
+    failure = read_failure(dir_of(area, descriptor))
+    assert str(failure) == "java.sql.SQLException: No suitable driver"
+    told = [line for line in (ended.stdout + ended.stderr).splitlines() if line.startswith("app.py, ")]
+    assert told == [f"app.py, {descriptor}: {failure}"]
+    written = [
+        ended.stdout,
+        ended.stderr,
+        *(path.read_text("latin-1") for path in tmp_path.rglob("*") if path.is_file()),
+    ]
+    assert not any(password in each for each in written)
 
 
 def test_the_same_application_runs_in_a_session_that_is_there(

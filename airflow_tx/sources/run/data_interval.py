@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -36,6 +36,8 @@ class DataIntervalSource(ReaderSource):
     :param options: further arguments for it, plain JSON.
     :param kind: ``transactional`` if it reads the same rows for an interval every time, else ``opaque``.
     :param in_order: whether txids follow the data intervals, whichever run begins first.
+    :param connections: ids of the Airflow connections that the function looks up, with
+        ``airflow.sdk.BaseHook.get_connection``. A Spark driver on this machine finds them as the task does.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class DataIntervalSource(ReaderSource):
         options: Mapping[str, Any] | None = None,
         kind: str = "transactional",
         in_order: bool = False,
+        connections: Sequence[str] = (),
     ) -> None:
-        super().__init__(reader, options, kind)
+        super().__init__(reader, options, kind, connections)
         self.in_order = in_order
         self._previous_end: PreviousEnd = lambda start, end: None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,19 +35,20 @@ class NextIntervalSource(DataIntervalSource):
         kind: str = "transactional",
         *,
         schedule: IntervalSchedule | Mapping[str, Any],
+        connections: Sequence[str] = (),
     ) -> None:
-        super().__init__(reader, options, kind, in_order=True)
+        super().__init__(reader, options, kind, in_order=True, connections=connections)
         self.schedule = schedule if isinstance(schedule, IntervalSchedule) else IntervalSchedule.from_json(schedule)
         self._previous_end = self.schedule.previous_end
 
     @classmethod
     def of(cls, source: DataIntervalSource, schedule: IntervalSchedule) -> NextIntervalSource:
         """Return the source that takes the same intervals without their runs."""
-        return cls(source.reader, source.options, source.kind.value, schedule=schedule)
+        connections = source.conn_ids
+        return cls(source.reader, source.options, source.kind.value, schedule=schedule, connections=connections)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {"reader": self.reader, "options": self.options, "kind": self.kind.value}
-        return f"{__name__}.{type(self).__qualname__}", {**arguments, "schedule": self.schedule.to_json()}
+        return f"{__name__}.{type(self).__qualname__}", {**self._arguments, "schedule": self.schedule.to_json()}
 
     def next_interval(self, position: Json) -> ScheduledInterval | None:
         """Find the interval that follows a position; None: it has not ended, or there is none.

@@ -26,6 +26,7 @@ class RunPartitionSource(ReaderSource):
         `partition`, the date in UTC (ISO 8601) or the key, and gives a DataFrame, or rows as mappings.
     :param options: further arguments for it, plain JSON.
     :param kind: ``transactional`` if it reads the same rows for a partition every time, else ``opaque``.
+    :param connections: ids of the Airflow connections that the function looks up, as for `DataIntervalSource`.
     """
 
     def key(self, run: RunInfo) -> str:

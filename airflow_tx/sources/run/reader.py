@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -32,6 +32,7 @@ class ReaderSource(Source):
     :param reader: a function at the top of an importable module, or its path ``package.module.function``.
     :param options: further arguments for it, plain JSON.
     :param kind: ``transactional`` if it reads the same rows for a part every time, else ``opaque``.
+    :param connections: ids of the Airflow connections that the function looks up.
     """
 
     per_run: ClassVar[bool] = True
@@ -41,6 +42,7 @@ class ReaderSource(Source):
         reader: str | Callable[..., Any],
         options: Mapping[str, Any] | None = None,
         kind: str = "transactional",
+        connections: Sequence[str] = (),
     ) -> None:
         self.reader = self._path(reader)
         self.options = dict(options or {})
@@ -50,6 +52,9 @@ class ReaderSource(Source):
         except (TypeError, ValueError) as error:
             remedy = f"They travel to Spark applications: give plain JSON ({error})."
             raise self.unusable("options", sorted(self.options), remedy) from None
+        if isinstance(connections, str):
+            raise self.unusable("connections", connections, f"Give a list: connections=[{connections!r}].")
+        self.conn_ids = tuple(connections)
         self._key = self._whose = ""
 
     def _path(self, reader: str | Callable[..., Any]) -> str:
@@ -68,8 +73,15 @@ class ReaderSource(Source):
         return path
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {"reader": self.reader, "options": self.options, "kind": self.kind.value}
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        arguments: dict[str, Any] = {"reader": self.reader, "options": self.options, "kind": self.kind.value}
+        return {**arguments, "connections": list(self.conn_ids)} if self.conn_ids else arguments
+
+    def connections(self) -> dict[str, str]:
+        return dict.fromkeys(self.conn_ids, "generic")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.reader!r})"

@@ -172,6 +172,16 @@ def test_a_task_that_is_given_up_fails_its_transaction_with_the_reason(numbers: 
     assert (numbers.record().phase, numbers.record().error) == (Phase.FAILED, "task first: OSError: no disk")
 
 
+def test_of_an_error_in_the_jvm_the_ledger_has_the_root_cause(numbers: Dag) -> None:
+    context = numbers.context("first")
+    before_task(context)
+    context["exception"] = RuntimeError(
+        "An error occurred while calling o36.load.\n: java.sql.SQLException: No suitable driver\n\tat a.b(c.java:1)"
+    )
+    task_failed(context)
+    assert numbers.record().error == "task first: java.sql.SQLException: No suitable driver"
+
+
 def test_an_older_try_that_is_given_up_late_fails_nothing(numbers: Dag) -> None:
     old, new = numbers.context("first"), numbers.context("first")
     before_task(old)

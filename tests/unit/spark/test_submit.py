@@ -119,7 +119,7 @@ def test_a_driver_gets_this_python_unless_the_user_names_one() -> None:
     added = driver_environment(
         theirs, dag_file="/dags/a.py", binary=f"{Path(sys.executable).parent}/spark-submit", local=True
     )
-    assert added == {"PYTHONPATH": "/lib:/dags"}
+    assert added == {"PYTHONPATH": "/lib:/dags", "_AIRFLOW__AS_LIBRARY": "1"}
     remote = driver_environment({}, dag_file="/dags/a.py", binary="spark-submit", local=False)
     assert "PYSPARK_PYTHON" not in remote
 
@@ -149,3 +149,19 @@ def test_an_application_that_ends_well_without_output_is_incomplete(where: TryDi
     with pytest.raises(StagingError) as caught:
         read_manifest(where)
     assert explain(where, "/apps/count.py", caught.value) is caught.value
+
+
+_IN_THE_JVM = """An error occurred while calling o36.load.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:1)
+Caused by: java.sql.SQLException: No suitable driver
+\tat java.sql/java.sql.DriverManager.getDriver(DriverManager.java:298)
+\t... 30 more
+"""
+
+
+def test_of_an_error_in_the_jvm_the_root_cause_is_told() -> None:
+    assert str(Failure.of(RuntimeError(_IN_THE_JVM))) == "java.sql.SQLException: No suitable driver"
+    without_text = "An error occurred while calling o1.x.\n: java.lang.NullPointerException\n\tat a.b(c.java:1)\n"
+    assert str(Failure.of(RuntimeError(without_text))) == "java.lang.NullPointerException"
+    assert str(Failure.of(ValueError("bad\n: no.cause: of ours"))) == "ValueError: bad"
