@@ -27,7 +27,9 @@ class Chain:
         self.findings: list[str] = []
         self.notes: list[str] = []
         self.receipts: dict[int, Receipt] = {}
-        """Of the ledger; of what it has forgotten, put together from those of the states."""
+        """Of the ledger; of what it has forgotten or lost, put together from those of the states."""
+        self.pieced: set[int] = set()
+        """The transactions whose receipt was put together."""
         self.held: dict[str, dict[int, Receipt]] = {}
         self.changed: set[tuple[str, int]] = set()
         """Where and of which transaction a receipt was changed, so that nothing can be compared with it."""
@@ -56,15 +58,16 @@ class Chain:
                     self._compare(txid, history, receipt)
 
     def _read_states(self) -> None:
-        """Take each receipt of a state; of transactions that the ledger has forgotten they stand for its own."""
+        """Take each receipt of a state; they stand for those of transactions that the ledger has forgotten or lost."""
         for state in self.states:
             found = self.held[state.name] = {}
             for each in state.receipts or ():
                 receipt = self._held(state, each)
                 if receipt is not None:
                     found[each.txid] = receipt
-        forgotten = {txid for found in self.held.values() for txid in found if txid < self.ledger.oldest}
-        for txid in forgotten:
+        known, before = self.ledger.histories, max(self.ledger.oldest, self.ledger.topology.rebuilt + 1)
+        self.pieced = {txid for found in self.held.values() for txid in found if txid < before and txid not in known}
+        for txid in self.pieced:
             of_states = {name: found[txid] for name, found in self.held.items() if txid in found}
             claims = {replace(each, written={}).text for each in of_states.values()}
             if len(claims) > 1:
@@ -160,7 +163,11 @@ class Chain:
     def _broken(self, before: Receipt, receipt: Receipt) -> None:
         if not receipt.previous and self._rebuilt(before, receipt.generation):
             self.begins = receipt.txid
-        elif before.txid < self.ledger.oldest and not self._all_held(before.txid, receipt.written):
+        elif not receipt.previous and self._rebuilt_and_lost(before, receipt.generation):
+            self.begins = receipt.txid
+            why = "the ledger was rebuilt, and lost once more: who did that, and why, is lost with it"
+            self.notes.append(f"transaction {receipt.txid}: before it, {why}")
+        elif before.txid in self.pieced and not self._all_held(before.txid, receipt.written):
             self.begins = receipt.txid
             self.notes.append(f"transaction {before.txid}: not all of its receipt is left, so nobody can compare it")
         else:
@@ -169,9 +176,13 @@ class Chain:
 
     def _rebuilt(self, before: Receipt, generation: int) -> bool:
         return any(
-            each.what == LEDGER_LOST and before.generation < each.generation <= generation
-            for each in self.ledger.repairs
+            each.what == LEDGER_LOST and before.generation < each.generation <= generation for each in self.ledger.life
         )
+
+    def _rebuilt_and_lost(self, before: Receipt, generation: int) -> bool:
+        """Ask whether a later loss of the ledger has taken the record of a repair along."""
+        later = any(each.what == LEDGER_LOST and each.generation > generation for each in self.ledger.life)
+        return later and before.generation < generation
 
     def _all_held(self, txid: int, states: Iterable[str]) -> bool:
         return all(txid in self.held.get(name, {}) for name in states)
@@ -206,6 +217,10 @@ class Chain:
     def tell(self) -> None:
         """Name what a person has to know: skips, losses, changed rows and repairs."""
         generation = None
+        lost = [txid for txid in sorted(self.pieced) if max(self.first, self.ledger.oldest) < txid <= self.last]
+        if lost:
+            why = f"transactions {lost[0]} to {lost[-1]}: the ledger has lost them"
+            self.notes.append(f"{why}; the receipts of the states alone vouch for them")
         for txid in sorted(self.receipts):
             receipt, before = self.receipts[txid], generation
             generation = receipt.generation
@@ -219,7 +234,7 @@ class Chain:
                 again = history.readmitted_as if history is not None else None
                 after = f"; its rows are in transaction {again}" if again is not None else ""
                 self.notes.append(f"{where} skipped: {_person(receipt.skip)}{after}")
-            for repair in self.ledger.repairs:
+            for repair in self.ledger.life:
                 if before is not None and before < repair.generation <= receipt.generation:
                     self.notes.append(f"{where} before it, {repair.what}: {repair.told} ({repair.who}: {repair.why})")
 

@@ -16,8 +16,8 @@ from airflow_tx.protocol.loss import ACCEPT_LOSS, losses_behind
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.rebuild import LEDGER_LOST
 from airflow_tx.protocol.receipt import Receipt, digest_of
-from airflow_tx.protocol.records import Outcome, Phase, RepairRecord, Skipped, TransactionRecord, digest
-from airflow_tx.protocol.repair import RENAMED, RESET, STATE_LOST
+from airflow_tx.protocol.records import Outcome, Phase, Skipped, TransactionRecord, digest
+from airflow_tx.protocol.repair import RENAMED, STATE_LOST
 
 
 def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bool) -> None:
@@ -37,13 +37,6 @@ def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bo
 
 
 # --- the topology record ------------------------------------------------------------------------------------------
-
-
-def _life(chain: Chain) -> Sequence[RepairRecord]:
-    """The repairs since the ledger was last reset."""
-    repairs = chain.ledger.repairs
-    first = max((number for number, each in enumerate(repairs, 1) if each.what == RESET), default=0)
-    return repairs[first:]
 
 
 def _topology_findings(chain: Chain, now: Decisive) -> Iterator[str]:
@@ -66,7 +59,7 @@ def _topology_findings(chain: Chain, now: Decisive) -> Iterator[str]:
 def _rebuilt_findings(chain: Chain) -> Iterator[str]:
     """Compare the last transaction before a rebuilt ledger with the generations of the receipts around it."""
     rebuilt, current = chain.ledger.topology.rebuilt, chain.ledger.current
-    generation = max((each.generation for each in _life(chain) if each.what == LEDGER_LOST), default=None)
+    generation = max((each.generation for each in chain.ledger.life if each.what == LEDGER_LOST), default=None)
     if generation is None:
         if rebuilt:
             yield f"it says that it was rebuilt after transaction {rebuilt}, and no repair has done so"
@@ -82,7 +75,7 @@ def _rebuilt_findings(chain: Chain) -> Iterator[str]:
 
 def _loss_findings(chain: Chain) -> Iterator[str]:
     """Compare the accepted losses that count with those that the source has not passed."""
-    topology, life = chain.ledger.topology, _life(chain)
+    topology, life = chain.ledger.topology, chain.ledger.life
     known = {each.number for each in chain.ledger.repairs if each.what == ACCEPT_LOSS}
     for number in topology.losses:
         if number not in known:

@@ -21,6 +21,7 @@ from airflow_tx.protocol.records import (
     TopologyRecord,
     TransactionRecord,
 )
+from airflow_tx.protocol.repair import RESET
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.view import repairs, topology_record
 
@@ -115,6 +116,12 @@ class LedgerEvidence:
     repairs: Sequence[RepairRecord]
     latest: int = 0
     decisive: Decisive | None = None
+
+    @property
+    def life(self) -> Sequence[RepairRecord]:
+        """List the repairs since the ledger was last reset: none before it explains anything after it."""
+        first = max((number for number, each in enumerate(self.repairs, 1) if each.what == RESET), default=0)
+        return self.repairs[first:]
 
     @property
     def oldest(self) -> int:

@@ -89,7 +89,7 @@ def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
     """Ask whether a person has accepted since that the state went back."""
     return any(
         each.what == STATE_LOST and each.generation > receipt.generation and each.told.startswith(f"state {state} ")
-        for each in chain.ledger.repairs
+        for each in chain.ledger.life
     )
 
 
@@ -147,7 +147,7 @@ def _compare_totals(chain: Chain, state: StateEvidence) -> None:
         return
     where = f"state {state.name}: its values were not compared:"
     written = {each.txid: each.written[state.name] for each in chain.receipts.values() if state.name in each.written}
-    repair = next((each for each in chain.ledger.repairs if each.what not in _HARMLESS), None)
+    repair = next((each for each in chain.ledger.life if each.what not in _HARMLESS), None)
     fence = state.fence
     if not state.totals:
         chain.notes.append(f"{where} no column of it can be added up")

@@ -1,0 +1,123 @@
+"""What `verify` says of repaired ledgers: what a repair explains is a note, and anything else is a finding."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.repair import Repairs
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.verification import Verified, verified
+from airflow_tx.store.memory import MemoryStore
+from tests.unit.protocol.books import Books
+
+ADA = Audit("ada", "the disk is gone")
+
+
+def repair(books: Books) -> None:
+    """Rebuild the ledger from the states."""
+    held = [HeldState.of(state.name, undoable=True, fence=state.fence()) for state in books.states]
+    Repairs(books.pipeline.ledger).ledger_lost(held, books.pipeline.request, ADA)
+
+
+def lose(books: Books) -> None:
+    """Lose the ledger as a whole, and rebuild it."""
+    books.store = books.pipeline.store = MemoryStore()
+    repair(books)
+
+
+def reset(books: Books) -> None:
+    def clear() -> None:
+        for state in books.states:
+            state.clear()
+
+    Repairs(books.pipeline.ledger).reset(books.pipeline.request, ADA, clear=clear)
+
+
+def with_totals(books: Books) -> Verified:
+    states = zip(books.evidence, books.states, strict=True)
+    return verified(books.ledger, [replace(each, totals=state.totals(["n"])) for each, state in states])
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_ledger_that_was_lost_several_times_has_no_finding(times: int) -> None:
+    books = Books().run(3)
+    for _ in range(times):
+        lose(books)
+        assert books.verify().findings == ()
+        books.run(2)
+        assert books.verify().findings == ()
+    notes = " ".join(books.verify().notes)
+    assert notes.count("complete in every state") + notes.count("lost once more") == times
+
+
+def test_a_chain_that_begins_anew_without_a_repair_is_a_finding() -> None:
+    books = Books().run(3)
+    lose(books)
+    books.run(2)
+    lose(books)
+    books.run(1)
+    ledger = books.ledger
+    found = verified(replace(ledger, repairs=[]), books.evidence)
+    assert any("follows receipt none" in each for each in found.findings)
+
+
+@pytest.mark.parametrize("history", [1000, 2])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_ledger_that_went_back_and_was_rebuilt_has_no_finding(history: int, again: bool) -> None:
+    books = Books(history).run(3)
+    before = copy.deepcopy(books.store._nodes)
+    books.run(3)
+    books.store._nodes = before
+    repair(books)
+    assert books.verify().findings == ()
+    lost = "transactions 4 to 6: the ledger has lost them; the receipts of the states alone vouch for them"
+    assert lost in books.verify().notes
+    books.run(2)
+    if again:
+        before = copy.deepcopy(books.store._nodes)
+        books.run(2)
+        books.store._nodes = before
+        repair(books)
+        books.run(1)
+    assert books.verify().findings == ()
+    assert books.verify().first is not None
+
+
+def test_a_receipt_that_is_changed_in_the_lost_time_is_a_finding() -> None:
+    books = Books().run(3)
+    before = copy.deepcopy(books.store._nodes)
+    books.run(3)
+    books.store._nodes = before
+    repair(books)
+    books.run(1)
+    state = books.states[0].database
+    state.receipts = [replace(each, hash="0") if each.txid == 5 else each for each in state.receipts]
+    assert any("transaction 5" in each for each in books.verify().findings)
+
+
+def test_after_a_reset_the_values_are_compared_again() -> None:
+    books = Books(added=["n"]).run(3)
+    lose(books)
+    books.run(1)
+    assert any("values were not compared" in each for each in with_totals(books).notes)
+    reset(books)
+    books.run(2)
+    found = with_totals(books)
+    assert (found.findings, [each for each in found.notes if "not compared" in each]) == ((), [])
+    books.states[0].database.rows.clear()
+    assert any("its column n adds up to 0" in each for each in with_totals(books).findings)
+
+
+def test_a_repair_before_a_reset_explains_nothing_after_it() -> None:
+    books = Books().run(3)
+    lose(books)
+    books.run(1)
+    lose(books)
+    reset(books)
+    books.run(3)
+    books.change(books.history(2), lambda record: record["receipt"].update(previous=""))
+    assert books.verify().findings != ()
