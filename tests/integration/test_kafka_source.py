@@ -102,6 +102,20 @@ def test_a_broker_that_was_killed_and_came_back_has_cost_nothing(kafka: LocalKaf
     assert loose.take() == {"1": (0, 1)}
 
 
+def test_a_client_that_reaches_no_broker_any_more_is_replaced_by_a_new_one(
+    kafka: LocalKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka.produce(topic, ["a"], 0)
+    ledger = Ledger(topic, {"timeout": 1})
+    source = ledger.source
+    (nobody,) = free_ports(1)
+    connect(monkeypatch, bootstrap_servers=f"127.0.0.1:{nobody}")
+    with pytest.raises(SourceError, match="cannot be reached"):
+        source.backlog(None) or source.decide(TransactionAttempt(1, 1), None)
+    connect(monkeypatch, **kafka.client_config())
+    assert source.backlog(None) == 1
+
+
 def test_a_topic_that_grows_is_read_whole(kafka: LocalKafka, topic: str) -> None:
     kafka.produce(topic, ["a"], 0)
     ledger = Ledger(topic, {"starting": "latest"})

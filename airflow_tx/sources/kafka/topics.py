@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.connections.kafka import KafkaAddress
@@ -190,9 +190,13 @@ class KafkaTopics(PartitionedTransactionalSource):
         return KafkaAddress.of_connection(self.conn_id, what=type(self).__name__)
 
     def _snapshot(self, topics: Sequence[str] | None = None) -> OffsetsSnapshot:
-        if self._offsets is None:
-            self._offsets = KafkaOffsets(self._address(), self.timeout)
-        return self._offsets.snapshot(topics or self.topics)
+        wanted = topics or self.topics
+        if self._offsets is not None:
+            with suppress(KafkaUnreachable):
+                return self._offsets.snapshot(wanted)
+        # A client that was connected to a node which is lost may look for no other node. A new client does.
+        self._offsets = KafkaOffsets(self._address(), self.timeout)
+        return self._offsets.snapshot(wanted)
 
     @contextmanager
     def _refusals(self, if_unreachable: str | None = None) -> Iterator[None]:

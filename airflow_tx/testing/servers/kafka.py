@@ -6,7 +6,7 @@ import base64
 import json
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -112,17 +112,29 @@ class LocalKafka(JavaServer):
             config |= {"sasl.username": KAFKA_USER, "sasl.password": self._sasl_password}
         return config
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        brokers: Sequence[Sequence[int]] = (),
+    ) -> None:
         """Make a topic that clients can use when this returns.
 
         :param config: of the topic, such as {"retention.ms": "1000"}.
+        :param brokers: for each partition, the ids of the nodes that keep it; the first one leads. It takes the place
+            of `partitions`.
         :raises KafkaException: Kafka refuses, such as when it is there already.
         """
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
+        where: dict[str, Any] = {"num_partitions": partitions, "replication_factor": 1}
+        if brokers:
+            where = {"num_partitions": len(brokers), "replica_assignment": [list(each) for each in brokers]}
+        topic = NewTopic(name, **where, config=dict(config or {}))
         self._ask(lambda admin: admin.create_topics([topic]))
-        self._wait_for(name, partitions)
+        self._wait_for(name, len(brokers) or partitions)
 
     def add_partitions(self, name: str, total: int) -> None:
         """Let a topic grow to `total` partitions.
@@ -222,9 +234,11 @@ class LocalKafka(JavaServer):
         settings = self._file("server.properties")
         _write_properties(settings, {**self._settings, **self._addresses(), **self._login()})
         if not (self._file("data") / "meta.properties").exists():
-            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            tool = ("kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={cluster}", "-c", str(settings))
-            self._run(*self._java(), *tool)
+            self._run(*self._java(), "kafka.tools.StorageTool", "format", *self._format(), "-c", str(settings))
+
+    def _format(self) -> list[str]:
+        """Say which cluster its data belong to."""
+        return ["--standalone", f"--cluster-id={new_cluster_id()}"]
 
     def _addresses(self) -> dict[str, str]:
         controller = f"127.0.0.1:{self._controller_port}"
@@ -253,6 +267,11 @@ class LocalKafka(JavaServer):
 
     def _file(self, name: str) -> Path:
         return self.data_dir / name
+
+
+def new_cluster_id() -> str:
+    """Make up the id of a cluster."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def _note(written: dict[int, tuple[int, int]], number: int, error: KafkaError | None, message: Message) -> None:
