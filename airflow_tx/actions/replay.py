@@ -73,7 +73,9 @@ class NamedReplay(PersonalAction):
         return f"{what}, and begins as attempt {record.attempt + 1}"
 
     def _sentence(self, effects: Sequence[Effect]) -> str:
-        named = ", ".join(str(each.txid) for each in effects) or "nothing"
+        if not effects:
+            return f"There is nothing to replay in topology {self.target.topology}."
+        named = ", ".join(str(each.txid) for each in effects)
         rows = ", with the rows as they are now" if self.changed_rows else ""
         return f"Replay transaction {named} of topology {self.target.topology}{rows}."
 
@@ -129,7 +131,9 @@ class FailedReplay(PersonalAction):
         txids = [each.txid for each, _ in found.to_replay]
         return Preview(
             self.target.version(txids),
-            f"Replay what has failed of topology {self.target.topology}: {', '.join(map(str, txids)) or 'nothing'}.",
+            f"Replay what has failed of topology {self.target.topology}: {', '.join(map(str, txids))}."
+            if txids
+            else f"No transaction of topology {self.target.topology} has failed.",
             tuple(effects),
             tuple(found.left_alone),
         )

@@ -11,6 +11,7 @@ from airflow_tx.actions.preview import Effect, Preview
 from airflow_tx.actions.runs import Restarts
 from airflow_tx.actions.skips import Skips
 from airflow_tx.errors import Refused
+from airflow_tx.protocol.batch_words import batch_in_words
 from airflow_tx.protocol.records import Metadata, Skipped, TransactionRecord, dumps
 from airflow_tx.protocol.skip import check_skipped, note_readmission
 from airflow_tx.protocol.step import Audit
@@ -97,5 +98,7 @@ class Readmission(PersonalAction):
 
 
 def _shown(rows: Any) -> str:
+    if name := batch_in_words(rows):
+        return name
     text = dumps(rows)
     return text if len(text) <= _ROWS_SHOWN else f"{text[:_ROWS_SHOWN]} ..."

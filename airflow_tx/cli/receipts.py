@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.cli import render
 from airflow_tx.cli.context import command, paths_of, store_of
+from airflow_tx.protocol.batch_words import batch_in_words
 from airflow_tx.protocol.chain import Chain
 from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence, ledger_evidence
 from airflow_tx.protocol.reader import Reader
@@ -62,7 +63,7 @@ def receipts(args: Namespace) -> None:
     if args.output == "json":
         print(dumps([each.to_json() for each in found.values()]))
     else:
-        render.print_rows([_line(each) for each in found.values()], args.output)
+        render.print_rows([_line(each, args.output) for each in found.values()], args.output)
 
 
 @command
@@ -74,7 +75,7 @@ def find(args: Namespace) -> None:
     for receipt in kept.values():
         contains = _contains(evidence.source, receipt, args.what)
         if contains:
-            found.append(_line(receipt))
+            found.append(_line(receipt, args.output))
         elif contains is None:
             unknown.append(receipt.txid)
     if unknown:
@@ -134,8 +135,8 @@ def _in_words(topology: str, found: Verified, findings: int) -> str:
     return f"Topology {topology}: {findings} finding(s); receipts of {span}."
 
 
-def _line(receipt: Receipt) -> render.TableRow:
-    """One line of `receipts` and of `find`."""
+def _line(receipt: Receipt, output: str) -> render.TableRow:
+    """One line of `receipts` and of `find`; a table names the batch in words."""
     return {
         "txid": receipt.txid,
         "attempt": receipt.attempt,
@@ -143,7 +144,7 @@ def _line(receipt: Receipt) -> render.TableRow:
         "run_id": receipt.run_id,
         "granted": receipt.granted,
         "rows": receipt.rows,
-        "metadata": dumps(receipt.metadata),
+        "metadata": (output != "json" and batch_in_words(receipt.metadata)) or dumps(receipt.metadata),
         "written": ", ".join(f"{name}: {each['keys']} keys" for name, each in sorted(receipt.written.items())) or None,
         "replays": "; ".join(f"{each['attempt']}: {each['why']}" for each in receipt.replays) or None,
         "hash": receipt.hash,

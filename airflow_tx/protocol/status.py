@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.protocol.attempt import TransactionAttempt, of_lane
+from airflow_tx.protocol.batch_words import batch_in_words, counted
 from airflow_tx.protocol.consumers import digest_text
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
@@ -38,6 +39,7 @@ class TransactionView:
     :param created: when its first attempt began; "" if that is not known.
     :param replays: of earlier attempts, when and why each was replayed; the last ones of many.
     :param lane: whether a lane works on it, while it is open.
+    :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
     """
 
     txid: int
@@ -69,6 +71,7 @@ class TransactionView:
     created: str = ""
     replays: tuple[Mapping[str, Any], ...] = ()
     lane: bool = False
+    batch: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         digest=history.digest,
         created=history.created or (history.began if history.attempts == 1 else ""),
         replays=tuple((history.receipt or {}).get("replays", ())),
+        batch=batch_in_words((history.receipt or {}).get("metadata")),
     )
 
 
@@ -231,6 +235,6 @@ def size_in_words(size: Mapping[str, Any]) -> str:
 
     :param size: as a record keeps it: how many rows, or files, and why so many.
     """
-    counted = ", ".join(f"{count} {unit}" for unit, count in size.items() if unit not in ("why", "at_most"))
-    counted = f"at most {counted}" if size.get("at_most") else counted
-    return f"{counted} ({size['why']})" if size.get("why") else counted
+    words = ", ".join(counted(count, unit) for unit, count in size.items() if unit not in ("why", "at_most"))
+    words = f"at most {words}" if size.get("at_most") else words
+    return f"{words} ({size['why']})" if size.get("why") else words

@@ -136,13 +136,13 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
     if txid not in listed and not _is_remembered(store, paths, txid):
         raise _unknown(paths, txid)
     line = Line(topology, current, _opened(store, paths, [each for each in listed if each <= txid]))
-    batch = _batch(store, paths, txid)
+    batch = kept_batch(store, paths, txid)
     if txid in line.opened:
         record = line.opened[txid]
         found = _acks(store, paths, txid, record)
         view = view_open(paths.topology, txid, replace(line, stale=_stale(store, paths, line)), found)
         acks = {_task(key): entry for key, entry in found.items()}
-        fenced, before = tuple(record.fenced), _batch(store, paths, txid - 1)
+        fenced, before = tuple(record.fenced), kept_batch(store, paths, txid - 1)
         position = topology.origin if before is None or before.position is None else before.position
         return TransactionDetails(view, batch, acks, topology.partitioned, record.claim, fenced, position)
     skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
@@ -225,8 +225,8 @@ def _history(store: Store, paths: Paths, txid: int, skipped: Skipped | None) -> 
     return forgotten(txid, skipped) if found is None and skipped is not None else found
 
 
-def _batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
-    """Read rows and position; None once the ledger does not keep them any more."""
+def kept_batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
+    """Read the rows and the position of a batch; None once the ledger does not keep them any more."""
     if store.get(paths.meta(txid)) is None:
         return None
     try:

@@ -9,6 +9,7 @@ from threading import Thread
 from typing import Any, TypeAlias
 
 from airflow_tx.errors import TxError
+from airflow_tx.protocol.batch_words import counted
 from airflow_tx.sources.api import Json, Source
 
 
@@ -29,7 +30,7 @@ class Lag:
     unit: str
 
     def __str__(self) -> str:
-        return f"{self.count} {self.unit}"
+        return counted(self.count, self.unit)
 
 
 SourcePosition: TypeAlias = "tuple[Source, Json]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -52,6 +52,7 @@ class Pipeline:
     :param by_interval: the rows of a run are its own, as of a data interval: those of run "r7" are 7.
     :param added: columns that receipts add up.
     :param sized: whether the source counts its rows.
+    :ivar metadata: what the source writes down of a row; the row itself, unless a test of names says otherwise.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Pipeline:
         self.sized = sized
         self.written: dict[str, Written] = {}
         self.begins_as = ""
+        self.metadata: Callable[[int], Any] = lambda row: row
         self._tries = itertools.count()
         self._clock = Clock()
 
@@ -92,7 +94,7 @@ class Pipeline:
 
         def decide(_: TransactionAttempt, position: Any) -> Batch:
             row = int(run[1:]) if self.by_interval else (position or 0) + 1
-            return Batch(row, None if self.by_interval else row, 1 if self.sized else None)
+            return Batch(self.metadata(row), None if self.by_interval else row, 1 if self.sized else None)
 
         messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
         request = BeginRequest(self.request, run, run, f"{self.begins_as}{next(self._tries):06}", False, messages)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -18,6 +18,7 @@ from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, SILENT, LedgerA
 from airflow_tx.plugin.api.shared_answers import SharedAnswers
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.batch_words import batch_in_words
 from airflow_tx.protocol.health import HealthCode, TopologyHealth, topology_health
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -29,6 +30,7 @@ from airflow_tx.protocol.view import (
     final_transaction,
     final_txids,
     has_topology,
+    kept_batch,
     topologies,
     topology_record,
     topology_view,
@@ -92,6 +94,22 @@ class TopologySnapshot:
             if found is not None and found.status == Outcome.COMMITTED.value:
                 self.finals[txid] = found
         return found
+
+    def named(self, view: TransactionView) -> TransactionView:
+        """Name the batch of an open transaction, which has a name as long as the ledger keeps its rows."""
+        if not view.open or self.store is None:
+            return view
+        try:
+            batch = kept_batch(self.store, self.paths, view.txid)
+        except UnreadableRecord:
+            return view  # its page says so
+        return view if batch is None else replace(view, batch=batch_in_words(batch.rows))
+
+    def neighbours(self, txid: int) -> tuple[int | None, int | None]:
+        """Find the transactions before and after this one; None: the ledger knows none."""
+        known = [*self.final, *(each.txid for each in self.opened)]
+        before, after = bisect_left(known, txid), bisect_right(known, txid)
+        return known[before - 1] if before else None, known[after] if after < len(known) else None
 
     def first_since(self, moment: datetime, *, start: int = 0) -> int:
         """Find the index in `final` of the first transaction that ended at this time or later: they end in order."""

@@ -64,7 +64,7 @@ def timeline(snapshot: TopologySnapshot, window: TimelineWindow) -> Timeline:
     end = len(txids) if window.before is None else bisect_left(txids, window.before)
     some = txids[max(end - window.limit, 0) : end]
     opened = {each.txid: each for each in snapshot.opened}
-    found = (opened.get(txid) or snapshot.final_view(txid) for txid in reversed(some))
+    found = (snapshot.named(opened[txid]) if txid in opened else snapshot.final_view(txid) for txid in reversed(some))
     views = [each for each in found if each is not None]
     rows = timeline_rows(snapshot.record.dag_id, views)
     following = some[0] if len(some) < end else None
@@ -102,6 +102,7 @@ def row_fields(view: TransactionView, tries: Sequence[TaskTryRow]) -> dict[str, 
         "waiting": _waiting(view),
         "commit": _commit(view),
         "rows": view.rows,
+        "batch_name": view.batch or None,
         "waiting_for": view.waiting_for,
         "blocked": view.blocked,
         "error": view.error,

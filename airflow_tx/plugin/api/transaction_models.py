@@ -76,6 +76,7 @@ class TimelineRow(BaseModel):
     :param waiting_for: what has to happen next, in the words of `airflow tx show`; null: nothing.
     :param blocked: why it is replayed no more unless a person asks for it.
     :param rows: rows of the batch, if its tasks counted them.
+    :param batch_name: the file, the range or the interval of the batch; null: it has no name.
     :param to_skip: whether it is to be skipped at its turn.
     :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
     """
@@ -90,6 +91,7 @@ class TimelineRow(BaseModel):
     waiting: WaitBar | None
     commit: CommitBar | None
     rows: int | None
+    batch_name: Words | None
     waiting_for: Words | None
     blocked: Words | None
     error: Words | None
@@ -221,6 +223,7 @@ class TransactionPage(TimelineRow):
     :param stale: its predecessor ended elsewhere than its batch starts.
     :param yielded_to: the txid whose run it gave its run slot.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
+    :param previous: the txid before it that the ledger still knows, `following`: the one after it; null: there is none.
     """
 
     topology: str
@@ -242,6 +245,8 @@ class TransactionPage(TimelineRow):
     pinned: bool
     stale: bool
     yielded_to: int | None
+    previous: int | None
+    following: int | None
     receipt: ReceiptLine | None
     audit: list[AuditLine]
     links: TransactionLinks

@@ -33,8 +33,9 @@ from airflow_tx.protocol.view import TransactionDetails
 
 def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, access: Access) -> TransactionPage:
     """Describe a transaction."""
-    view, dag_id = found.transaction, snapshot.record.dag_id
+    view, dag_id = snapshot.named(found.transaction), snapshot.record.dag_id
     tries = task_tries(dag_id, [view.run_id]).get(view.run_id, [])
+    previous, following = snapshot.neighbours(view.txid)
     may_act = access.may_act(dag_id)
     return TransactionPage(
         **row_fields(view, tries),
@@ -57,6 +58,8 @@ def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, acce
         pinned=view.pinned,
         stale=view.stale,
         yielded_to=view.yielded,
+        previous=previous,
+        following=following,
         receipt=_receipt(found),
         audit=_audit(view),
         links=_links(dag_id, view, tries),

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
 from playwright.sync_api import Locator, expect
 
+from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.view import topology_view
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People
-from tests.integration.board.server import Board
+from tests.integration.board.server import ROOT, Board
 from tests.integration.pipeline import Pipeline
 from tests.integration.test_cli_actions import Runs, fail
+
+NEW_YEAR = 1_767_225_600_000
+"""When the clock of a `Pipeline` begins, in milliseconds."""
 
 
 def beyond(box: Locator) -> int:
@@ -37,3 +47,156 @@ def test_a_short_timeline_does_not_scroll_and_what_scrolls_can_be_focused(
         expect(error).to_be_focused()
         assert ulf.findings() == []
     ulf.page.set_viewport_size(WIDE)
+
+
+# --- the overview -------------------------------------------------------------------------------------------------
+
+
+def _topologies(store: ZooKeeperStore, **failed: bool) -> None:
+    """Make topologies of one transaction each."""
+    for name, broken in failed.items():
+        pipeline = Pipeline(store, ROOT, topology=name)
+        pipeline.request = TopologyRequest("the_dag", "opaque", 3)
+        begun = pipeline.begin("r1")
+        if broken:
+            fail(pipeline, begun)
+
+
+def test_the_head_counts_the_states_and_a_click_or_a_text_shows_some(
+    board: Board, store: ZooKeeperStore, people: People
+) -> None:
+    _topologies(store, shop_a=True, shop_b=False, mill=True)
+    eventually(lambda: board.get("topologies", text="the_dag")["total"] == 3, 60, "all three are seen")
+    vera = people("vera")
+    vera.open()
+    head = vera.board.get_by_role("group", name="Topologies by state")
+    shown = vera.board.get_by_role("row").get_by_role("link", name=re.compile("^(shop|mill)"))
+    expect(shown).to_have_text(["mill", "shop_a", "shop_b"])
+    head.get_by_role("button", name="2 failed").click()
+    expect(shown).to_have_text(["mill", "shop_a"])
+    expect(head.get_by_role("button", name="2 failed")).to_have_attribute("aria-pressed", "true")
+    vera.board.get_by_role("searchbox", name="Filter topologies").fill("shop")
+    expect(shown).to_have_text(["shop_a"])
+    expect(head.get_by_role("button", name="1 fine")).to_be_visible()
+    assert vera.findings() == []
+    # The address can be sent to others.
+    vera.page.reload()
+    expect(shown).to_have_text(["shop_a"])
+    head.get_by_role("button", name="1 failed").click()
+    expect(shown).to_have_text(["shop_a", "shop_b"])
+
+
+# --- the timeline and a transaction -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def filed(store: ZooKeeperStore) -> Pipeline:
+    """A topology of files: transaction n has file n."""
+    pipeline = Pipeline(store, ROOT)
+    pipeline.request = TopologyRequest("the_dag", "opaque", 6)
+    pipeline.metadata = lambda row: {"folder": "/data", "files": [{"name": f"{row:02}.csv", "size": 7}]}
+    return pipeline
+
+
+def test_the_file_stands_beside_the_txid_and_only_transactions_that_exist_are_linked(
+    board: Board, filed: Pipeline, runs: Runs, people: People
+) -> None:
+    filed.run("r1")
+    filed.begin("r2")
+    runs.make(r1="success", r2="running")
+    vera = people("vera")
+    vera.open(topology="flights", range=3600, until=NEW_YEAR + 600_000)
+    expect(vera.row(1)).to_have_accessible_name(re.compile(r"committed, 01\.csv"))
+    expect(vera.row(2)).to_contain_text("02.csv")
+    vera.row(2).click()
+    expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 2")
+    expect(vera.board).to_contain_text("Batch02.csv")
+    beside = vera.board.get_by_role("link", name=re.compile("Transaction [0-9]"))
+    expect(beside).to_have_text(["← Transaction 1"])
+    beside.click()
+    expect(beside).to_have_text(["Transaction 2 →"])
+
+
+def test_a_word_of_the_protocol_has_a_tip_and_a_page_that_explains_it(
+    board: Board, pipeline: Pipeline, people: People
+) -> None:
+    pipeline.run("r1")
+    vera = people("vera")
+    vera.open(topology="flights", txid=1)
+    fence = vera.board.get_by_role("link", name="Fence", exact=True)
+    fence.focus()
+    expect(vera.page.get_by_role("tooltip")).to_contain_text("refuses writers of older attempts")
+    assert vera.findings() == []
+    fence.press("Enter")
+    expect(vera.board.get_by_role("heading", level=1)).to_have_text("Words of the board")
+    expect(vera.board).to_contain_text("docs/fence.md")
+    assert vera.findings() == []
+    vera.board.get_by_role("link", name="← Back").click()
+    expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 1")
+
+
+def test_dragging_over_the_timeline_zooms_to_what_was_dragged_over(
+    board: Board, pipeline: Pipeline, people: People
+) -> None:
+    pipeline.run("r1")
+    vera = people("vera")
+    vera.open(topology="flights", range=3600, until=NEW_YEAR + 600_000)
+    box = vera.row(1).locator("svg").last.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    vera.page.mouse.move(box["x"] + box["width"] * 0.75, middle)
+    vera.page.mouse.down()
+    for part in (0.8, 0.85, 0.9):
+        vera.page.mouse.move(box["x"] + box["width"] * part, middle)
+    vera.page.mouse.up()
+    expect(vera.board).to_contain_text(re.compile(r"9 min( \d+ s)?, until 2026-01-01 00:05"))
+    expect(vera.row(1)).to_be_visible()
+    vera.page.go_back()
+    expect(vera.board.get_by_role("radio", name="1 h", exact=True)).to_be_checked()
+
+
+def test_several_transactions_are_replayed_or_skipped_at_once_after_one_preview(
+    board: Board, pipeline: Pipeline, runs: Runs, people: People
+) -> None:
+    for run in ("r1", "r2", "r3"):
+        fail(pipeline, pipeline.begin(run))
+    runs.make(r1="failed", r2="failed", r3="failed")
+    ulf = people("ulf")
+    ulf.open(topology="flights")
+    ulf.board.get_by_role("checkbox", name="Select transaction 1").check()
+    ulf.row(2).focus()
+    ulf.row(2).press("x")
+    bar = ulf.board.get_by_role("group", name="Selected transactions")
+    expect(bar).to_contain_text("2 transactions selected: 1, 2")
+    assert ulf.findings() == []
+    dialog = ulf.press("Replay")
+    expect(dialog).to_contain_text("Replay transaction 1, 2 of topology flights.")
+    # A box that is ticked changes the preview, and leaves the dialog as it is.
+    dialog.get_by_text("also if its run is queued or running").click()
+    expect(dialog.get_by_role("status", name="Loading")).to_have_count(0)
+    dialog.get_by_role("button", name="Replay", exact=True).click()
+    expect(dialog).to_contain_text("2 (run r2): its run was cleared")
+    ulf.page.keyboard.press("Escape")
+    expect(bar).to_have_count(0)
+    assert runs.states() == {"r1": "running", "r2": "running", "r3": "failed"}
+
+    for txid in (2, 3):
+        ulf.board.get_by_role("checkbox", name=f"Select transaction {txid}").check()
+    dialog = ulf.press("Skip")
+    expect(dialog).to_contain_text("2 (run r2): to be skipped at its turn")
+    expect(dialog).to_contain_text("3 (run r3): to be skipped at its turn")
+    dialog.get_by_role("textbox").fill("bad files")
+    dialog.get_by_role("button", name="Skip", exact=True).click()
+    expect(dialog).to_contain_text("Done")
+    noted = {each.txid: each.skip for each in topology_view(pipeline.store, pipeline.paths).transactions}
+    assert [(noted[txid] or {}).get("why") for txid in (1, 2, 3)] == [None, "bad files", "bad files"]
+    ulf.page.keyboard.press("Escape")
+
+
+def test_nothing_to_replay_is_said_as_such(board: Board, pipeline: Pipeline, people: People) -> None:
+    pipeline.run("r1")
+    ulf = people("ulf")
+    ulf.open(topology="flights")
+    dialog = ulf.press("Replay all failed")
+    expect(dialog).to_contain_text("No transaction of topology flights has failed.")
+    ulf.page.keyboard.press("Escape")

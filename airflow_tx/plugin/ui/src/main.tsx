@@ -4,6 +4,7 @@ import { Box } from "@chakra-ui/react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 
 import { Overview } from "./overview/Overview";
+import { Words } from "./parts/Term";
 import { useAddress } from "./parts/address";
 import { DagTab } from "./tabs/DagTab";
 import { RunTab } from "./tabs/RunTab";
@@ -29,7 +30,8 @@ export default function Board(props: Props) {
 }
 
 function View({ dagId, runId }: Props) {
-  const [{ topology, txid }] = useAddress();
+  const [{ topology, txid, word }] = useAddress();
+  if (word !== null) return <Words word={word} />;
   if (dagId && runId) return <RunTab dagId={dagId} runId={runId} />;
   if (dagId) return <DagTab dagId={dagId} />;
   if (topology !== null && txid !== null) return <Transaction topology={topology} txid={txid} />;

@@ -13,11 +13,17 @@ interface Props {
   actions: readonly ActionName[];
   /** The transactions they are about; none: the topology. */
   txids?: number[];
+  /** Called when a person closes the dialog of what was done. */
+  onDone?: () => void;
 }
 
 /** A dialog stays open to say what was done, also when its action can be done no more. */
-export function ActionButtons({ topology, actions, txids = [] }: Props) {
+export function ActionButtons({ topology, actions, txids = [], onDone }: Props) {
   const [open, setOpen] = useState<ActionName | null>(null);
+  const close = (done: boolean) => {
+    setOpen(null);
+    if (done) onDone?.();
+  };
   return (
     <HStack gap={2} wrap="wrap">
       {actions.map((action) => (
@@ -25,7 +31,7 @@ export function ActionButtons({ topology, actions, txids = [] }: Props) {
           {WORDS[action].button}
         </Button>
       ))}
-      {open !== null && <ActionDialog action={open} onClose={() => setOpen(null)} topology={topology} txids={txids} />}
+      {open !== null && <ActionDialog action={open} onClose={close} topology={topology} txids={txids} />}
     </HStack>
   );
 }

@@ -1,18 +1,20 @@
 /** What an action would do, the reason for it, and its outcome. */
 
 import { Alert, Button, Checkbox, Dialog, Field, HStack, List, Portal, Stack, Text, Textarea } from "@chakra-ui/react";
-import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
-import { api, Refusal, type ActionName, type EffectLine, type PreviewBody } from "../api/client";
+import { Refusal, type ActionName, type EffectLine, type PreviewBody } from "../api/client";
 import { Loading } from "../parts/Loading";
+import { act as doIt, preview as previewOf } from "./several";
 import { titleOf, WORDS } from "./words";
 
 interface Props {
   topology: string;
   action: ActionName;
   txids: number[];
-  onClose: () => void;
+  /** `done`: whether something was done. */
+  onClose: (done: boolean) => void;
 }
 
 export function ActionDialog({ topology, action, txids, onClose }: Props) {
@@ -22,23 +24,27 @@ export function ActionDialog({ topology, action, txids, onClose }: Props) {
   const body: PreviewBody = { txids, ...options };
   const preview = useQuery({
     gcTime: 0,
-    queryFn: () => api.preview(topology, action, body),
+    // A box that is ticked asks again: the dialog stays until the answer is there.
+    placeholderData: keepPreviousData,
+    queryFn: () => previewOf(topology, action, body),
     queryKey: ["preview", topology, action, body],
     retry: false,
     staleTime: Infinity,
   });
   const act = useMutation({
-    mutationFn: (version: string) => api.act(topology, action, { ...body, version, why: why.trim() }),
+    mutationFn: (version: string) => doIt(topology, action, { ...body, version, why: why.trim() }),
     onSettled: () => queries.invalidateQueries({ predicate: (query) => query.queryKey[0] !== "preview" }),
   });
   const answer = preview.data;
-  const ready = answer !== undefined && answer.effects.length > 0 && (!answer.needs_reason || why.trim() !== "");
+  const asking = preview.isFetching;
+  const ready = answer !== undefined && !asking && preview.error === null && answer.effects.length > 0 && (!answer.needs_reason || why.trim() !== "");
+  const close = () => onClose(act.data !== undefined);
   const again = () => {
     act.reset();
     void preview.refetch();
   };
   return (
-    <Dialog.Root onOpenChange={({ open }) => !open && onClose()} open scrollBehavior="inside">
+    <Dialog.Root onOpenChange={({ open }) => !open && close()} open scrollBehavior="inside">
       <Portal>
         <Dialog.Backdrop />
         <Dialog.Positioner>
@@ -52,7 +58,7 @@ export function ActionDialog({ topology, action, txids, onClose }: Props) {
                 {!act.data && preview.isPending && <Loading query={preview} />}
                 {!act.data && answer && (
                   <>
-                    <Text>{answer.sentence}</Text>
+                    <Text opacity={asking ? 0.6 : 1}>{answer.sentence}</Text>
                     <Effects lines={answer.effects} title="What will happen" />
                     <Effects lines={answer.refused} title="Refused" />
                     {action === "replay" && <ReplayOptions onChange={setOptions} value={options} />}
@@ -71,7 +77,7 @@ export function ActionDialog({ topology, action, txids, onClose }: Props) {
               </Stack>
             </Dialog.Body>
             <Dialog.Footer>
-              <Button onClick={onClose} size="sm" variant="outline">
+              <Button onClick={close} size="sm" variant="outline">
                 {act.data ? "Close" : "Cancel"}
               </Button>
               {!act.data && (act.error ?? preview.error) !== null && (
@@ -83,7 +89,7 @@ export function ActionDialog({ topology, action, txids, onClose }: Props) {
                 <Button
                   colorPalette={WORDS[action].grave ? "red" : "brand"}
                   disabled={!ready}
-                  loading={act.isPending}
+                  loading={act.isPending || asking}
                   onClick={() => answer && act.mutate(answer.version)}
                   size="sm"
                 >

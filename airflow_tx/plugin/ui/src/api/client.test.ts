@@ -23,6 +23,7 @@ describe("refusals", () => {
 describe("what is written", () => {
   it("writes a lag with its unit", () => {
     expect(lagWords({ value: 1200, unit: "files" })).toBe("1\u202f200 files");
+    expect(lagWords({ value: 1, unit: "files" })).toBe("1 file");
     expect(lagWords({ value: 0, unit: null })).toBe("0");
     expect(lagWords({ value: null, why: "not read yet" })).toBe("?");
   });

@@ -59,8 +59,8 @@ async function need<T>(asked: Promise<Answer<T>>): Promise<T> {
 }
 
 export const api = {
-  topologies: (signal: AbortSignal) =>
-    need(client.GET("/api/v1/topologies", { params: { query: { limit: 200 } }, signal })),
+  topologies: (query: { state?: TopologyState["code"][]; text?: string; limit: number; offset: number }, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies", { params: { query }, signal })),
 
   topology: (topology: string, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}", { params: { path: { topology } }, signal })),

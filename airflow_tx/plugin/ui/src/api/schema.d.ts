@@ -697,6 +697,7 @@ export interface components {
          *     :param waiting_for: what has to happen next, in the words of `airflow tx show`; null: nothing.
          *     :param blocked: why it is replayed no more unless a person asks for it.
          *     :param rows: rows of the batch, if its tasks counted them.
+         *     :param batch_name: the file, the range or the interval of the batch; null: it has no name.
          *     :param to_skip: whether it is to be skipped at its turn.
          *     :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
          */
@@ -705,6 +706,8 @@ export interface components {
             attempt: number;
             /** Attempts */
             attempts: components["schemas"]["AttemptBar"][];
+            /** Batch Name */
+            batch_name: string | null;
             /** Blocked */
             blocked: string | null;
             commit: components["schemas"]["CommitBar"] | null;
@@ -876,6 +879,7 @@ export interface components {
          *     :param stale: its predecessor ended elsewhere than its batch starts.
          *     :param yielded_to: the txid whose run it gave its run slot.
          *     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
+         *     :param previous: the txid before it that the ledger still knows, `following`: the one after it; null: there is none.
          */
         TransactionPage: {
             /** Ack Val */
@@ -889,6 +893,8 @@ export interface components {
             /** Audit */
             audit: components["schemas"]["AuditLine"][];
             batch: components["schemas"]["BatchAnswer"];
+            /** Batch Name */
+            batch_name: string | null;
             /** Blocked */
             blocked: string | null;
             /** Changed */
@@ -902,6 +908,8 @@ export interface components {
             error: string | null;
             /** Failures */
             failures: number;
+            /** Following */
+            following: number | null;
             /** Has Run */
             has_run: boolean;
             /** Lane */
@@ -919,6 +927,8 @@ export interface components {
             phase: string;
             /** Pinned */
             pinned: boolean;
+            /** Previous */
+            previous: number | null;
             readmit: components["schemas"]["Person"] | null;
             /** Readmitted As */
             readmitted_as: number | null;

@@ -1,52 +1,124 @@
 /** A line per topology: those that need a person first. */
 
-import { Box, Heading, Input, Link as Styled, Table, Text } from "@chakra-ui/react";
-import { useState } from "react";
-import { Link } from "react-router-dom";
+import { Box, Button, Heading, HStack, Input, Link as Styled, Table, Text } from "@chakra-ui/react";
+import { useEffect, useState } from "react";
+import { Link, useNavigate } from "react-router-dom";
 
 import { api, type TopologyLine } from "../api/client";
 import { useLive, useNow } from "../api/live";
 import { Loading } from "../parts/Loading";
+import { Term } from "../parts/Term";
 import { Trouble } from "../parts/Trouble";
-import { useAddress } from "../parts/address";
-import { State, urgency } from "../parts/phase";
-import { ago, moment } from "../parts/words";
+import { useAddress, type Address } from "../parts/address";
+import { State, STATE_CODES, StateSign, type StateCode } from "../parts/phase";
+import { ago, counted, moment } from "../parts/words";
 import { Sparkline } from "./Sparkline";
 import { lagWords } from "./lag";
 
-const MANY = 8;
+const PAGE = 50;
+const TYPING = 300;
+/** States that the head always counts; the others where there is one. */
+const ALWAYS: readonly StateCode[] = ["blocked", "failed", "late", "fine"];
 
 export function Overview() {
-  const query = useLive(["topologies"], api.topologies);
-  const [filter, setFilter] = useState("");
-  const all = query.data?.topologies ?? [];
-  const shown = all.filter((line) => line.topology.includes(filter) || line.dag_id.includes(filter));
+  const [address, write] = useAddress();
+  const navigate = useNavigate();
+  const asked = { state: address.state ? [address.state] : undefined, text: address.text ?? "", limit: PAGE, offset: address.offset ?? 0 };
+  const query = useLive(["topologies", asked], (signal) => api.topologies(asked, signal));
+  const go = (changes: Partial<Address>) => void navigate(write({ offset: null, ...changes }), { replace: true });
+  const { data } = query;
+  const filtered = address.state !== null || address.text !== null;
   return (
     <Box p={{ base: 3, md: 4 }}>
       <Heading as="h1" mb={3} size="lg">
         Transactions
       </Heading>
       <Trouble query={query} />
-      {all.length > MANY && (
-        <Input aria-label="Filter topologies" maxW="320px" mb={3} onChange={(event) => setFilter(event.target.value)} placeholder="Filter topologies" size="sm" value={filter} />
-      )}
-      {query.data === undefined && <Loading query={query} />}
-      {query.data && all.length === 0 && (
+      {data === undefined && <Loading query={query} />}
+      {data && data.total === 0 && !filtered && (
         <Text color="fg.muted">There is no topology yet. A DAG with a Transaction appears here once a run of it has begun.</Text>
       )}
-      {shown.length > 0 && <Topologies lines={ordered(shown)} />}
+      {data && (data.total > 0 || filtered) && (
+        <>
+          <HStack gap={2} mb={3} wrap="wrap">
+            <Counts counts={data.counts} onChoose={(state) => go({ state })} state={address.state} />
+            <Filter onChange={(text) => go({ text })} text={address.text ?? ""} />
+          </HStack>
+          {data.topologies.length > 0 ? <Topologies lines={data.topologies} /> : <Text color="fg.muted">No topology is like that.</Text>}
+          <Pages go={go} offset={data.offset} shown={data.topologies.length} total={data.total} />
+        </>
+      )}
     </Box>
   );
 }
 
-/** Orders topologies: the most urgent first, then by name. */
-export function ordered(lines: readonly TopologyLine[]): TopologyLine[] {
-  return [...lines].sort((a, b) => urgency(a.state) - urgency(b.state) || a.topology.localeCompare(b.topology));
+/** How many topologies are in each state; a click shows only those, another click shows all. */
+function Counts({ counts, state, onChoose }: { counts: Record<string, number>; state: StateCode | null; onChoose: (state: StateCode | null) => void }) {
+  return (
+    <HStack aria-label="Topologies by state" gap={2} role="group" wrap="wrap">
+      {STATE_CODES.filter((code) => ALWAYS.includes(code) || code === state || (counts[code] ?? 0) > 0).map((code) => (
+        <Button
+          aria-pressed={code === state}
+          key={code}
+          onClick={() => onChoose(code === state ? null : code)}
+          size="sm"
+          variant={code === state ? "subtle" : "outline"}
+        >
+          <Text as="span" fontVariantNumeric="tabular-nums">
+            {counts[code] ?? 0}
+          </Text>
+          <StateSign code={code} word={code} />
+        </Button>
+      ))}
+    </HStack>
+  );
+}
+
+/** A text that is asked for once a person has stopped typing. */
+function Filter({ text, onChange }: { text: string; onChange: (text: string | null) => void }) {
+  const [typed, setTyped] = useState(text);
+  useEffect(() => {
+    if (typed === text) return undefined;
+    const timer = setTimeout(() => onChange(typed === "" ? null : typed), TYPING);
+    return () => clearTimeout(timer);
+  }, [typed, text, onChange]);
+  return (
+    <Input
+      aria-label="Filter topologies"
+      flex="1"
+      maxLength={200}
+      maxW="320px"
+      minW="160px"
+      onChange={(event) => setTyped(event.target.value)}
+      placeholder="Name, DAG or sentence"
+      size="sm"
+      type="search"
+      value={typed}
+    />
+  );
+}
+
+function Pages({ offset, shown, total, go }: { offset: number; shown: number; total: number; go: (changes: Partial<Address>) => void }) {
+  return (
+    <HStack color="fg.muted" fontSize="sm" gap={3} mt={3} wrap="wrap">
+      <Text>{shown === total ? counted(total, "topology", "topologies") : `${offset + 1} to ${offset + shown} of ${total} topologies`}</Text>
+      {(offset > 0 || offset + shown < total) && (
+        <>
+          <Button disabled={offset === 0} onClick={() => go({ offset: offset > PAGE ? offset - PAGE : null })} size="xs" variant="outline">
+            Previous
+          </Button>
+          <Button disabled={offset + shown >= total} onClick={() => go({ offset: offset + PAGE })} size="xs" variant="outline">
+            Next
+          </Button>
+        </>
+      )}
+    </HStack>
+  );
 }
 
 const WIDE = { base: "none", lg: "table-cell" };
 
-function Topologies({ lines }: { lines: TopologyLine[] }) {
+function Topologies({ lines }: { lines: readonly TopologyLine[] }) {
   const now = useNow();
   return (
     <Table.Root size="sm" tableLayout="auto">
@@ -55,9 +127,15 @@ function Topologies({ lines }: { lines: TopologyLine[] }) {
           <Table.ColumnHeader>Topology</Table.ColumnHeader>
           <Table.ColumnHeader>State</Table.ColumnHeader>
           <Table.ColumnHeader display={WIDE}>Source</Table.ColumnHeader>
-          <Table.ColumnHeader display={WIDE}>Lag</Table.ColumnHeader>
-          <Table.ColumnHeader display={WIDE}>Open</Table.ColumnHeader>
-          <Table.ColumnHeader display={WIDE}>Turn</Table.ColumnHeader>
+          <Table.ColumnHeader display={WIDE}>
+            <Term name="lag">Lag</Term>
+          </Table.ColumnHeader>
+          <Table.ColumnHeader display={WIDE}>
+            <Term name="open">Open</Term>
+          </Table.ColumnHeader>
+          <Table.ColumnHeader display={WIDE}>
+            <Term name="next">Next to commit</Term>
+          </Table.ColumnHeader>
           <Table.ColumnHeader display={WIDE}>Last commit</Table.ColumnHeader>
           <Table.ColumnHeader display={WIDE}>Commits an hour</Table.ColumnHeader>
         </Table.Row>
@@ -77,19 +155,19 @@ function Line({ line, now }: { line: TopologyLine; now: number }) {
     <Table.Row verticalAlign="top">
       <Table.Cell minW={{ lg: "140px" }}>
         <Styled asChild color="fg.info" fontWeight="semibold" overflowWrap="anywhere">
-          <Link to={write({ topology: line.topology, txid: null })}>{line.topology}</Link>
+          <Link to={write({ topology: line.topology, txid: null, state: null, text: null, offset: null })}>{line.topology}</Link>
         </Styled>
         {line.paused && <Text color="fg.muted">DAG paused</Text>}
         {line.coordinator?.paused && <Text color="fg.muted">coordinator paused</Text>}
       </Table.Cell>
-      <Table.Cell minW={{ base: "0", md: "260px" }} width="45%">
+      <Table.Cell minW={{ base: "0", md: "260px" }} width={{ base: "68%", md: "45%" }}>
         <State state={line.state} />
         <Text color="fg.muted" overflowWrap="anywhere">
           {line.state.sentence}
         </Text>
         {line.state.remedy && <Text overflowWrap="anywhere">{`What to do: ${line.state.remedy}`}</Text>}
         <Text color="fg.muted" display={{ lg: "none" }} fontSize="xs" mt={1}>
-          {`open ${line.open} of ${line.max_pending} · turn ${line.turn} · lag ${lagWords(line.lag)}`}
+          {`open ${line.open} of ${line.max_pending} · next to commit ${line.turn} · lag ${lagWords(line.lag)}`}
         </Text>
       </Table.Cell>
       <Table.Cell display={WIDE}>

@@ -3,18 +3,28 @@ import { describe, expect, it } from "vitest";
 import { readAddress, writeAddress, type Address } from "./address";
 
 const read = (text: string) => readAddress(new URLSearchParams(text));
+const NOTHING: Address = { topology: null, txid: null, range: null, until: null, state: null, text: null, offset: null, word: null };
 
 describe("the address", () => {
   it("keeps what is shown", () => {
-    const address: Address = { topology: "a/b & c", txid: 7, range: 3_600, until: 1_700_000_000_000 };
+    const address: Address = { ...NOTHING, topology: "a/b & c", txid: 7, range: 3_600, until: 1_700_000_000_000 };
     expect(read(writeAddress(address, {}).slice(1))).toEqual(address);
+    const overview: Address = { ...NOTHING, state: "failed", text: "a=b&c", offset: 50 };
+    expect(read(writeAddress(overview, {}).slice(1))).toEqual(overview);
+    expect(read(writeAddress(NOTHING, { word: "fence" }).slice(1)).word).toBe("fence");
   });
 
   it("leaves out what makes no sense", () => {
-    const nothing = { topology: null, txid: null, range: null, until: null };
-    expect(read("")).toEqual(nothing);
-    expect(read("txid=-3&range=7&until=x")).toEqual(nothing);
-    expect(read("txid=1.5&range=99999999&until=0")).toEqual(nothing);
+    expect(read("")).toEqual(NOTHING);
+    expect(read("txid=-3&range=7&until=x&state=odd&text=&offset=-1")).toEqual(NOTHING);
+    expect(read("txid=1.5&range=99999999&until=0&offset=1.5")).toEqual(NOTHING);
+    expect(read(`text=${"x".repeat(999)}`).text).toHaveLength(200);
+  });
+
+  it("keeps a stretch of time of any length between the least and the greatest range", () => {
+    expect(read("range=60").range).toBe(60);
+    expect(read("range=97.4").range).toBe(97.4);
+    expect(writeAddress(NOTHING, { range: 97.4 })).toBe("?range=97");
   });
 
   it("changes a part of it", () => {

@@ -1,8 +1,9 @@
-/** Which topology, transaction and stretch of time are shown: kept in the address, so that it can be sent to others. */
+/** Which part of the board is shown: kept in the address, so that it can be sent to others. */
 
 import { useSearchParams } from "react-router-dom";
 
 import { RANGES } from "../timeline/scale";
+import { STATE_CODES, type StateCode } from "./phase";
 
 export interface Address {
   topology: string | null;
@@ -11,29 +12,42 @@ export interface Address {
   range: number | null;
   /** Where it ends, in milliseconds; null: now. */
   until: number | null;
+  /** Of the overview: topologies in this state. */
+  state: StateCode | null;
+  /** Of the overview: topologies that have this text. */
+  text: string | null;
+  /** Of the overview: how many topologies come before the page. */
+  offset: number | null;
+  /** The word that is explained. */
+  word: string | null;
 }
 
 const WIDEST = Math.max(...RANGES.map((each) => each.seconds));
+export const NARROWEST = Math.min(...RANGES.map((each) => each.seconds));
+const LONGEST_TEXT = 200;
 
 /** Reads an address; what makes no sense in it is left out. */
 export function readAddress(params: URLSearchParams): Address {
-  const [txid, range, until] = ["txid", "range", "until"].map((name) => Number(params.get(name) ?? Number.NaN));
+  const number = (name: string) => Number(params.get(name) ?? Number.NaN);
+  const [txid, range, until, offset] = [number("txid"), number("range"), number("until"), number("offset")];
   return {
     topology: params.get("topology"),
-    txid: Number.isInteger(txid) && txid! > 0 ? txid! : null,
-    range: range! >= 60 && range! <= WIDEST ? range! : null,
-    until: until! > 0 ? until! : null,
+    txid: Number.isInteger(txid) && txid > 0 ? txid : null,
+    range: range >= NARROWEST && range <= WIDEST ? range : null,
+    until: until > 0 ? until : null,
+    state: STATE_CODES.find((code) => code === params.get("state")) ?? null,
+    text: params.get("text")?.slice(0, LONGEST_TEXT) || null,
+    offset: Number.isInteger(offset) && offset > 0 ? offset : null,
+    word: params.get("word"),
   };
 }
 
 /** Writes an address as the part behind the question mark, with these changes. */
 export function writeAddress(address: Address, changes: Partial<Address>): string {
-  const next = { ...address, ...changes };
   const params = new URLSearchParams();
-  if (next.topology !== null) params.set("topology", next.topology);
-  if (next.txid !== null) params.set("txid", String(next.txid));
-  if (next.range !== null) params.set("range", String(next.range));
-  if (next.until !== null) params.set("until", String(Math.round(next.until)));
+  for (const [name, value] of Object.entries({ ...address, ...changes })) {
+    if (value !== null) params.set(name, typeof value === "number" ? String(Math.round(value)) : value);
+  }
   return `?${params.toString()}`;
 }
 

@@ -4,7 +4,9 @@ import { Box, HStack, Text } from "@chakra-ui/react";
 
 import type { TopologyState } from "../api/client";
 
-type Sign = "check" | "clock" | "cross" | "bars" | "solid" | "skip" | "back" | "late" | "question";
+export type StateCode = TopologyState["code"];
+
+type Sign = "check" | "clock" | "cross" | "bars" | "solid" | "skip" | "back" | "late" | "stop" | "question";
 
 const PHASES: Record<string, { sign: Sign; color: string; word: string }> = {
   PROCESSING: { sign: "bars", color: "blue.fg", word: "processing" },
@@ -16,11 +18,11 @@ const PHASES: Record<string, { sign: Sign; color: string; word: string }> = {
   READMITTED: { sign: "back", color: "purple.fg", word: "re-admitted" },
 };
 
-const STATES: Record<TopologyState["code"], { sign: Sign; color: string; word: string }> = {
+const STATES: Record<StateCode, { sign: Sign; color: string; word: string }> = {
   fine: { sign: "check", color: "green.fg", word: "fine" },
   waits: { sign: "clock", color: "fg.muted", word: "waits" },
   late: { sign: "late", color: "orange.fg", word: "late" },
-  blocked: { sign: "cross", color: "red.fg", word: "blocked" },
+  blocked: { sign: "stop", color: "red.fg", word: "blocked" },
   failed: { sign: "cross", color: "red.fg", word: "failed" },
   unreadable: { sign: "question", color: "red.fg", word: "unreadable" },
 };
@@ -39,6 +41,12 @@ const SHAPES: Record<Sign, React.ReactNode> = {
   skip: <path d="M3 4l5 4-5 4zM9 4l5 4-5 4z" fill="none" />,
   back: <path d="M12.5 5.5H6a3 3 0 000 6h5M9.5 2.5l3 3-3 3" fill="none" />,
   late: <path d="M8 2.5l6 11H2zM8 7v3M8 11.6v.4" fill="none" />,
+  stop: (
+    <>
+      <circle cx="8" cy="8" fill="none" r="5.5" />
+      <path d="M4.5 11.5l7-7" fill="none" />
+    </>
+  ),
   question: <path d="M5.5 6a2.5 2.5 0 114 2c-1 .7-1.5 1.1-1.5 2.2M8 12.6v.4" fill="none" />,
 };
 
@@ -70,7 +78,12 @@ export function Phase({ row, wordHidden }: { row: { phase: string; blocked: stri
 }
 
 export function State({ state }: { state: TopologyState }) {
-  const { sign, color, word } = STATES[state.code];
+  return <StateSign code={state.code} word={STATES[state.code].word} />;
+}
+
+/** The sign of a state, in front of a word. */
+export function StateSign({ code, word }: { code: StateCode; word: string }) {
+  const { sign, color } = STATES[code];
   return (
     <HStack gap={1.5}>
       <SignOf color={color} sign={sign} />
@@ -81,7 +94,5 @@ export function State({ state }: { state: TopologyState }) {
   );
 }
 
-/** Orders topologies by how much they need a person. */
-export function urgency(state: TopologyState): number {
-  return ["blocked", "unreadable", "failed", "late", "waits", "fine"].indexOf(state.code);
-}
+/** All states, as the server orders topologies: those that need a person first. */
+export const STATE_CODES: readonly StateCode[] = ["blocked", "unreadable", "failed", "late", "waits", "fine"];

@@ -52,6 +52,6 @@ export function count(value: number): string {
 }
 
 /** Writes a number and its noun: `1 row`, `2 rows`. */
-export function counted(value: number, noun: string): string {
-  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+export function counted(value: number, noun: string, nouns = `${noun}s`): string {
+  return `${count(value)} ${value === 1 ? noun : nouns}`;
 }

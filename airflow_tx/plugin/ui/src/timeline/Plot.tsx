@@ -69,7 +69,7 @@ function clamp(x: number, width: number): number {
 const LEGEND: [BarKind, string][] = [
   ["processing", "processing"],
   ["failed", "failed try"],
-  ["waiting", "waits for its turn"],
+  ["waiting", "waits to commit"],
   ["commit", "commit"],
 ];
 

@@ -4,7 +4,7 @@ import { Button, HStack, SegmentGroup, Text, Wrap } from "@chakra-ui/react";
 import { useNavigate } from "react-router-dom";
 
 import type { Address } from "../parts/address";
-import { moment } from "../parts/words";
+import { duration, moment } from "../parts/words";
 import { RANGES } from "./scale";
 
 interface Props {
@@ -28,7 +28,7 @@ export function RangeBar({ range, until, now, write }: Props) {
         value={String(range)}
       >
         <SegmentGroup.Indicator />
-        <SegmentGroup.Items px={{ base: 2, md: 3 }} items={RANGES.map(({ label, seconds }) => ({ label, value: String(seconds) }))} />
+        <SegmentGroup.Items px={{ base: 1.5, md: 3 }} items={RANGES.map(({ label, seconds }) => ({ label, value: String(seconds) }))} />
       </SegmentGroup.Root>
       <HStack gap={1}>
         <Button onClick={() => void go({ until: end - half })} size="xs" variant="outline">
@@ -42,7 +42,7 @@ export function RangeBar({ range, until, now, write }: Props) {
         </Button>
       </HStack>
       <Text color="fg.muted" fontSize="sm">
-        {until === null ? "live" : `until ${moment(until)}`}
+        {[RANGES.some(({ seconds }) => seconds === range) ? "" : `${duration(range)},`, until === null ? "live" : `until ${moment(until)}`].join(" ")}
       </Text>
     </Wrap>
   );

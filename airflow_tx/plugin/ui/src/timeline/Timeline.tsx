@@ -1,46 +1,68 @@
 /** Transactions over time: a row each, newest first; processing overlaps, commits are in strict order. */
 
 import { Box, Flex, HStack, Text } from "@chakra-ui/react";
-import { memo, useCallback, useEffect, useMemo, useRef, useState, type KeyboardEvent } from "react";
-import { Link } from "react-router-dom";
+import { useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore, type KeyboardEvent } from "react";
+import { useNavigate } from "react-router-dom";
 
 import { useNow } from "../api/live";
-import type { TimelineRow } from "../api/client";
+import { Term } from "../parts/Term";
 import { Trouble } from "../parts/Trouble";
 import { useAddress } from "../parts/address";
-import { Phase, phaseWord } from "../parts/phase";
-import { count, counted, timeZone } from "../parts/words";
-import { LegendItems, Plot } from "./Plot";
+import { counted, timeZone } from "../parts/words";
+import { Dragged, useDrag } from "./drag";
+import { LegendItems } from "./Plot";
 import { Patterns } from "./patterns";
 import { RangeBar } from "./RangeBar";
+import { LABEL, Row, rowHeight } from "./Row";
+import { Selection } from "./Selection";
 import { roundedSince, useFittingRange, useTimelineRows } from "./rows";
 import { position, tickLabel, ticks, zoneOffset, type Span } from "./scale";
 import { scrollFor, visibleRows } from "./window";
 
-const ROW = 26;
-const LABEL = { base: "104px", md: "252px" };
 const AHEAD = 0.02;
 
-export function Timeline({ topology }: { topology: string }) {
+/** @param mayAct whether the user may act on the transactions: open ones can be selected then. */
+export function Timeline({ topology, mayAct }: { topology: string; mayAct: boolean }) {
   const [address] = useAddress();
   const [fitting, query] = useFittingRange(topology, address.range === null);
   const range = address.range ?? fitting;
-  return range === null ? <Trouble query={query} /> : <Drawn range={range} topology={topology} />;
+  return range === null ? <Trouble query={query} /> : <Drawn mayAct={mayAct} range={range} topology={topology} />;
 }
 
-function Drawn({ topology, range }: { topology: string; range: number }) {
+function Drawn({ topology, mayAct, range }: { topology: string; mayAct: boolean; range: number }) {
   const [address, write] = useAddress();
   const now = useNow(Math.max(1000, range));
   const until = address.until ?? now;
   const scroll = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 600 });
   const [plot, width] = useWidth();
-  const drawn = visibleRows(view.top, view.height, ROW, Number.MAX_SAFE_INTEGER);
+  const narrow = useNarrow();
+  const high = rowHeight(narrow);
+  const drawn = visibleRows(view.top, view.height, high, Number.MAX_SAFE_INTEGER);
   const rows = useTimelineRows(topology, roundedSince(until, range), address.until, drawn);
   const shown = { first: drawn.first, last: Math.min(drawn.last, rows.total) };
   // The same object as long as the time is the same: rows that do not change are not drawn again while one scrolls.
   const span: Span = useMemo(() => ({ start: until - range * 1000, end: until + range * 1000 * AHEAD }), [until, range]);
-  const keys = useKeys(scroll, rows.total, view);
+  const [selected, setSelected] = useState<ReadonlySet<number>>(new Set());
+  const select = useCallback((txid: number, chosen: boolean) => {
+    setSelected((before) => new Set(chosen ? [...before, txid] : [...before].filter((each) => each !== txid)));
+  }, []);
+  const selectable = (txid: number) => mayAct && (rows.byTxid.get(txid)?.open === true || selected.has(txid));
+  const toggle = (index: number) => {
+    const txid = rows.newest - index;
+    if (selectable(txid)) select(txid, !selected.has(txid));
+  };
+  const keys = useKeys(scroll, rows.total, view, high, toggle);
+  const navigate = useNavigate();
+  const axis = useRef<HTMLElement | null>(null);
+  const measured = useCallback(
+    (box: HTMLElement | null) => {
+      axis.current = box;
+      plot(box);
+    },
+    [plot],
+  );
+  const { drag, handlers } = useDrag({ span, width, now, plot: () => axis.current, zoom: (shown) => void navigate(write(shown)) });
 
   const measure = useCallback(() => {
     const box = scroll.current;
@@ -53,9 +75,15 @@ function Drawn({ topology, range }: { topology: string; range: number }) {
       <Patterns />
       <RangeBar now={now} range={range} until={address.until} write={write} />
       <Trouble query={rows.query} />
-      <Axis plot={plot} span={span} width={width} />
-      <Box borderColor="border" borderWidth="1px" position="relative">
+      <Selection clear={() => setSelected(new Set())} topology={topology} txids={[...selected].sort((a, b) => a - b)} />
+      <Axis
+        plot={measured}
+        span={span}
+        width={width}
+      />
+      <Box borderColor="border" borderWidth="1px" position="relative" {...handlers} style={{ touchAction: "pan-y" }}>
         <Grid now={now} span={span} width={width} />
+        <Dragged drag={drag} left={LABEL} />
         <Box
           maxH={{ base: "60dvh", md: "calc(100dvh - 330px)" }}
           onKeyDown={keys}
@@ -65,14 +93,18 @@ function Drawn({ topology, range }: { topology: string; range: number }) {
           ref={scroll}
           style={{ scrollbarGutter: "stable" }}
         >
-          <Box aria-label="Transactions, newest first" height={`${rows.total * ROW}px`} position="relative" role="list">
+          <Box aria-label="Transactions, newest first" height={`${rows.total * high}px`} position="relative" role="list">
             {Array.from({ length: Math.max(shown.last - shown.first, 0) }, (_, each) => shown.first + each).map((index) => (
               <Row
                 href={write({ topology, txid: rows.newest - index })}
-                index={index}
+                indented={mayAct}
+              index={index}
+              narrow={narrow}
                 key={rows.newest - index}
                 now={rows.byTxid.get(rows.newest - index)?.open ? now : 0}
+                onSelect={select}
                 row={rows.byTxid.get(rows.newest - index)}
+                selected={selectable(rows.newest - index) ? selected.has(rows.newest - index) : null}
                 span={span}
                 total={rows.total}
                 txid={rows.newest - index}
@@ -97,61 +129,12 @@ function Drawn({ topology, range }: { topology: string; range: number }) {
   );
 }
 
-interface RowProps {
-  row: TimelineRow | undefined;
-  txid: number;
-  index: number;
-  total: number;
-  href: string;
-  now: number;
-  span: Span;
-  width: number;
-}
-
-const Row = memo(function Row({ row, txid, index, total, href, now, span, width }: RowProps) {
-  return (
-    <Box aria-posinset={index + 1} aria-setsize={total} height={`${ROW}px`} left={0} position="absolute" right={0} role="listitem" top={`${index * ROW}px`}>
-      <Flex
-        _focusVisible={{ outline: "2px solid", outlineColor: "blue.focusRing", outlineOffset: "-2px" }}
-        _hover={{ bg: "bg.muted/60" }}
-        align="center"
-        asChild
-        height="100%"
-      >
-        <Link aria-label={row ? spoken(row) : `Transaction ${txid}`} data-row={index} to={href}>
-          <HStack flexShrink={0} fontSize="sm" gap={2} overflow="hidden" px={2} width={LABEL}>
-            <Text fontVariantNumeric="tabular-nums" fontWeight="semibold" minW={{ base: "auto", md: "56px" }}>
-              {txid}
-              {row && row.attempt > 1 && <Box as="span" fontWeight="normal">{`.${row.attempt}`}</Box>}
-            </Text>
-            {row && <Phase row={row} wordHidden />}
-            <Text color="fg.muted" display={{ base: "none", md: "block" }} fontVariantNumeric="tabular-nums" ml="auto">
-              {row?.rows != null && count(row.rows)}
-            </Text>
-          </HStack>
-          <Box flex="1" minW={0}>
-            {row && <Plot height={ROW} now={now} row={row} span={span} width={width} />}
-          </Box>
-        </Link>
-      </Flex>
-    </Box>
-  );
-});
-
-/** Says of a row what is seen of it. */
-function spoken(row: TimelineRow): string {
-  const attempt = row.attempt > 1 ? `, attempt ${row.attempt}` : "";
-  const rows = row.rows === null ? "" : `, ${counted(row.rows, "row")}`;
-  const waits = row.waiting_for ? `, waits for ${row.waiting_for}` : "";
-  return `Transaction ${row.txid}${attempt}: ${phaseWord(row)}${rows}${waits}`;
-}
-
 function Axis({ span, width, plot }: { span: Span; width: number; plot: (box: HTMLElement | null) => void }) {
   const zone = timeZone();
   return (
     <Flex borderColor="transparent" borderXWidth="1px" height="20px" overflowY="hidden" style={{ scrollbarGutter: "stable" }}>
       <Text color="fg.muted" flexShrink={0} fontSize="xs" px={2} width={LABEL}>
-        txid
+        <Term name="txid">txid</Term>, batch
       </Text>
       <Box flex="1" minW={0} overflow="hidden" position="relative" ref={plot}>
         {ticks(span, width, 70, zoneOffset(span.end, zone)).filter((at) => Math.abs(position(at, span, width) - width / 2) < width / 2 - 20).map((at) => (
@@ -179,6 +162,13 @@ function Grid({ now, span, width }: { now: number; span: Span; width: number }) 
   );
 }
 
+/** Whether the page is as narrow as a phone. */
+function useNarrow(): boolean {
+  const [query] = useState(() => matchMedia("(max-width: 767px)"));
+  const listen = useCallback((changed: () => void) => (query.addEventListener("change", changed), () => query.removeEventListener("change", changed)), [query]);
+  return useSyncExternalStore(listen, () => query.matches);
+}
+
 /** Measures an element's width, also when it changes. */
 function useWidth(): [(box: HTMLElement | null) => void, number] {
   const [width, setWidth] = useState(0);
@@ -195,8 +185,14 @@ function useWidth(): [(box: HTMLElement | null) => void, number] {
 
 const STEPS: Record<string, number> = { ArrowDown: 1, ArrowUp: -1, PageDown: 15, PageUp: -15, Home: -Infinity, End: Infinity };
 
-/** Lets arrow keys go from row to row. */
-function useKeys(scroll: React.RefObject<HTMLDivElement | null>, total: number, view: { top: number; height: number }) {
+/** Lets arrow keys go from row to row, and x select the row. */
+function useKeys(
+  scroll: React.RefObject<HTMLDivElement | null>,
+  total: number,
+  view: { top: number; height: number },
+  high: number,
+  toggle: (index: number) => void,
+) {
   const [wanted, setWanted] = useState<number | null>(null);
   useEffect(() => {
     if (wanted === null) return;
@@ -208,10 +204,11 @@ function useKeys(scroll: React.RefObject<HTMLDivElement | null>, total: number, 
   return (event: KeyboardEvent) => {
     const step = STEPS[event.key];
     const current = (event.target as HTMLElement).dataset["row"];
+    if (event.key === "x" && current !== undefined) toggle(Number(current));
     if (step === undefined || current === undefined) return;
     event.preventDefault();
     const next = Math.min(Math.max(Number(current) + step, 0), total - 1);
-    const top = scroll.current && scrollFor(next, scroll.current.scrollTop, scroll.current.clientHeight, ROW);
+    const top = scroll.current && scrollFor(next, scroll.current.scrollTop, scroll.current.clientHeight, high);
     if (top !== undefined && top !== null) scroll.current?.scrollTo({ top });
     setWanted(next);
   };

@@ -10,7 +10,7 @@ function row(changes: Partial<TimelineRow> = {}): TimelineRow {
   const attempt = { attempt: 1, begun_at: at(10), ended_at: null, outcome: "PROCESSING", why: null };
   return {
     ...{ txid: 7, run_id: "r7", phase: "PROCESSING", open: true, attempt: 1, attempts: [attempt], tasks: [] },
-    ...{ waiting: null, commit: null, rows: null, waiting_for: null, blocked: null, error: null, to_skip: false, lane: false },
+    ...{ waiting: null, commit: null, rows: null, batch_name: null, waiting_for: null, blocked: null, error: null, to_skip: false, lane: false },
     has_run: true,
     ...changes,
   };

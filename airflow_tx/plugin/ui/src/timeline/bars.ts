@@ -41,7 +41,7 @@ export function draw(row: TimelineRow, now: number): Drawing {
   const ends: number[] = [];
   const tasks = row.tasks.filter(isDrawn).sort((a, b) => time(a.start, now) - time(b.start, now));
   for (const task of tasks) bars.push(taskBar(task, ends, now));
-  if (row.waiting) bars.push(bar("waiting", row.waiting, now, row.waiting.waiting_for ? `waits for ${row.waiting.waiting_for}` : "waited for its turn"));
+  if (row.waiting) bars.push(bar("waiting", row.waiting, now, row.waiting.waiting_for ? `waits for ${row.waiting.waiting_for}` : "waited to commit"));
   if (row.commit) bars.push(bar("commit", row.commit, now, row.commit.end === null ? "is being committed" : "committed"));
   const begun = row.attempts.flatMap((attempt) => (attempt.begun_at === null ? [] : [Date.parse(attempt.begun_at)]));
   const start = Math.min(...begun, ...bars.map((each) => each.start), ...(begun.length + bars.length ? [] : [now]));

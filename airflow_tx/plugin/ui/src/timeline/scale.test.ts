@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { fittingRange, position, RANGES, tickLabel, ticks, zoneOffset } from "./scale";
+import { dragged, fittingRange, position, RANGES, tickLabel, ticks, zoneOffset } from "./scale";
 
 const NOON = Date.parse("2026-03-10T12:00:00Z");
 const HOUR = 3_600_000;
@@ -19,7 +19,7 @@ describe("the scale", () => {
     const apart = new Set(found.slice(1).map((at, index) => at - found[index]!));
     expect(apart.size).toBe(1);
     expect(position(found[1]!, span, 900) - position(found[0]!, span, 900)).toBeGreaterThanOrEqual(70);
-    expect(found.every((at) => at % 60_000 === 0 && at >= span.start && at <= span.end)).toBe(true);
+    expect(found.every((at) => at % (seconds === 60 ? 1000 : 60_000) === 0 && at >= span.start && at <= span.end)).toBe(true);
   });
 
   it("has no labels without a width", () => expect(ticks({ start: 0, end: HOUR }, 0, 70)).toEqual([0]));
@@ -31,7 +31,23 @@ describe("the scale", () => {
     expect(found.map((at) => tickLabel(at, "Asia/Kolkata"))).toEqual(["8 Mar", "9 Mar", "10 Mar"]);
   });
 
-  it("writes the time of day", () => expect(tickLabel(NOON, "UTC")).toBe("12:00"));
+  it("writes the time of day, with seconds where the minute is not whole", () => {
+    expect(tickLabel(NOON, "UTC")).toBe("12:00");
+    expect(tickLabel(NOON + 5000, "UTC")).toBe("12:00:05");
+  });
+
+  it("zooms to what was dragged over, in either direction, and not below a minute", () => {
+    const span = { start: NOON - HOUR, end: NOON + HOUR };
+    expect(dragged(50, 100, span, 200, NOON + HOUR)).toEqual({ range: 1800, until: NOON });
+    expect(dragged(100, 50, span, 200, NOON + HOUR)).toEqual({ range: 1800, until: NOON });
+    expect(dragged(50, 51, span, 7200, NOON)).toEqual({ range: 60, until: NOON - HOUR + 110_000 });
+    expect(dragged(-20, 20, span, 200, NOON)).toEqual({ range: 720, until: NOON - 0.8 * HOUR });
+  });
+
+  it("stays live where one drags up to now", () => {
+    const span = { start: NOON - HOUR, end: NOON + HOUR };
+    expect(dragged(50, 150, span, 200, NOON)).toEqual({ range: 1800, until: null });
+  });
 
   it("chooses the least range that holds what is to be seen", () => {
     const hoursAgo = (...hours: number[]) => hours.map((each) => NOON - each * HOUR);

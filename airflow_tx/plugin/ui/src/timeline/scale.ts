@@ -7,6 +7,7 @@ export interface Span {
 }
 
 export const RANGES = [
+  { label: "1 min", seconds: 60 },
   { label: "10 min", seconds: 600 },
   { label: "1 h", seconds: 3_600 },
   { label: "6 h", seconds: 21_600 },
@@ -20,15 +21,19 @@ const MINUTE = 60 * SECOND;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 const STEPS = [
+  ...[1, 2, 5, 10, 15, 30].map((count) => count * SECOND),
   ...[1, 2, 5, 10, 15, 30].map((count) => count * MINUTE),
   ...[1, 2, 3, 6, 12].map((count) => count * HOUR),
   ...[1, 2, 5, 10].map((count) => count * DAY),
 ];
 
+/** At first sight no less is shown than this: a page that changes its range with each transaction is not read. */
+const FIRST_LEAST = 600;
+
 /** Chooses the least range that holds these moments, with some space. */
 export function fittingRange(moments: readonly number[], now: number): number {
   const behind = ((now - Math.min(now, ...moments)) / 1000) * 1.05;
-  return (RANGES.find(({ seconds }) => seconds >= behind) ?? RANGES[RANGES.length - 1]!).seconds;
+  return (RANGES.find(({ seconds }) => seconds >= Math.max(behind, FIRST_LEAST)) ?? RANGES[RANGES.length - 1]!).seconds;
 }
 
 /** Gives the position of a moment, in pixels from the left; moments outside of the span lie outside of the width. */
@@ -54,8 +59,18 @@ export function zoneOffset(at: number, zone: string | undefined): number {
 
 /** Writes a tick: the time of day, or the day where a day begins. */
 export function tickLabel(at: number, zone: string | undefined): string {
-  const time = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: zone }).format(at);
+  const second = at % MINUTE === 0 ? undefined : "2-digit";
+  const time = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second, timeZone: zone }).format(at);
   return time === "00:00"
     ? new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: zone }).format(at)
     : time;
+}
+
+/** What a person has dragged over becomes the span that is shown: never less than a minute, never beyond now. */
+export function dragged(from: number, to: number, span: Span, width: number, now: number): { range: number; until: number | null } {
+  const at = (x: number) => span.start + (Math.min(Math.max(x, 0), width) / width) * (span.end - span.start);
+  const start = at(Math.min(from, to));
+  const end = Math.min(at(Math.max(from, to)), now);
+  const range = Math.max((end - start) / SECOND, RANGES[0].seconds);
+  return { range, until: end >= now ? null : Math.min(Math.max(end, start + range * SECOND), now) };
 }

@@ -1,6 +1,7 @@
 /** One topology: how it is, its transactions over time, and what else the ledger keeps. */
 
 import { Box, Flex, Heading, HStack, Link as Styled, Stack, Text } from "@chakra-ui/react";
+import type { ReactNode } from "react";
 import { Link } from "react-router-dom";
 
 import { ActionButtons } from "../actions/ActionButtons";
@@ -8,6 +9,7 @@ import { api, type ActionName, type TopologyPage } from "../api/client";
 import { useLive, useNow } from "../api/live";
 import { lagWords } from "../overview/lag";
 import { Loading } from "../parts/Loading";
+import { Term } from "../parts/Term";
 import { Trouble } from "../parts/Trouble";
 import { useAddress } from "../parts/address";
 import { State } from "../parts/phase";
@@ -34,7 +36,7 @@ export function Topology({ topology, inside = false }: { topology: string; insid
           <Loading query={query} />
         </>
       )}
-      {query.data && <Timeline key={topology} topology={topology} />}
+      {query.data && <Timeline key={topology} mayAct={query.data.may_act} topology={topology} />}
       {query.data && <Kept page={query.data} />}
     </Box>
   );
@@ -62,8 +64,8 @@ function Summary({ page }: { page: TopologyPage }) {
         </Text>
       )}
       <HStack as="ul" color="fg.muted" columnGap={4} fontSize="sm" listStyleType="none" rowGap={0} wrap="wrap">
-        {facts(page, now).map((fact) => (
-          <Text as="li" key={fact} overflowWrap="anywhere">
+        {facts(page, now).map((fact, index) => (
+          <Text as="li" key={index} overflowWrap="anywhere">
             {fact}
           </Text>
         ))}
@@ -83,12 +85,21 @@ function SeenTo({ state, topology }: { state: TopologyPage["state"]; topology: s
   );
 }
 
-function facts(page: TopologyPage, now: number): string[] {
+function facts(page: TopologyPage, now: number): ReactNode[] {
   return [
     `source ${[page.source.description, page.source.kind].filter(Boolean).join(", ")}`,
-    `lag ${lagWords(page.lag)}${page.lag.why ? ` (${page.lag.why})` : ""}`,
-    `open ${page.open} of ${page.max_pending}`,
-    `turn ${page.turn}`,
+    <>
+      <Term name="lag">lag</Term>
+      {` ${lagWords(page.lag)}${page.lag.why ? ` (${page.lag.why})` : ""}`}
+    </>,
+    <>
+      <Term name="open">open</Term>
+      {` ${page.open} of ${page.max_pending}`}
+    </>,
+    <>
+      <Term name="next">next to commit</Term>
+      {` ${page.turn}`}
+    </>,
     page.last_commit ? `last commit ${page.last_commit.txid}, ${ago(page.last_commit.at, now)}` : "no commit yet",
     page.paused ? "DAG paused" : "",
     page.coordinator ? `coordinator ${page.coordinator.dag_id}${page.coordinator.paused ? ", paused" : ""}` : "",

@@ -17,14 +17,15 @@ export function Transaction({ topology, txid }: { topology: string; txid: number
   const query = useLive(["transaction", topology, txid], (signal) => api.transaction(topology, txid, signal));
   return (
     <Box p={{ base: 3, md: 4 }}>
-      <Path topology={topology} txid={txid} />
+      <Path following={query.data?.following ?? null} previous={query.data?.previous ?? null} topology={topology} />
       <Trouble query={query} />
       {query.data ? <Whole page={query.data} /> : <Loading query={query} />}
     </Box>
   );
 }
 
-function Path({ topology, txid }: { topology: string; txid: number }) {
+/** The way back, and to the transactions beside it that the ledger knows. */
+function Path({ topology, previous, following }: { topology: string; previous: number | null; following: number | null }) {
   const [, write] = useAddress();
   return (
     <HStack as="nav" aria-label="Transactions" color="fg.muted" fontSize="sm" gap={3} justify="space-between" mb={2} wrap="wrap">
@@ -32,14 +33,16 @@ function Path({ topology, txid }: { topology: string; txid: number }) {
         <Link to={write({ topology, txid: null })}>{`← ${topology}`}</Link>
       </Styled>
       <HStack gap={3}>
-        {txid > 1 && (
+        {previous !== null && (
           <Styled asChild color="fg.info">
-            <Link to={write({ topology, txid: txid - 1 })}>{txid - 1}</Link>
+            <Link to={write({ topology, txid: previous })}>{`← Transaction ${previous}`}</Link>
           </Styled>
         )}
-        <Styled asChild color="fg.info">
-          <Link to={write({ topology, txid: txid + 1 })}>{txid + 1}</Link>
-        </Styled>
+        {following !== null && (
+          <Styled asChild color="fg.info">
+            <Link to={write({ topology, txid: following })}>{`Transaction ${following} →`}</Link>
+          </Styled>
+        )}
       </HStack>
     </HStack>
   );
@@ -51,9 +54,14 @@ function Whole({ page }: { page: TransactionPage }) {
     <Stack gap={5}>
       <Stack gap={2}>
         <Flex align="center" gap={3} justify="space-between" wrap="wrap">
-          <HStack gap={3}>
+          <HStack columnGap={3} rowGap={0} wrap="wrap">
             <Heading as="h1" size="lg">{`Transaction ${page.txid}${page.attempt > 1 ? `.${page.attempt}` : ""}`}</Heading>
             <Phase row={page} />
+            {page.batch_name && (
+              <Text color="fg.muted" overflowWrap="anywhere">
+                {page.batch_name}
+              </Text>
+            )}
           </HStack>
           {page.may_act && (
             <ActionButtons actions={page.actions as ActionName[]} key={page.txid} topology={page.topology} txids={[page.txid]} />

@@ -3,15 +3,15 @@
 import { Box, Heading, Table, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
-export type Fact = [name: string, value: ReactNode];
+export type Fact = [name: ReactNode, value: ReactNode];
 
 /** Shows names and values; those without a value are left out. */
 export function Facts({ facts }: { facts: Fact[] }) {
   const known = facts.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false);
   return (
     <Box as="dl" columnGap={6} display="grid" mt={1} fontSize="sm" gridTemplateColumns={{ base: "1fr", sm: "max-content minmax(0, 1fr)" }} rowGap={{ base: 0, sm: 1 }}>
-      {known.map(([name, value]) => (
-        <Box display="contents" key={name}>
+      {known.map(([name, value], index) => (
+        <Box display="contents" key={index}>
           <Box as="dt" color="fg.muted">
             {name}
           </Box>
@@ -36,14 +36,14 @@ export function Section({ title, children }: { title: string; children: ReactNod
 }
 
 /** Shows rows of values below headers; on a narrow page it scrolls by itself. */
-export function Rows({ label, headers, rows }: { label: string; headers: string[]; rows: ReactNode[][] }) {
+export function Rows({ label, headers, rows }: { label: string; headers: ReactNode[]; rows: ReactNode[][] }) {
   return (
     <Box aria-label={label} overflowX="auto" role="region" tabIndex={0}>
       <Table.Root size="sm" width="auto">
         <Table.Header>
           <Table.Row>
-            {headers.map((header) => (
-              <Table.ColumnHeader key={header} whiteSpace="nowrap">
+            {headers.map((header, index) => (
+              <Table.ColumnHeader key={index} whiteSpace="nowrap">
                 {header}
               </Table.ColumnHeader>
             ))}

@@ -3,6 +3,7 @@
 import type { ReactNode } from "react";
 
 import type { TransactionPage } from "../api/client";
+import { Term } from "../parts/Term";
 import { count, duration, moment } from "../parts/words";
 import { AirflowLink } from "./Transaction";
 import { Code, Facts, Json, Rows, Section } from "./facts";
@@ -18,22 +19,27 @@ export function Batch({ page }: Props) {
     <Section title="Batch">
       <Facts
         facts={[
+          ["Batch", page.batch_name],
           ["Size", batch.words],
           ["Rows", page.rows === null ? null : count(page.rows)],
           ["Metadata", json(batch.metadata, `metadata${short("metadata")}`)],
-          ["Position before", json(batch.position_before, `position before${short("position_before")}`)],
-          ["Position after", json(batch.position_after, `position after${short("position_after")}`)],
-          ["Digest of rows", page.digest && <Code>{page.digest}</Code>],
+          [position("before"), json(batch.position_before, `position before${short("position_before")}`)],
+          [position("after"), json(batch.position_after, `position after${short("position_after")}`)],
+          [<Term name="digest">Digest of rows</Term>, page.digest && <Code>{page.digest}</Code>],
           ["Pinned", page.pinned && "its rows never change again"],
-          ["Stale", page.stale && "its predecessor ended elsewhere than it begins"],
+          [<Term name="stale">Stale</Term>, page.stale && "its predecessor ended elsewhere than it begins"],
           ["Losses before it", page.losses.length > 0 && page.losses.join("; ")],
-          ["Re-admitted as", page.readmitted_as],
+          [<Term name="readmit">Re-admitted as</Term>, page.readmitted_as],
           ["Yielded to", page.yielded_to === null ? null : `transaction ${page.yielded_to}`],
         ]}
       />
     </Section>
   );
 }
+
+const position = (when: string) => <Term name="position">{`Position ${when}`}</Term>;
+
+const ackWords = (value: string) => (/^0+$/.test(value) ? "0: everything was acked" : value);
 
 function json(value: unknown, name: string): ReactNode {
   return value === null || value === undefined ? null : <Json name={name} value={value} />;
@@ -43,7 +49,7 @@ export function Attempts({ page }: Props) {
   return (
     <Section title="Attempts">
       <Rows
-        headers={["Attempt", "Begun", "Failed", "Ended", "Outcome", "Why"]}
+        headers={[<Term name="attempt">Attempt</Term>, "Begun", "Failed", "Ended", "Outcome", "Why"]}
         label="Attempts"
         rows={page.attempts.map((each) => [
           `${page.txid}.${each.attempt}`,
@@ -102,7 +108,7 @@ export function Work({ page }: Props) {
           <Code key="code">{each.code?.slice(0, 12)}</Code>,
         ])}
       />
-      <Facts facts={[["Ack val", <Code key="ack">{page.ack_val}</Code>]]} />
+      <Facts facts={[[<Term name="ack">Ack value</Term>, <Code key="ack">{ackWords(page.ack_val)}</Code>]]} />
     </Section>
   );
 }
@@ -112,11 +118,11 @@ export function States({ page }: Props) {
   return (
     <Section title="States">
       <Rows
-        headers={["State", "Fence", "Token", "Keys written", "Sums", "Last txid", "Digest"]}
+        headers={["State", <Term name="fence">Fence</Term>, <Term name="token">Token</Term>, "Keys written", "Sums", "Last txid", "Digest"]}
         label="States"
         rows={page.states.map((each) => [
           each.state,
-          each.fenced ? "raised" : "as it was",
+          each.fenced ? "set by its commit" : "not set by it",
           each.token,
           each.keys === null ? null : count(each.keys),
           pairs(each.sums),
@@ -156,7 +162,7 @@ export function Audit({ page }: Props) {
         <Section title="Receipt">
           <Facts
             facts={[
-              ["Hash", <Code key="hash">{receipt.hash}</Code>],
+              [<Term name="receipt">Hash of the receipt</Term>, <Code key="hash">{receipt.hash}</Code>],
               ["Before it", <Code key="previous">{receipt.previous}</Code>],
               ["DAG version", receipt.dag_version],
               ["Granted", at(receipt.granted)],
