@@ -1,0 +1,171 @@
+"""What a DAG, a deferred task and an application hold of sources, states and triggers."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_tx import (
+    DataIntervalSource,
+    FileSource,
+    KafkaSource,
+    MemorySource,
+    PartitionedFileSource,
+    PartitionedSqlSource,
+    RabbitQueueSource,
+    RedisListSource,
+    RedisNumberedSource,
+    RedisStreamSource,
+    RunPartitionSource,
+    SqlSource,
+)
+from airflow_tx.compat.intervals import IntervalSchedule
+from airflow_tx.coordinator.trigger import CoordinatorTrigger
+from airflow_tx.sources.api import Source, rebuild
+from airflow_tx.sources.run.next_interval import NextIntervalSource
+from airflow_tx.state import Avg, Count, Max, MemoryState, RedisGuard, RedisState, SqlGuard, SqlState, Sum
+from airflow_tx.triggers.base import LedgerTrigger
+from airflow_tx.triggers.committed import CommittedTrigger
+from airflow_tx.triggers.messages import MessagesTrigger
+from airflow_tx.triggers.order import OrderTrigger
+from airflow_tx.triggers.ready import ReadyTrigger
+from airflow_tx.triggers.turn import TurnTrigger
+from airflow_tx.triggers.watcher import CommitsTrigger
+from tests.golden.written import check_golden
+
+LIMITS: dict[str, Any] = {"max_rows_per_batch": 10, "max_bytes_per_batch": 1000, "target_seconds": 2.5}
+MORE: dict[str, Any] = {"kind": "opaque", **LIMITS}
+READER = "tests.golden.test_serialized.read"
+
+
+def read(**_: Any) -> list[dict[str, Any]]:
+    return []
+
+
+def sources() -> dict[str, Source]:
+    """Each source by its shortest line, and with every argument."""
+    return {
+        "files": FileSource("data/*.csv"),
+        "files, all": FileSource(
+            "s3://bucket/data/*.json",
+            files_per_batch=2,
+            format="json",
+            options={"mode": "FAILFAST"},
+            schema="n INT",
+            kind="opaque",
+            max_bytes_per_batch=1000,
+            conn_id="aws",
+            spark_folder="s3a://bucket/data",
+        ),
+        "folders": PartitionedFileSource("data/*/*.csv", files_per_batch=1),
+        "kafka": KafkaSource(topic="orders"),
+        "kafka, all": KafkaSource(
+            "kafka_shop",
+            topic="orders,returns",
+            starting="latest",
+            value_schema="n INT",
+            options={"minPartitions": 4},
+            timeout=3.0,
+            **MORE,
+        ),
+        "list": RedisListSource(lists="web"),
+        "list, all": RedisListSource(["r1", "r2"], ["web", "app"], databases=[0, 1], schema="n INT", **MORE),
+        "stream": RedisStreamSource(streams="orders"),
+        "stream, all": RedisStreamSource(["r1", "r2"], ["a", "b"], databases=[0, 1], **MORE),
+        "numbered": RedisNumberedSource(),
+        "numbered, all": RedisNumberedSource("r1", prefix=["a:", "b:"], schema="n INT", move_cursor=True, **MORE),
+        "table": SqlSource("shop", "orders"),
+        "table, all": SqlSource(
+            "shop",
+            "public.orders",
+            order_by=["day", "id"],
+            columns=["id", "day", "n"],
+            settle=3.0,
+            patience=60.0,
+            rows_per_read=7,
+            **MORE,
+        ),
+        "tables": PartitionedSqlSource("shop", "orders"),
+        "tables, all": PartitionedSqlSource(["shop_1", "shop_2"], ["orders", "returns"], order_by="id", **MORE),
+        "queue": RabbitQueueSource("rabbit_shop", "orders"),
+        "queue, all": RabbitQueueSource(
+            "rabbit_shop",
+            "orders",
+            schema="n INT",
+            identity="content",
+            remember=10,
+            max_deliveries=3,
+            set_aside="dead",
+            **LIMITS,
+        ),
+        "interval": DataIntervalSource(READER),
+        "interval, all": DataIntervalSource(READER, {"table": "t"}, "opaque", in_order=True),
+        "next interval": NextIntervalSource(READER, {"table": "t"}, "opaque", schedule=schedule()),
+        "run partition": RunPartitionSource(READER, {"table": "t"}, "opaque"),
+        "memory": MemorySource({"a": [{"n": 1}]}),
+        "memory, all": MemorySource({"a": [{"n": 1}], "b": []}, per_batch=2, kind="opaque", schema="n INT"),
+    }
+
+
+def schedule() -> IntervalSchedule:
+    from airflow.sdk import DAG, CronDataIntervalTimetable
+
+    timetable = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+    start = datetime(2013, 1, 1, tzinfo=timezone.utc)
+    return IntervalSchedule.of_dag(DAG("days", schedule=timetable, start_date=start, catchup=True))
+
+
+def triggers() -> dict[str, LedgerTrigger]:
+    where: dict[str, Any] = {"zookeeper_conn_id": "zk", "root": "/tx", "topology": "flights", "hold": 10.0}
+    slots = {"dag_id": "flights", "run_id": "r1"}
+    return {
+        "ready": ReadyTrigger(**where, max_pending=4, key="r1", slots=slots),
+        "order": OrderTrigger(
+            **where, max_pending=4, key="r1", after="2013-01-01T00:00:00+00:00", missing="2013-01-01T00:00:00+00:00"
+        ),
+        "turn": TurnTrigger(**where, txid=3, op="ab", mapped=["t"], waited=[["a", 1]]),
+        "messages": MessagesTrigger(**where, txid=3, attempt=1, acker_store="redis", timeout=60.0),
+        "committed": CommittedTrigger(**where, wanted={"txid": 3}),
+        "commits": CommitsTrigger(**{**where, "hold": 0.0}, watcher="asset", every=2),
+        "coordinator": CoordinatorTrigger(
+            **where,
+            dag_id="flights",
+            source=["airflow_tx.sources.memory.MemorySource", {}],
+            rules={"limit": 3},
+            memory={},
+            refresh=60.0,
+        ),
+    }
+
+
+def states() -> dict[str, Any]:
+    """Each state as a serialized DAG names it."""
+    values: dict[str, Any] = {"n": Sum(), "rows": Count(), "last": Max("timestamp"), "mean": Avg()}
+    return {
+        "sql": SqlState("db", table="s.totals", keys=["day"], values=values, kind="opaque", types={"day": "date"}),
+        "redis": RedisState("cache", prefix="totals", keys=["word"], values={"n": Sum()}),
+        "memory": MemoryState("totals", keys=["word"], values={"n": Sum()}),
+        "sql guard": SqlGuard("db", name="counted", statements=[("INSERT INTO t VALUES (:n)", {"n": 1})]),
+        "redis guard": RedisGuard("cache", prefix="counted", commands=[["INCR", "n"]]),
+    }
+
+
+def test_sources_are_written_into_dags_and_descriptors_as_ever() -> None:
+    check_golden(
+        "sources", {name: {"serialized": each.serialize(), "repr": repr(each)} for name, each in sources().items()}
+    )
+
+
+def test_a_source_is_made_again_from_what_is_written() -> None:
+    for name, each in sources().items():
+        assert rebuild(*each.serialize()).serialize() == each.serialize(), name
+
+
+def test_states_are_written_into_dags_as_ever() -> None:
+    check_golden(
+        "states", {name: {"serialized": each.serialize(), "repr": repr(each)} for name, each in states().items()}
+    )
+
+
+def test_triggers_are_written_into_the_database_as_ever() -> None:
+    check_golden("triggers", {name: each.serialize() for name, each in triggers().items()})

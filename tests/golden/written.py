@@ -1,0 +1,32 @@
+"""Compare what the code writes with an example that is kept in the repository, byte for byte.
+
+``GOLDEN=write script/test tests/golden`` keeps what the code writes now. Do that only for a format that no running
+ledger, state or task holds, or for a field that older readers may ignore.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "kept"
+
+
+def check_golden(name: str, found: Mapping[str, Any]) -> None:
+    """Compare with the file of this name.
+
+    :param found: by a name of each example, text as it is written, or plain JSON.
+    :raises AssertionError: they differ; it shows where.
+    """
+    file = FOLDER / f"{name}.json"
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    if os.environ.get("GOLDEN") == "write":
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    kept = file.read_text() if file.exists() else ""
+    changed = "\n".join(unified_diff(kept.splitlines(), text.splitlines(), "kept", "written now", lineterm="", n=1))
+    assert not changed, f"A format has changed, and what is stored may become unreadable:\n{changed}"
