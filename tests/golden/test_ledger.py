@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy
@@ -44,13 +45,13 @@ def records(topology: Topology) -> dict[str, str]:
     return found
 
 
-def rows(database: str) -> dict[str, list[dict[str, str]]]:
+def rows(database: str) -> dict[str, list[dict[str, Any]]]:
     """Every table of the states."""
     engine = sqlalchemy.create_engine(database)
     with engine.connect() as connection:
         tables = sqlalchemy.inspect(connection).get_table_names()
         found = {name: connection.execute(sqlalchemy.text(f"SELECT * FROM {name}")).mappings() for name in tables}
-        return {name: [{key: repr(each) for key, each in row.items()} for row in all_] for name, all_ in found.items()}
+        return {name: [dict(row) for row in all_] for name, all_ in found.items()}
 
 
 def story(topology: Topology) -> None:

@@ -42,6 +42,10 @@ def read(**_: Any) -> list[dict[str, Any]]:
     return []
 
 
+def counted(rows: list[dict[str, Any]]) -> list[list[Any]]:
+    return [["INCR", "n"] for _ in rows]
+
+
 def sources() -> dict[str, Source]:
     """Each source by its shortest line, and with every argument."""
     return {
@@ -146,7 +150,7 @@ def states() -> dict[str, Any]:
         "redis": RedisState("cache", prefix="totals", keys=["word"], values={"n": Sum()}),
         "memory": MemoryState("totals", keys=["word"], values={"n": Sum()}),
         "sql guard": SqlGuard("db", name="counted", statements=[("INSERT INTO t VALUES (:n)", {"n": 1})]),
-        "redis guard": RedisGuard("cache", prefix="counted", commands=[["INCR", "n"]]),
+        "redis guard": RedisGuard("cache", prefix="counted", commands=counted),
     }
 
 

@@ -13,6 +13,8 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
+from airflow_tx.protocol.records import dumps
+
 FOLDER = Path(__file__).parent / "kept"
 
 
@@ -23,10 +25,23 @@ def check_golden(name: str, found: Mapping[str, Any]) -> None:
     :raises AssertionError: they differ; it shows where.
     """
     file = FOLDER / f"{name}.json"
-    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(_opened(found), indent=1, ensure_ascii=False) + "\n"
     if os.environ.get("GOLDEN") == "write":
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
     kept = file.read_text() if file.exists() else ""
     changed = "\n".join(unified_diff(kept.splitlines(), text.splitlines(), "kept", "written now", lineterm="", n=1))
     assert not changed, f"A format has changed, and what is stored may become unreadable:\n{changed}"
+
+
+def _opened(value: Any) -> Any:
+    """Show a text as the JSON that it is, if it is that of a record: sorted, and without spaces."""
+    if isinstance(value, dict):
+        return {key: _opened(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_opened(each) for each in value]
+    try:
+        read = json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return value
+    return {"record": read} if isinstance(read, dict) and dumps(read) == value else value
