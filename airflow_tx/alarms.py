@@ -141,13 +141,17 @@ class AlarmTopology:
         record = None if mark is None else opened.get(mark["txid"])
         if mark is None or record is None or record.attempt != mark["attempt"] or record.skip is not None:
             return None
-        txid, reason = mark["txid"], mark["reason"]
+        txid, reason = mark["txid"], str(mark["reason"])
+        remedy = f"To go on: airflow tx replay {self.name} {txid}, or airflow tx skip {self.name} {txid} --why TEXT"
+        if record.remedy is not None:
+            reason = reason.replace(f" {record.remedy}", "")
+            remedy = f"{record.remedy} Then: airflow tx replay {self.name} {txid}"
         return Alarm(
             AlarmKind.BLOCKED,
             self.name,
             self.dag_id,
             f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits: {reason}",
-            f"To go on: airflow tx replay {self.name} {txid}, or airflow tx skip {self.name} {txid} --why TEXT",
+            remedy,
             txid,
             record.attempt,
             record.run_id,

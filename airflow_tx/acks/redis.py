@@ -10,7 +10,7 @@ from airflow_tx.acks.api import not_open
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.tree import Acker, Portion, Tree, TreeReport, check_number
 from airflow_tx.connections.redis import AWAY, failure_text, make_client
-from airflow_tx.errors import AckersRefused, AckersUnavailable, StaleMessage, UnknownMessage
+from airflow_tx.errors import AckersRefused, AckersUnavailable, StaleMessage, UnknownMessage, shortened_reason
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import encode_name
 
@@ -132,7 +132,7 @@ class RedisAckers:
         return [int(root, 16) for root in found]
 
     def fail(self, origin: Origin, reason: str) -> None:
-        self._check(origin, self._eval(_FAIL, self._keys(origin)[:1], [origin.attempt, reason[:500]]))
+        self._check(origin, self._eval(_FAIL, self._keys(origin)[:1], [origin.attempt, shortened_reason(reason, 500)]))
 
     def report(self, origin: Origin) -> TreeReport:
         newest, failed, ackers = self._eval(_REPORT, self._keys(origin), [origin.attempt])

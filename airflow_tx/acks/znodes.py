@@ -19,6 +19,7 @@ from airflow_tx.errors import (
     StoreError,
     TooMuchMetadata,
     UnknownMessage,
+    shortened_reason,
 )
 from airflow_tx.protocol.api import Create, Delete, Node, Put, Requirement, Store, Unchanged, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -97,7 +98,7 @@ class ZnodeAckers:
         def step() -> bool:
             node, opened = self._newest(origin)
             path = self._path(origin)
-            failed = replace(opened, failed=reason[:500])
+            failed = replace(opened, failed=shortened_reason(reason, 500))
             return opened.failed is not None or self._sent(
                 [Unchanged(path, node.version)], [Put(path, failed.to_json())]
             )

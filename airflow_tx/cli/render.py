@@ -52,7 +52,7 @@ def topology(view: TopologyView, lag: Lag | LagUnknown | None = None) -> TableRo
         "next_commit": view.current,
         "allocated": view.allocated,
         "open": len(opened),
-        "failed": sum(each.status == "FAILED" for each in opened),
+        "failed": sum(each.failed for each in opened),
         "max_pending": view.record.max_pending,
         "lag": _lag(lag),
         "states": dumps(view.record.states),
@@ -102,9 +102,12 @@ def loss(accepted: Loss) -> TableRow:
 
 
 def _problem(view: TopologyView) -> str | None:
-    return next(
-        (f"blocked at transaction {each.txid}: {each.blocked}" for each in view.transactions if each.blocked), None
-    )
+    opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
+    blocked = next((each for each in opened if each.blocked), None)
+    if blocked is not None:
+        return f"blocked at transaction {blocked.txid}: {blocked.blocked}"
+    failed = next((each for each in opened if each.failed), None)
+    return None if failed is None else f"transaction {failed.txid} has failed: {failed.error or 'no reason noted'}"
 
 
 def unreadable(name: str, problem: str) -> TableRow:

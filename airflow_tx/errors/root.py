@@ -23,11 +23,26 @@ class TxError(Exception):
             setattr(self, name, value)
         super().__init__(self.template.format(**fields))
 
+    @property
+    def advice(self) -> str | None:
+        """What to do, as the text says after its first sentence; None: the text is one sentence."""
+        return self.template.partition(". ")[2].format(**self.fields) or None
+
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _rebuild, (type(self), self.fields)
+
+
+def shortened_reason(text: str, most: int) -> str:
+    """Shorten a text to so many characters between two words: an error says first what failed, and last what to do."""
+    if len(text) <= most:
+        return text
+    gap = " ... "
+    begin = text[: (most - len(gap)) // 3]
+    end = text[len(begin) + len(gap) - most :]
+    return f"{begin.rpartition(' ')[0] or begin}{gap}{end.partition(' ')[2] or end}"
 
 
 class ConfigError(TxError):

@@ -29,7 +29,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.metrics import send_failure
 from airflow_tx.operators.lineage import LineageOperator
-from airflow_tx.processing.task import failure_reason
+from airflow_tx.processing.task import failure_reason, failure_remedy
 from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def note_commit_failure(context: Context) -> None:
     known: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
     try:
         with spec.store() as store:
-            epoch, reason = known.epoch if known else None, failure_reason(context)
-            send_failure(spec.paths, spec.ledger(store).run(commit.note_commit_failed, attempt, epoch, reason))
+            failure = (known.epoch if known else None, failure_reason(context), failure_remedy(context))
+            send_failure(spec.paths, spec.ledger(store).run(commit.note_commit_failed, attempt, *failure))
     except Refused as error:
         log.info("%s", error)
 

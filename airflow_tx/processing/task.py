@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.errors import FailedBatch, Refused, RowsNotKept, SkippedTransaction, StaleAttempt
+from airflow_tx.errors import FailedBatch, Refused, RowsNotKept, SkippedTransaction, StaleAttempt, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_failure
 from airflow_tx.processing.callable_source import digest_of_callable
@@ -206,15 +206,15 @@ class Processing:
         for emitter in self._emitters:
             emitter.close()
 
-    def fail(self, reason: str) -> None:
-        """Tell ledger and source that nobody will try again by itself; raises `Refused` if others try already."""
+    def fail(self, reason: str, remedy: str | None = None) -> None:
+        """Note in ledger and source that no try follows by itself; raises `Refused` if a newer one is under way."""
         self.close()
         if self.anchored:
             from airflow_tx.processing.outcome import note_failed
             from airflow_tx.protocol import processing
 
             with self._connected() as ledger:
-                send_failure(self.spec.paths, ledger.run(processing.fail, self.attempt, self.task, reason))
+                send_failure(self.spec.paths, ledger.run(processing.fail, self.attempt, self.task, reason, remedy))
             note_failed(self.spec, self.attempt, self.metadata, reason)
 
     @property
@@ -280,7 +280,7 @@ def after_task(context: Context, result: Any = None) -> None:
 def task_failed(context: Context) -> None:
     """Run when the task has failed and is not tried again."""
     try:
-        Processing.of(context).fail(failure_reason(context))
+        Processing.of(context).fail(failure_reason(context), failure_remedy(context))
     except Refused as error:
         log.info("%s", error)
 
@@ -316,3 +316,11 @@ def failure_reason(context: Context) -> str:
     if not isinstance(error, BaseException):
         return f"{task}: {type(error).__name__}: {error}" if error else task
     return f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}"
+
+
+def failure_remedy(context: Context) -> str | None:
+    """Give what a refusal says to do, for the ledger; None: the task failed by another error."""
+    error = context.get("exception")
+    # A refusal that another try would meet again was raised as Airflow's own exception.
+    refusal = error.__context__ if isinstance(error, AirflowFailException) else error
+    return refusal.advice if isinstance(refusal, TxError) else None

@@ -96,6 +96,7 @@ def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -
         fenced=sorted({*record.fenced, *request.states}),
         by_phase=request.by_phase,
         error=None,
+        remedy=None,
         op=stamp.op,
     )
     batch = {"rows": request.metadata, "position": request.position, "prev": before}
@@ -131,13 +132,20 @@ def take_output(read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs:
 
 
 def note_commit_failed(
-    read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, epoch: int | None, reason: str
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    epoch: int | None,
+    reason: str,
+    remedy: str | None = None,
 ) -> Decision[FailureNoted]:
     """Note for people that a commit has failed for good; the phase and the turn stay as they are, for another try.
 
     Of one grant the first failure is noted: those of other tasks of its phase follow from it.
 
     :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
+    :param remedy: what the refusal says to do; None: it was another error.
     :raises StaleAttempt: a newer attempt exists.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -148,7 +156,7 @@ def note_commit_failed(
         return Decision(FailureNoted(first=False))  # a newer grant, or a task that works again, has replaced it
     if granted and record.error is not None:
         return Decision(FailureNoted(first=False))
-    failed = replace(record, failures=record.failures + 1, error=reason[:500], op=stamp.op)
+    failed = record.with_failure(stamp.op, reason, remedy)
     return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
 
 

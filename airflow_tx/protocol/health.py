@@ -64,7 +64,7 @@ def _by_transactions(view: TopologyView) -> TopologyHealth:
     if not opened:
         return TopologyHealth(HealthCode.FINE, _nothing_open(view))
     first = opened[0]
-    if first.status == Phase.FAILED.value or first.stale or first.error is not None:
+    if first.failed or first.stale:
         return _failed(view, first)
     return _under_way(view, first, opened)
 
@@ -81,15 +81,16 @@ def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyHealth:
 
 
 def _failed(view: TopologyView, first: TransactionView) -> TopologyHealth:
-    why = f": {first.error}" if first.error else ""
     what = "has to be replayed" if first.stale else "has failed"
-    return TopologyHealth(
-        HealthCode.FAILED,
-        f"Transaction {first.txid} {what}{why}. It waits for {first.waiting_for}",
-        since=first.began or None,
-        txid=first.txid,
-        remedy=f"airflow tx replay {view.name} {first.txid}",
-    )
+    sentence = f"Transaction {first.txid} {what}"
+    if first.remedy is not None:
+        # The error ends with its remedy, which stands beside the sentence.
+        sentence += f": {str(first.error).removesuffix(first.remedy).strip()}"
+        remedy = first.remedy
+    else:
+        sentence += f"{f': {first.error}' if first.error else ''}. It waits for {first.waiting_for}"
+        remedy = f"airflow tx replay {view.name} {first.txid}"
+    return TopologyHealth(HealthCode.FAILED, sentence, since=first.began or None, txid=first.txid, remedy=remedy)
 
 
 def _under_way(view: TopologyView, first: TransactionView, opened: list[TransactionView]) -> TopologyHealth:

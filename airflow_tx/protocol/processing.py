@@ -83,7 +83,8 @@ def start(
     entry = encode(started)
     writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
     if record.phase is not Phase.PROCESSING:
-        again = replace(record, phase=Phase.PROCESSING, epoch=record.epoch + 1, op=stamp.op, processed=None, error=None)
+        again = replace(record, phase=Phase.PROCESSING, epoch=record.epoch + 1, op=stamp.op, processed=None)
+        again = replace(again, error=None, remedy=None)
         writes.append(Put(paths.transaction(attempt.txid), encode(again)))
     return Decision(Done(), tuple(writes), path)
 
@@ -133,10 +134,17 @@ def ack(
 
 
 def fail(
-    read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, task: TaskTry, reason: str
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    task: TaskTry,
+    reason: str,
+    remedy: str | None = None,
 ) -> Decision[FailureNoted]:
     """Note that a processing task has failed for good: the attempt cannot commit until it is run again.
 
+    :param remedy: what the refusal says to do; None: it was another error.
     :raises StaleAttempt, StaleTry: it is not for this try to say.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -144,7 +152,7 @@ def fail(
         return Decision(FailureNoted(first=False))
     path = f"{paths.acks(attempt.txid, record.acks)}/{ack_name(task.task_id, task.map_index)}"
     _own(read, path, attempt, task, "fail")
-    return _failed(paths, stamp, attempt, record, reason)
+    return _failed(paths, stamp, attempt, record, reason, remedy)
 
 
 def fail_messages(
@@ -163,9 +171,14 @@ def fail_messages(
 
 
 def _failed(
-    paths: Paths, stamp: Stamp, attempt: TransactionAttempt, record: TransactionRecord, reason: str
+    paths: Paths,
+    stamp: Stamp,
+    attempt: TransactionAttempt,
+    record: TransactionRecord,
+    reason: str,
+    remedy: str | None = None,
 ) -> Decision[FailureNoted]:
-    failed = replace(record, phase=Phase.FAILED, failures=record.failures + 1, error=reason[:500], op=stamp.op)
+    failed = replace(record.with_failure(stamp.op, reason, remedy), phase=Phase.FAILED)
     return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
 
 

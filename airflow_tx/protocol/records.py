@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_tx.errors import UnreadableRecord
+from airflow_tx.errors import UnreadableRecord, shortened_reason
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 RECORD_FORMAT = 1
+MOST_OF_REASON = 1000
+"""Characters that a record keeps of why something failed, and of what to do about it."""
 
 _R = TypeVar("_R", bound="DataclassInstance")
 
@@ -132,6 +134,7 @@ class TransactionRecord:
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
     :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
+    :param error: why the last try failed, until another one works on it; `remedy`: what its refusal says to do.
     :param acks: under which name the acks of this attempt lie, unique in all lives of a ledger; "": the txid.
     :param replays: of earlier attempts, when and why each was replayed; `counted`: rows of the first complete one.
     """
@@ -170,6 +173,17 @@ class TransactionRecord:
     replays: list[dict[str, Any]] = field(default_factory=list)
     claim: dict[str, Any] | None = None
     counted: dict[str, Any] | None = None
+    remedy: str | None = None
+
+    def with_failure(self, op: str, reason: str, remedy: str | None) -> TransactionRecord:
+        """Note one more failure, for people: the beginning of its reason, and the end, which says what to do."""
+        return replace(
+            self,
+            failures=self.failures + 1,
+            error=shortened_reason(reason, MOST_OF_REASON),
+            remedy=None if remedy is None else shortened_reason(remedy, MOST_OF_REASON),
+            op=op,
+        )
 
     @property
     def to_change(self) -> dict[str, Any] | None:

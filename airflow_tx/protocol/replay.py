@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_tx.errors import ChangeRefused, RunHeld, StaleBegin
+from airflow_tx.errors import ChangeRefused, RunHeld, StaleBegin, shortened_reason
 from airflow_tx.protocol import garbage
 from airflow_tx.protocol.answers import (
     AlreadySkipped,
@@ -153,6 +153,7 @@ def _next_attempt(
         processed=None,
         yielded=None,
         error=None,
+        remedy=None,
         acks=garbage.acks_of(stamp, txid, record.attempt + 1),
         replays=[*record.replays, _replayed(record, stamp)][-REPLAYS_KEPT:],
         claim=None,
@@ -168,7 +169,7 @@ def _next_attempt(
 
 def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
     """Say of which attempt, when and why, for the receipt."""
-    return {"attempt": record.attempt, "when": stamp.now, "why": _why_replayed(record)[:200]}
+    return {"attempt": record.attempt, "when": stamp.now, "why": shortened_reason(_why_replayed(record), 200)}
 
 
 def _why_replayed(record: TransactionRecord) -> str:

@@ -56,6 +56,7 @@ def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, keeps_
         phase=Phase.FAILED if granted else record.phase,
         epoch=record.epoch + 1 if granted else record.epoch,
         error="it was to be skipped, and that was withdrawn" if granted else record.error,
+        remedy=None if granted else record.remedy,
         op=stamp.op,
     )
     writes = (Put(paths.transaction(txid), encode(after)), _listed(read, stamp, paths, txid, wanted=False))

@@ -40,6 +40,7 @@ class TransactionView:
     :param replays: of earlier attempts, when and why each was replayed; the last ones of many.
     :param lane: whether a lane works on it, while it is open.
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
+    :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
     """
 
     txid: int
@@ -72,6 +73,12 @@ class TransactionView:
     replays: tuple[Mapping[str, Any], ...] = ()
     lane: bool = False
     batch: str = ""
+    remedy: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether its newest attempt has failed, or its committer: nothing of it is under way."""
+        return self.open and (self.status == Phase.FAILED.value or self.error is not None)
 
 
 @dataclass(frozen=True)
@@ -131,6 +138,7 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
         created=record.created,
         replays=tuple(record.replays),
         lane=of_lane(record.request),
+        remedy=record.remedy,
     )
 
 
@@ -196,6 +204,8 @@ def _waiting_for(topology: str, txid: int, line: Line, acks: Mapping[Instance, A
         return f"the run of transaction {record.yielded}, to which it gave its run slot; then it is started again"
     if record.skip is not None:
         return "its skip" if txid == line.current or not line.first else f"{line.first}, then it is skipped"
+    if record.remedy is not None:
+        return f"a person: {record.remedy}"
     if record.phase is Phase.FAILED:
         return f"a replay: airflow tx replay {topology} {txid}, or clear its failed task"
     if record.phase is Phase.PROCESSING:

@@ -19,6 +19,7 @@ from airflow_tx.plugin.api.transaction_models import (
     TimelineRow,
     WaitBar,
 )
+from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.status import TransactionView
 
 
@@ -91,16 +92,19 @@ def row_fields(view: TransactionView, tries: Sequence[TaskTryRow]) -> dict[str, 
     """
     attempts = attempt_bars(view)
     tasks = task_bars(tries, attempts)
+    attempts = [each.model_copy(update={"failed_at": _failed_at(each, tasks)}) for each in attempts]
+    # What has failed grows no more: its bars end when it failed.
+    stopped = attempts[-1].failed_at if attempts and view.failed else None
     return {
         "txid": view.txid,
         "run_id": view.run_id,
-        "phase": view.status,
+        "phase": Phase.FAILED.value if view.failed else view.status,
         "open": view.open,
         "attempt": view.attempt,
-        "attempts": [each.model_copy(update={"failed_at": _failed_at(each, tasks)}) for each in attempts],
+        "attempts": attempts,
         "tasks": tasks,
-        "waiting": _waiting(view),
-        "commit": _commit(view),
+        "waiting": _waiting(view, stopped),
+        "commit": _commit(view, stopped),
         "rows": view.rows,
         "batch_name": view.batch or None,
         "waiting_for": view.waiting_for,
@@ -173,17 +177,19 @@ def _attempt_at(start: datetime | None, attempts: Sequence[AttemptBar]) -> int |
     return attempts[-1].attempt
 
 
-def _waiting(view: TransactionView) -> WaitBar | None:
+def _waiting(view: TransactionView, stopped: datetime | None) -> WaitBar | None:
     start = _moment(view.processed)
-    if start is None:
+    if start is None or (view.failed and stopped is None):
         return None
-    end = _moment(view.granted) or _moment(view.ended)
+    end = _moment(view.granted) or _moment(view.ended) or stopped
     return WaitBar(start=start, end=end, waiting_for=view.waiting_for if end is None else None)
 
 
-def _commit(view: TransactionView) -> CommitBar | None:
+def _commit(view: TransactionView, stopped: datetime | None) -> CommitBar | None:
     start = _moment(view.granted)
-    return None if start is None else CommitBar(start=start, end=_moment(view.ended))
+    if start is None or (view.failed and stopped is None):
+        return None
+    return CommitBar(start=start, end=_moment(view.ended) or stopped)
 
 
 def _within(snapshot: TopologySnapshot, window: TimelineWindow) -> Sequence[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx.commit.commit import Commit, Completion
 from airflow_tx.commit.run import AirflowRun
@@ -702,6 +702,28 @@ def failed(run: Run, commit: Commit | None, error: Exception) -> None:
     run.committer.xcoms["begin", "return_value", -1] = run.begun.to_json()
     context: Any = {"dag": dag, "ti": run.committer, "exception": error, COMMIT_KEY: commit}
     note_commit_failure(context)
+
+
+def test_what_a_refused_commit_says_to_do_is_kept_until_the_turn_is_taken_again(
+    make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make("r1")
+    run.begin()
+    run.work()
+    refusal = StateMissing(txid=1, states="totals")
+    commit = run.commit()
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryState, "raise_and_write", raising(refusal))
+        with pytest.raises(AirflowFailException) as raised, final_errors():
+            commit_in_turn(commit, store, patience=0)
+    failed(run, commit, raised.value)
+    assert found(store).remedy == refusal.advice
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryState, "raise_and_write", raising(AWAY))
+        again = run.commit()
+        with pytest.raises(StateUnavailable):
+            commit_in_turn(again, store, patience=0)
+    assert (found(store).error, found(store).remedy) == (None, None)
 
 
 def test_a_failed_commit_is_told_to_the_ledger_but_not_that_of_a_try_that_another_has_outranked(

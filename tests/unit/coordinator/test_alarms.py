@@ -260,6 +260,23 @@ def test_without_a_coordinator_a_task_finds_that_a_run_has_failed(world: LaneWor
     assert open_records(world.store, PATHS)[1].attempt == 1
 
 
+def test_the_alarm_of_a_refusal_has_its_remedy_whole_and_once(world: LaneWorld) -> None:
+    called = Called()
+    spec = replace(world.spec, callbacks=AlarmCallbacks(on_blocked=(called,)))
+    begun = ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    processing = Processing(spec, begun, TaskTry("count", -1, "t"), anchored=True)  # type: ignore[arg-type]
+    processing.start()
+    remedy = "Restore it, or repair: airflow tx repair numbers --state-lost t"
+    processing.fail(f"the table has {'another column, ' * 300} and went back. {remedy}", remedy)
+    world.runs["r1"] = "failed"
+    raise_own_alarms(spec, {"ti": FakeTi("begin", "r2")}, world.log)
+    (alarm,) = called.alarms
+    assert alarm.remedy == f"{remedy} Then: airflow tx replay numbers 1"
+    assert alarm.text.count(remedy) == 1
+    assert alarm.reason.endswith("and went back.)")
+    assert " ... " in alarm.reason
+
+
 # --- in the DAG file
 
 

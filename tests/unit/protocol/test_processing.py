@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from airflow_tx.protocol.answers import AlreadyCommitted, Done, FailureNoted, Pr
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.paths import ack_name
-from airflow_tx.protocol.records import Ack, Phase, decode, encode
+from airflow_tx.protocol.records import MOST_OF_REASON, Ack, Phase, decode, encode
 from tests.model.driver import Run, Topology
 
 NAMED = TaskTry("p", -1, "t1")
@@ -223,13 +224,15 @@ def test_an_ack_of_a_failed_transaction_is_refused_unless_it_was_noted_before(ru
     assert ack(run, NAMED) == Done()
 
 
-def test_a_failure_is_counted_once_with_the_beginning_of_its_reason(run: Run) -> None:
+def test_a_failure_is_counted_once_with_the_beginning_and_the_end_of_its_reason(run: Run) -> None:
     start(run, NAMED)
-    noted = [fail(run, NAMED, "x" * 501) for _ in range(2)]
+    noted = [fail(run, NAMED, f"it broke {'x ' * MOST_OF_REASON} Mend it.") for _ in range(2)]
     assert noted == [FailureNoted(first=True), FailureNoted(first=False)]
     record = run.topology.record(1)
     assert record is not None
-    assert (record.phase, record.failures, record.error) == (Phase.FAILED, 1, "x" * 500)
+    assert (record.phase, record.failures) == (Phase.FAILED, 1)
+    assert re.fullmatch(r"it broke .* \.\.\. .* Mend it\.", str(record.error))
+    assert len(str(record.error)) <= MOST_OF_REASON
 
 
 def test_a_task_fails_its_transaction_also_when_all_has_acked(run: Run) -> None:

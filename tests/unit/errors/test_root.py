@@ -1,0 +1,62 @@
+"""What an error says, and what is left of it where it is shortened."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_tx.errors import (
+    FailedBatch,
+    FenceForeign,
+    SourceError,
+    StateError,
+    StateMissing,
+    TxError,
+    shortened_reason,
+)
+
+BEGIN = "Commit refused: the table has"
+END = "Restore it, or repair: airflow tx repair flights --state-lost t"
+
+
+def test_a_long_reason_loses_its_middle_and_keeps_what_failed_and_what_to_do() -> None:
+    found = shortened_reason(f"{BEGIN} {' '.join(f'column{number}' for number in range(100))}. {END}", 300)
+    assert found.startswith(BEGIN)
+    assert found.endswith(END)
+    assert len(found) <= 300
+
+
+@given(words=st.lists(st.text("abc", min_size=1, max_size=30), min_size=1), most=st.integers(40, 400))
+def test_a_reason_is_cut_between_two_words(words: list[str], most: int) -> None:
+    text = " ".join(words)
+    found = shortened_reason(text, most)
+    if len(text) <= most:
+        assert found == text
+        return
+    assert len(found) <= most
+    begin, _, end = found.partition(" ... ")
+    # A single word that is longer than its part is cut all the same.
+    assert text.startswith(f"{begin} ") or " " not in begin
+    assert text.endswith(f" {end}") or " " not in end
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (SourceError(source="files. x", problem="a. b is gone", remedy="Bring a. b back."), "Bring a. b back."),
+        (StateError(state="t", problem="it has other columns", remedy="Rename it."), "Rename it."),
+        (StateMissing(txid=2, states="t. u"), "Bring it back until transaction 2 is committed, then take it out."),
+        (FailedBatch("the file is broken. Look at it."), None),
+        (TxError(message="Anything. At all."), None),
+    ],
+)
+def test_the_advice_of_an_error_is_what_its_text_says_to_do(error: TxError, advice: str | None) -> None:
+    assert error.advice == advice
+    assert str(error).endswith(advice or "")
+
+
+def test_the_advice_of_a_foreign_fence_has_every_way_out() -> None:
+    error = FenceForeign(state="t", found="a", expected="b", topology="flights")
+    assert str(error.advice).startswith("One state serves one topology")
+    assert "airflow tx repair flights --ledger-lost" in str(error.advice)

@@ -1,0 +1,71 @@
+"""How a topology is, and what a person can do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx.cli import render
+from airflow_tx.plugin.api.timeline import row_fields
+from airflow_tx.protocol.health import HealthCode, topology_health
+from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.status import Line, view_open
+from airflow_tx.protocol.view import TopologyView
+
+REMEDY = "Restore it, or accept what it holds: airflow tx repair flights --state-lost t"
+REFUSED = {"error": f"task commit: AirflowFailException: State 't' refused: it went back. {REMEDY}", "remedy": REMEDY}
+COMMITS = [Phase.PROCESSED, Phase.COMMITTING]
+PHASES = [*COMMITS, Phase.FAILED]
+
+
+def with_first(**changes: Any) -> TopologyView:
+    """Topology flights, with one open transaction."""
+    fields: dict[str, Any] = {
+        "key": "r1", "run_id": "r1", "request": "try", "attempt": 1, "epoch": 1, "op": "op", "base": "", "ended": "",
+        "rows_digest": "", "tasks": {}, "created": "2013-01-01T00:00:00+00:00", "began": "2013-01-01T00:00:00+00:00",
+        "processed": "2013-01-01T00:01:00+00:00", "granted_at": "2013-01-01T00:02:00+00:00", **changes,
+    }  # fmt: skip
+    topology = TopologyRecord("life", "dag", "opaque", 3)
+    shown = view_open("flights", 1, Line(topology, 1, {1: TransactionRecord(**fields)}), {})
+    return TopologyView("flights", topology, 1, 1, (shown,), "/meta")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_transaction_that_was_refused_has_failed_and_its_advice_is_that_of_the_refusal(phase: Phase) -> None:
+    view = with_first(phase=phase, **REFUSED)
+    health = topology_health(view)
+    assert (health.code, health.txid, health.remedy) == (HealthCode.FAILED, 1, REMEDY)
+    assert health.sentence.endswith("State 't' refused: it went back.")
+    assert "replay" not in health.sentence
+    (shown,) = view.transactions
+    assert shown.waiting_for == f"a person: {REMEDY}"
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_failed_transaction_is_replayed_unless_its_error_says_otherwise(phase: Phase) -> None:
+    health = topology_health(with_first(phase=phase, error="task commit: ValueError: no"))
+    assert (health.code, health.remedy) == (HealthCode.FAILED, "airflow tx replay flights 1")
+    assert "airflow tx replay flights 1" in health.sentence
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_list_of_topologies_counts_a_refused_committer_as_failed_and_names_the_problem(phase: Phase) -> None:
+    line = render.topology(with_first(phase=phase, **REFUSED))
+    assert line["failed"] == 1
+    assert line["problem"] == f"transaction 1 has failed: {REFUSED['error']}"
+
+
+@pytest.mark.parametrize("phase", COMMITS)
+def test_the_bars_of_a_failed_transaction_do_not_grow(phase: Phase) -> None:
+    (failed,) = with_first(phase=phase, **REFUSED).transactions
+    row = row_fields(failed, ())
+    assert (row["phase"], row["waiting"], row["commit"]) == ("FAILED", None, None)
+    (alive,) = with_first(phase=phase).transactions
+    row = row_fields(alive, ())
+    assert (row["phase"], (row["commit"] or row["waiting"]).end) == (phase.value, None)
+
+
+def test_a_lateness_does_not_hide_a_failure() -> None:
+    health = topology_health(with_first(phase=Phase.FAILED, **REFUSED), {"late": {"when": "2013-01-01"}})
+    assert health.code is HealthCode.FAILED
