@@ -42,6 +42,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
     ui_color = "#d9f2e6"
 
     def __init__(self, *, transaction: TransactionSpec, **kwargs: Any) -> None:
+        """Take the block. Further arguments are those of `BaseOperator`."""
         super().__init__(**kwargs)
         self.transaction = transaction
 

@@ -182,6 +182,7 @@ class CommitOperator(InTurnOperator):
     template_fields: Sequence[str] = ("inputs",)
 
     def __init__(self, *, updates: Sequence[Update] = (), **kwargs: Any) -> None:
+        """Take the updates. Further arguments are those of `BaseOperator`, such as `task_id` and `outlets`."""
         updates = checked_updates(updates)  # before the DAG knows of the task
         super().__init__(**kwargs)
         self.updates = updates

@@ -61,6 +61,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
     ) -> None:
+        """Take what to wait for. Further arguments are those of `BaseSensorOperator`, such as `timeout`."""
         super().__init__(poke_interval=poke_interval, retries=retries, retry_delay=retry_delay, **kwargs)
         given = [each for each in (txid, run_id, data_interval, up_to) if each is not None]
         if len(given) != 1:

@@ -52,6 +52,7 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         reliable: bool = True,
         **kwargs: Any,
     ) -> None:
+        """Take what to run. Further arguments are those of `BaseOperator`, such as `task_id` and `retries`."""
         super().__init__(**kwargs)
         self.application = application
         self.conn_id = conn_id

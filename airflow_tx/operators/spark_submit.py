@@ -73,6 +73,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
     ) -> None:
+        """Take what to submit. Further arguments are those of `SparkSubmitOperator`, such as `conf` and `jars`."""
         super().__init__(
             application=application,
             conn_id=conn_id,

@@ -38,7 +38,7 @@ def connection(conn_type: str, **fields: object) -> str:
 class LocalAirflow(AirflowClient):
     """api-server, scheduler, dag-processor and triggerer, which end together whatever happens to their parent.
 
-        with LocalAirflow(tmp_path / "airflow", dags_folder, {"AIRFLOW_CONN_SPARK_DEFAULT": ...}) as airflow:
+        with LocalAirflow("airflow", "dags", {"AIRFLOW_CONN_SPARK_DEFAULT": ...}) as airflow:
             airflow.wait_dag("flights")
             airflow.trigger("flights", "r1")
             airflow.wait_run("flights", "r1")
@@ -50,15 +50,20 @@ class LocalAirflow(AirflowClient):
     """
 
     def __init__(
-        self, home: Path, dags_folder: Path, env: Mapping[str, str] | None = None, *, password: str | None = None
+        self,
+        home: Path | str,
+        dags_folder: Path | str,
+        env: Mapping[str, str] | None = None,
+        *,
+        password: str | None = None,
     ) -> None:
         port, *log_ports = free_ports(3)
         super().__init__(f"http://127.0.0.1:{port}", USER, password or secrets.token_urlsafe(9))
-        self.home = home.resolve()
+        self.home = Path(home).resolve()
         self.logs = self.home / "components"
         self._family = ProcessFamily()
         self._components: dict[str, subprocess.Popen[bytes]] = {}
-        self._env = _environment(self.home, dags_folder.resolve(), port, log_ports)
+        self._env = _environment(self.home, Path(dags_folder).resolve(), port, log_ports)
         self._env.update(env or {})
 
     @property

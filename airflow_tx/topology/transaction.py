@@ -81,6 +81,7 @@ class Transaction:
         max_lag: int | None = None,
         at_least_once: bool = False,
     ) -> None:
+        """Take the source and the options; the tasks are those of the block."""
         self._dag = _current_dag(topology)
         self._at_least_once = at_least_once
         self._spec = TransactionSpec(

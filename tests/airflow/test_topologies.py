@@ -40,13 +40,13 @@ def test_a_dag_or_a_task_that_is_tried_out_by_a_command_is_refused_and_leaves_th
     refused = "DAG 'tested' has transactions, and `airflow dags test`"
     # It would first clear the run of its date, or leave a failed run at a date that has none.
     with pytest.raises(AssertionError, match=refused) as failed:
-        airflow.command("dags", "test", "tested", runs[0]["run_after"])
+        airflow.command("dags", "test", "tested", runs[0]["run_after"], timeout=300)
     assert "Traceback" not in str(failed.value)
     assert airflow.runs("tested") == runs
     # On a run that has a transaction it would process, or commit, a second time.
     for task_id in ("count", "commit"):
-        assert refused in airflow.command("tasks", "test", "tested", task_id, "r1")
-    airflow.command("tasks", "test", "tested", "begin")
+        assert refused in airflow.command("tasks", "test", "tested", task_id, "r1", timeout=300)
+    airflow.command("tasks", "test", "tested", "begin", timeout=300)
     assert stack.ledger("tested").tree() == before
     stack.commit_runs("tested", "r2")
     assert stack.ledger("tested").allocated == 2

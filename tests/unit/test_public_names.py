@@ -30,3 +30,11 @@ def test_help_of_a_public_name_shows_each_of_its_parameters(room: Any, name: str
     public = getattr(room, name)
     shown = pydoc.plain(pydoc.render_doc(public))
     assert [each for each in parameters(public) if f":param {each}:" not in shown] == []
+
+
+BLOCK = [name for room, name in PUBLIC if room is airflow_tx and name.endswith(("Operator", "Sensor", "Transaction"))]
+
+
+@pytest.mark.parametrize("name", BLOCK)
+def test_help_of_an_operator_says_where_its_further_arguments_are_described(name: str) -> None:
+    assert "Initialize self" not in (inspect.getdoc(getattr(airflow_tx, name).__init__) or "Initialize self")
