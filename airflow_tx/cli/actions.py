@@ -1,4 +1,4 @@
-"""`airflow tx skip | readmit | replay | accept-loss`: what a person does to transactions, in Airflow's audit log."""
+"""`airflow tx skip | readmit | replay | accept-loss | accept-change`, in Airflow's audit log."""
 
 from __future__ import annotations
 
@@ -70,6 +70,16 @@ def accept_loss(args: Namespace) -> None:
             return
         losses = acceptance.accept(audit_of(args))
     render.print_rows([render.loss(loss) for loss in losses], args.output)
+
+
+@action
+def accept_change(args: Namespace) -> None:
+    """`airflow tx accept-change TOPOLOGY --state STATE --why TEXT`."""
+    from airflow_tx.actions.changed_values import ChangeAcceptance
+
+    _check_why(args, f"accept-change {args.topology} --state {args.state}")
+    with store_of(args) as store:
+        _do(ChangeAcceptance(_target(store, args), args.state), args, confirmed=True)
 
 
 def _target(store: Store, args: Namespace) -> ActionTarget:

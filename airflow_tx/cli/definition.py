@@ -71,6 +71,9 @@ ARG_CHANGED_ROWS = _flag(
     "--changed-rows", "Take the rows of named transactions as they are now, as after a file was corrected; with --why"
 )
 ARG_STATE = _arg("state", metavar="STATE", help="The name of the state, such as tx_state.flight_totals")
+ARG_CHANGED_STATE = _arg(
+    "--state", required=True, metavar="STATE", help="The name of the state, such as tx_state.flight_totals"
+)
 ARG_KEYS = _arg(
     "keys",
     nargs="*",
@@ -209,6 +212,16 @@ TX_COMMANDS = (
         ),
         func=_command("actions.accept_loss"),
         args=(ARG_TOPOLOGY, ARG_REASON, ARG_DRY_RUN, ARG_YES, ARG_SOURCE_DAG_ID, ARG_OUTPUT, *_LEDGER),
+    ),
+    ActionCommand(
+        name="accept-change",
+        help="Accept values of a state that were changed on purpose",
+        description=(
+            "For rows that a person has corrected in a state, or deleted from it. `verify --values` compares the state "
+            "with what it holds now, and names the change in a note. Who, when and --why are kept in the ledger."
+        ),
+        func=_command("actions.accept_change"),
+        args=(ARG_TOPOLOGY, ARG_CHANGED_STATE, ARG_REASON, ARG_DRY_RUN, ARG_YES, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="repair",

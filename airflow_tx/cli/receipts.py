@@ -22,7 +22,6 @@ from airflow_tx.protocol.verification import Verified, verified
 
 if TYPE_CHECKING:
     from airflow_tx.sources.api import Source
-    from airflow_tx.state.api import FencedState
 
 
 @dataclass(frozen=True)
@@ -100,23 +99,17 @@ def _contains(source: Source, receipt: Receipt, what: str) -> bool | None:
 
 
 def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
+    from airflow_tx.actions.changed_values import evidence_of
     from airflow_tx.cli.dags import dag_of
 
     with store_of(args) as store:
         paths = paths_of(args)
         ledger = ledger_evidence(store, paths)
         spec, states = dag_of(args, ledger.topology.dag_id)
-        found = tuple(_of_state(name, state, values=values) for name, state in sorted(states.items()))
+        found = evidence_of(states, values=values)
         # The states were read later: one that is further than the ledger was then has not gone ahead of it.
         ledger = replace(ledger, latest=Reader(store).get(Counter, paths.current).txid)
     return _Evidence(ledger, found, spec.source)
-
-
-def _of_state(name: str, state: FencedState, *, values: bool) -> StateEvidence:
-    columns = state.columns
-    # Before the fence, which says whether anybody has written to it meanwhile.
-    totals = state.totals(columns.added_up) if values and columns is not None else None
-    return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals)
 
 
 def _unknown_states(evidence: _Evidence) -> Iterator[str]:

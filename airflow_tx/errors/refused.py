@@ -259,6 +259,12 @@ class MoveRefused(Refused):
     template = "Topology {topology!r} stays as it is: {problem}. {remedy}"
 
 
+class AcceptanceRefused(Refused):
+    """Acceptance of changed values that cannot be compared, or were not changed."""
+
+    template = "Change of state {state!r} of topology {topology!r} not accepted: {problem}. Nothing was changed."
+
+
 class LossRefused(Refused):
     """Acceptance of a loss that there is none of."""
 

@@ -262,8 +262,9 @@ class Skipped:
 class RepairRecord:
     """`repairs/<number>`: what a person did to the ledger.
 
-    :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss` or `rename`.
+    :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss`, `accept-change` or `rename`.
     :param told: what was found and what was made of it; `generation`: of the ledger after it.
+    :param change: of `accept-change`: the `state`, and how much more the total of each of its `columns` is than known.
     :param losses: of `accept-loss`: partition ("" if none), position (`place`), where it `goes_on`, and what is lost.
     """
 
@@ -276,6 +277,7 @@ class RepairRecord:
     generation: int
     op: str
     losses: list[dict[str, Any]] = field(default_factory=list)
+    change: dict[str, Any] = field(default_factory=dict)
 
 
 def encode(record: Any) -> bytes:

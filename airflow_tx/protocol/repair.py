@@ -7,10 +7,10 @@ takes several: it keeps the topology unusable until its last one, and can be rep
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from airflow_tx.errors import RenameRefused, RepairRefused, StateError, TxError
+from airflow_tx.errors import PreviewOutdated, RenameRefused, RepairRefused, StateError, TxError
 from airflow_tx.protocol import garbage, rebuild
 from airflow_tx.protocol.answers import Done, Repaired
 from airflow_tx.protocol.api import Put, Store, Write
@@ -26,6 +26,7 @@ from airflow_tx.protocol.view import topologies
 STATE_LOST = "state-lost"
 RENAMED = "state-renamed"
 RESET = "reset"
+ACCEPT_CHANGE = "accept-change"
 _RESETTING = "being reset: "
 
 
@@ -88,6 +89,33 @@ def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, a
         writes.append(Put(path, encode(again)))
     summary = f"state {old}, at transaction {topology.states.get(old, 0)}, is called {new} now"
     return audit.repair(read, stamp, paths, writes, what=RENAMED, after=after, current=current.txid, summary=summary)
+
+
+def note_change(
+    read: Reader, stamp: Stamp, paths: Paths, state: str, columns: Mapping[str, int], receipt: str, audit: Audit
+) -> Decision[Repaired]:
+    """Note that the values of a state were changed on purpose, so that they are compared with what they are now.
+
+    :param columns: by column, how much more its total is than receipts and earlier changes say.
+    :param receipt: the hash of the last receipt when the totals were compared.
+    :raises PreviewOutdated: a transaction has ended since.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    if topology.receipt != receipt:
+        raise PreviewOutdated(what=f"State {state!r}", topology=paths.topology)
+    current = read.get(Counter, paths.current)
+    changed = "; ".join(f"the total of {name} by {by:+}" for name, by in sorted(columns.items()))
+    return audit.repair(
+        read,
+        stamp,
+        paths,
+        (),
+        what=ACCEPT_CHANGE,
+        after=topology,
+        current=current.txid,
+        summary=f"{state}: its values were changed on purpose, {changed}",
+        change={"state": state, "columns": dict(columns)},
+    )
 
 
 # --- --reset -----------------------------------------------------------------------------------------------------

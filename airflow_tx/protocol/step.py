@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -73,15 +73,16 @@ class Audit:
         current: int,
         summary: str,
         losses: Sequence[dict[str, Any]] = (),
+        change: Mapping[str, Any] | None = None,
     ) -> Decision[Repaired]:
         """Decide on writes, and on a `RepairRecord` that says who makes them and why.
 
         :param after: the topology record once they are made.
         :param summary: what was found and what was made of it.
-        :param losses: the rows that were accepted as lost.
+        :param losses: the rows that were accepted as lost; `change`: the totals that were accepted.
         """
         number, generation = next_repair(read, paths), after.generation
-        told = (self.who, stamp.now, self.why, summary, generation, stamp.op, [*losses])
+        told = (self.who, stamp.now, self.why, summary, generation, stamp.op, [*losses], dict(change or {}))
         folder = () if read.exists(paths.repairs) else (Create(paths.repairs, b""),)
         record = Create(paths.repair(number), encode(RepairRecord(number, what, *told)))
         return Decision(Repaired(generation, current, summary), (*writes, *folder, record), record.path)

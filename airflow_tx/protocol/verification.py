@@ -13,10 +13,11 @@ from airflow_tx.protocol.evidence import HeldFence, LedgerEvidence, StateEvidenc
 from airflow_tx.protocol.loss import ACCEPT_LOSS
 from airflow_tx.protocol.move import RENAME
 from airflow_tx.protocol.receipt import Receipt, digest_of
-from airflow_tx.protocol.repair import STATE_LOST
+from airflow_tx.protocol.records import RepairRecord
+from airflow_tx.protocol.repair import ACCEPT_CHANGE, STATE_LOST
 
-_HARMLESS = frozenset({ACCEPT_LOSS, RENAME})
-"""Repairs after which the receipts still say all that states were given."""
+_HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, RENAME})
+"""Repairs after which it is still known what the values of states add up to."""
 
 
 @dataclass(frozen=True)
@@ -141,37 +142,83 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
         chain.findings.append(f"{where} {said}")
 
 
+@dataclass(frozen=True)
+class ColumnTotal:
+    """The total of a value column, and what the receipts and accepted changes say that it is.
+
+    :param unknown: how many receipts do not say how much was added.
+    """
+
+    column: str
+    total: int
+    expected: int
+    unknown: int = 0
+
+    @property
+    def is_changed(self) -> bool:
+        return not self.unknown and self.total != self.expected
+
+
+def changed_columns(ledger: LedgerEvidence, states: Sequence[StateEvidence], name: str) -> list[ColumnTotal] | str:
+    """Find the columns of a state whose total is not what the receipts and accepted changes say.
+
+    :return: why they cannot be compared, instead.
+    """
+    chain = Chain(ledger, states, 1, ledger.current - 1)
+    chain.follow()
+    found = _column_totals(chain, next(each for each in states if each.name == name))
+    return found if isinstance(found, str) else [each for each in found if each.is_changed]
+
+
 def _compare_totals(chain: Chain, state: StateEvidence) -> None:
     """Compare the totals of value columns with what all receipts together say was added to them."""
     if state.totals is None:
         return
-    where = f"state {state.name}: its values were not compared:"
+    found = _column_totals(chain, state)
+    if isinstance(found, str):
+        chain.notes.append(f"state {state.name}: its values were not compared: {found}")
+        return
+    for each in _accepted(chain, state.name):
+        chain.notes.append(f"state {each.told} ({each.who}, {each.when}: {each.why})")
+    for one in found:
+        if one.unknown:
+            unknown = f"{one.unknown} of its receipts do not say how much was added to {one.column}"
+            chain.notes.append(f"state {state.name}: {unknown}")
+        elif one.is_changed:
+            said = f"its column {one.column} adds up to {one.total}, and its receipts to {one.expected}"
+            chain.findings.append(f"state {state.name}: {said}")
+
+
+def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | str:
+    """Add up what the receipts and accepted changes say of each column, or say why that is not known."""
     written = {each.txid: each.written[state.name] for each in chain.receipts.values() if state.name in each.written}
     repair = next((each for each in chain.ledger.life if each.what not in _HARMLESS), None)
     fence = state.fence
     if not state.totals:
-        chain.notes.append(f"{where} no column of it can be added up")
-    elif repair is not None:
-        chain.notes.append(f"{where} the ledger was repaired ({repair.what}), so it is not known from what they go on")
-    elif chain.begins != 1:
-        chain.notes.append(f"{where} the receipts do not go back to transaction 1")
-    elif fence is None and written:
-        chain.notes.append(f"{where} it has no fence, so somebody may be writing to it")
-    elif fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
-        chain.notes.append(f"{where} it was being written to")
-    else:
-        for name, total in state.totals.items():
-            _compare_total(chain, state.name, name, total, list(written.values()))
+        return "no column of it can be added up"
+    if repair is not None:
+        return f"the ledger was repaired ({repair.what}), so it is not known from what they go on"
+    if chain.begins != 1:
+        return "the receipts do not go back to transaction 1"
+    if fence is None and written:
+        return "it has no fence, so somebody may be writing to it"
+    if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
+        return "it was being written to"
+    accepted = [each.change["columns"] for each in _accepted(chain, state.name)]
+    return [_column_total(name, total, [*written.values()], accepted) for name, total in state.totals.items()]
 
 
-def _compare_total(chain: Chain, state: str, name: str, total: int, written: Sequence[Mapping[str, Any]]) -> None:
+def _column_total(
+    name: str, total: int, written: Sequence[Mapping[str, Any]], accepted: Sequence[Mapping[str, int]]
+) -> ColumnTotal:
     parts = [each.get("sums", {}).get(name) for each in written if each["keys"]]
-    if None in parts:
-        unknown = f"{parts.count(None)} of its receipts do not say how much was added to {name}"
-        chain.notes.append(f"state {state}: {unknown}")
-    elif sum(parts) != total:
-        said = f"its column {name} adds up to {total}, and its receipts to {sum(parts)}"
-        chain.findings.append(f"state {state}: {said}")
+    expected = sum(part for part in parts if part is not None) + sum(each.get(name, 0) for each in accepted)
+    return ColumnTotal(name, total, expected, parts.count(None))
+
+
+def _accepted(chain: Chain, state: str) -> list[RepairRecord]:
+    """List the changes of a state that a person has accepted."""
+    return [each for each in chain.ledger.life if each.what == ACCEPT_CHANGE and each.change["state"] == state]
 
 
 def _fence_apart(fence: HeldFence, receipt: Receipt) -> Iterator[tuple[str, Any, Any]]:

@@ -150,14 +150,14 @@ def _backfill(topology: FiredTopology, ledger: Ledger, first: datetime, last: da
 
 def verify(topology: FiredTopology, ti: LittleTi) -> str:
     """As `airflow tx verify --values`; raises if there is a finding."""
-    from airflow_tx.cli import receipts
+    from airflow_tx.actions.changed_values import evidence_of
     from airflow_tx.protocol.evidence import ledger_evidence
     from airflow_tx.protocol.verification import verified
 
     with topology.spec.store() as store:
         ledger = ledger_evidence(store, topology.spec.paths)
-        states = [receipts._of_state(name, state, values=True) for name, state in topology.states.items()]
-    found = verified(ledger, tuple(states), first=1, last=None)
+        states = evidence_of(topology.states, values=True)
+    found = verified(ledger, states, first=1, last=None)
     ti.xcom_push("findings", list(found.findings))
     return "success"
 

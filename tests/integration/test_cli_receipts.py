@@ -134,6 +134,27 @@ def test_a_value_that_was_changed_in_the_table_is_found_by_its_total(airflow: Co
     ]
 
 
+def test_a_change_that_a_person_accepts_is_a_note_and_the_next_one_a_finding(airflow: Commands, root: str) -> None:
+    accept = ("tx", "accept-change", "flights", "--state", "tx_state.words")
+    code, _, refused = airflow._answer((*accept, "--why", "none", "--yes"), root)
+    assert code != 0
+    assert "not accepted: its values add up to what its receipts say. Nothing was changed." in f"{code}{refused}"
+    execute(airflow, "UPDATE words SET n = n - 5")
+    said = "column n adds up to 10, and its receipts to 15"
+    assert said in airflow.run(*accept, "--dry-run", root=root)
+    assert findings(airflow, root, "--values") == [f"state tx_state.words: its {said}"]
+    assert f"accepted: {said}" in airflow.run(*accept, "--why", "a customer's right", "--yes", root=root)
+    assert findings(airflow, root, "--values") == []
+    told = airflow.run("tx", "verify", "flights", "--values", root=root)
+    assert "note: state tx_state.words: its values were changed on purpose, the total of n by -5 (" in told
+    assert "a customer's right" in told
+    execute(airflow, "UPDATE words SET n = n + 1")
+    said = "column n adds up to 11, and its receipts to 10"
+    assert findings(airflow, root, "--values") == [f"state tx_state.words: its {said}"]
+    assert f"accepted: {said}" in airflow.run(*accept, "--why", "once more", "--yes", root=root)
+    assert findings(airflow, root, "--values") == []
+
+
 def test_batches_are_counted_again(airflow: Commands, root: str) -> None:
     assert findings(airflow, root, "--recount", "3") == []
     told = airflow.run("tx", "verify", "flights", "--recount", "3", root=root)
