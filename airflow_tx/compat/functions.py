@@ -157,11 +157,14 @@ def without_context(known: Mapping[str, Any] = MappingProxyType({})) -> Iterator
         yield
 
 
-def time_limit(seconds: float) -> AbstractContextManager[None]:
-    """End the block by AirflowTaskTimeout, which is no Exception, after so many seconds; in the main thread only."""
+def time_limit(seconds: float, reason: str) -> AbstractContextManager[None]:
+    """End the block by AirflowTaskTimeout, which is no Exception, after so many seconds; in the main thread only.
+
+    :param reason: what the error says.
+    """
     from airflow.sdk.execution_time.timeout import timeout
 
-    limit: AbstractContextManager[None] = timeout(seconds, "Timeout")  # type: ignore[no-untyped-call]
+    limit: AbstractContextManager[None] = timeout(seconds, reason)  # type: ignore[no-untyped-call]
     return limit
 
 

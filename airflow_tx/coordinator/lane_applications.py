@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_tx.connections.spark import connect_url
-from airflow_tx.coordinator.lane_plan import LaneApplication
+from airflow_tx.coordinator.lane_plan import LaneApplication, TimeLimit
 from airflow_tx.errors import TxError
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ class LaneApplications:
         self._idle: dict[str, list[_SessionThread]] = {}
 
     def start(
-        self, task: LaneApplication, descriptor: Descriptor, arguments: Sequence[Any], seconds: float
+        self, task: LaneApplication, descriptor: Descriptor, arguments: Sequence[Any], limit: TimeLimit
     ) -> ApplicationRun:
-        """Let an application process a batch, for so many seconds at most.
+        """Let an application process a batch, within a time limit.
 
         :param arguments: as `batch.args`.
         """
@@ -63,7 +63,7 @@ class LaneApplications:
                 thread = _SessionThread(self, conn_id)
                 self._open.add(thread)
                 thread.start()
-        run = ApplicationRun(task, descriptor, arguments, seconds, thread)
+        run = ApplicationRun(task, descriptor, arguments, limit, thread)
         thread.runs.put(run)
         return run
 
@@ -123,7 +123,7 @@ class LaneApplications:
 class ApplicationRun:
     """One application that processes one batch.
 
-    :param seconds: it may take.
+    :param limit: how long it may take.
     :ivar outcome: what it has left, or raised; None: it has not ended.
     """
 
@@ -132,13 +132,14 @@ class ApplicationRun:
         task: LaneApplication,
         descriptor: Descriptor,
         arguments: Sequence[Any],
-        seconds: float,
+        limit: TimeLimit,
         thread: _SessionThread,
     ) -> None:
         self.task = task
         self.descriptor = descriptor
         self.arguments = arguments
-        self.deadline = time.monotonic() + seconds
+        self.deadline = time.monotonic() + limit.seconds
+        self._limit = limit
         self.outcome: Manifest | BaseException | None = None
         self._thread = thread
 
@@ -156,7 +157,7 @@ class ApplicationRun:
         outcome = self.outcome
         if outcome is None:
             self._thread.end()
-            raise AirflowTaskTimeout(f"application of task {self.task.task_id} takes too long")
+            raise AirflowTaskTimeout(self._limit.reason)
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome

@@ -46,6 +46,17 @@ class LaneTask:
 
 
 @dataclass(frozen=True)
+class TimeLimit:
+    """How long a task in the lane may take.
+
+    :param reason: why it is ended then, with the option that says so.
+    """
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
 class LaneApplication:
     """One processing task that is an application on a Spark Connect server, as a lane runs it.
 

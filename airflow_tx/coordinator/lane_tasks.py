@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
-from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask
+from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
 from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.application import ack_application, describe_batch, emitted_refs
 from airflow_tx.processing.outputs import RETURN_KEY, returned
@@ -163,9 +163,11 @@ class LaneTransaction:
         else:
             self._ledger.run(ack)
 
-    def _time_for(self, task: LaneTask | LaneApplication) -> float:
+    def _limit_of(self, task: LaneTask | LaneApplication) -> TimeLimit:
         left = max(self._deadline - time.monotonic(), 0.001)
-        return left if task.timeout is None else min(left, task.timeout)
+        if task.timeout is not None and task.timeout < left:
+            return TimeLimit(task.timeout, f"it takes longer than execution_timeout, {task.timeout:g} s")
+        return TimeLimit(left, f"it takes longer than message_timeout, {self._plan.spec.timeout:g} s")
 
     def _start(self, task: LaneApplication) -> None:
         assert self._applications is not None
@@ -178,7 +180,7 @@ class LaneTransaction:
         inputs = compat.resolved(task.operator.inputs, self.output)
         arguments = compat.resolved(list(task.operator.application_args or ()), self.output)
         descriptor = describe_batch(own, inputs)
-        self.application = self._applications.start(task, descriptor, arguments, self._time_for(task))
+        self.application = self._applications.start(task, descriptor, arguments, self._limit_of(task))
 
     def _take_output(self, application: ApplicationRun) -> None:
         assert self._current is not None
@@ -193,8 +195,9 @@ class LaneTransaction:
         own.code = task.code
         own.start()
         dates = self._dates()
+        limit = self._limit_of(task)
         with closing(own):
-            with own.as_current(), compat.without_context(dates), compat.time_limit(self._time_for(task)):
+            with own.as_current(), compat.without_context(dates), compat.time_limit(limit.seconds, limit.reason):
                 arguments, named = compat.resolved(task.call.arguments, self.output)
                 value = task.call.function(*arguments, **named, **{key: dates[key] for key in task.call.dates})
             outputs = returned(value, multiple=task.call.multiple) if task.call.pushes else []

@@ -192,6 +192,9 @@ def test_a_task_that_takes_too_long_leaves_the_lane(make: Any) -> None:
         world.settle()
     world.assert_exact(1)
     assert world.history[1].attempts == 2
+    assert any(
+        "count: AirflowTaskTimeout: it takes longer than message_timeout, 0.2 s" in line for line in world.log.lines
+    )
 
 
 def test_after_some_failures_in_a_row_it_makes_runs_at_once(make: Any, monkeypatch: Any) -> None:

@@ -185,6 +185,7 @@ def test_one_that_fails_becomes_a_run_and_the_next_ones_have_new_sessions(
 @pytest.mark.parametrize("options", [{"message_timeout": 0.3}, {"execution_timeout": timedelta(seconds=0.3)}])
 def test_one_that_hangs_is_interrupted_in_time_and_becomes_a_run(make: Any, server: Server, options: Any) -> None:
     interrupted = threading.Event()
+    (name,) = options
 
     def hangs(session: Session, descriptor: Any) -> None:
         session.interrupted.wait(60)
@@ -198,6 +199,7 @@ def test_one_that_hangs_is_interrupted_in_time_and_becomes_a_run(make: Any, serv
     world.assert_exact(1)
     assert world.history[1].attempts == 2
     assert interrupted.wait(60)
+    assert any(f"count: AirflowTaskTimeout: it takes longer than {name}, 0.3 s" in line for line in world.log.lines)
 
 
 def test_a_server_that_is_down_lets_transactions_be_runs_at_once_after_some(
