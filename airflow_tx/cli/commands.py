@@ -19,6 +19,7 @@ from airflow_tx.cli.context import (
     paths_of,
     print_done,
     root_of,
+    staging_of,
     store_of,
 )
 from airflow_tx.errors import RepairRefused, TxError, UnknownTransaction, UnreadableRecord
@@ -161,6 +162,7 @@ def _reset(args: Namespace, store: Store) -> None:
     def clear() -> None:
         for state in states.values():
             state.clear()
+        staging_of(args).forget(args.topology)
 
     print_done("Repaired", Repairs(ledger).reset(request, audit, clear=clear))
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_tx.actions.preview import Preview
     from airflow_tx.protocol.answers import Repaired
     from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.staging import StagingArea
 
 CommandFunction = Callable[[Namespace], None]
 
@@ -108,6 +109,13 @@ def conn_id_of(args: Namespace) -> str:
 
 def root_of(args: Namespace) -> str:
     return args.root or Settings.load().root
+
+
+def staging_of(args: Namespace) -> StagingArea:
+    """Where the topologies of the ledger keep what lies between processing and commit."""
+    from airflow_tx.staging import StagingArea
+
+    return StagingArea.of_ledger(conn_id_of(args), root_of(args))
 
 
 def paths_of(args: Namespace, topology: str | None = None) -> Paths:

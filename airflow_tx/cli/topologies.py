@@ -6,7 +6,17 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from airflow_tx.cli.context import action, audit_of, check_why, confirm, conn_id_of, ledger_on, paths_of, store_of
+from airflow_tx.cli.context import (
+    action,
+    audit_of,
+    check_why,
+    confirm,
+    conn_id_of,
+    ledger_on,
+    paths_of,
+    staging_of,
+    store_of,
+)
 from airflow_tx.errors import ConfigError, MoveRefused
 from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.paths import Paths
@@ -69,17 +79,15 @@ def delete(args: Namespace) -> None:
         mover.close_for_deletion()
         for state in states.values():
             state.release()
+        staging_of(args).forget(paths.topology)  # what is left would be taken for that of the next one of this name
         mover.delete()
-        _forget_output(args, paths)
     print(f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
 
 
 def _forget_output(args: Namespace, paths: Paths) -> None:
     """Remove what was staged under a name that is gone: no task reads it, whatever was open begins anew."""
-    from airflow_tx.staging import StagingArea
-
     try:
-        StagingArea.of_ledger(conn_id_of(args), paths.root).sweep(paths.topology)
+        staging_of(args).sweep(paths.topology)
     except Exception as error:  # noqa: BLE001
         print(f"Staged output of {paths.topology} was not removed: {error}", file=sys.stderr)
 

@@ -109,6 +109,15 @@ class StagingUnavailable(StagingError):
     template = "{uri} cannot be written: {reason}. Nothing of it counts; make room or give access, then clear the task."
 
 
+class StagingNotRemoved(StagingError):
+    """Staged output of a topology that is reset or deleted, and is still there."""
+
+    template = (
+        "{uri} cannot be removed. The next topology of this name would take it for its own; give access, then repeat "
+        "the command."
+    )
+
+
 class StagingUnreachable(StagingError):
     """A store of staged output that does not answer now."""
 

@@ -20,13 +20,15 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from airflow_tx.config import Settings
-from airflow_tx.errors import ConfigError, StagingUnavailable, StagingUnreachable
+from airflow_tx.errors import ConfigError, StagingNotRemoved, StagingUnavailable, StagingUnreachable
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging.descriptor import Descriptor
 from airflow_tx.staging.files import Files, open_files
 
 DESCRIPTOR = "_descriptor.json"
 KEPT = "@kept"
+TAKEN = "@taken"
+"""Folder of what sources have taken out of a queue. No topology has its name."""
 PROBE = "@probe"
 
 
@@ -132,6 +134,17 @@ class StagingArea:
             if txid not in read:
                 self.files.remove_tree(f"{below}/{txid}")
         return read
+
+    def forget(self, topology: str) -> None:
+        """Remove all that a topology has staged, kept and taken out of queues: another life of it begins at txid 1.
+
+        :raises StagingNotRemoved: something is still there.
+        """
+        for folder in ("", f"{KEPT}/", f"{TAKEN}/"):
+            name = f"{folder}{quoted(topology)}"
+            self.files.remove_tree(name)
+            if self.files.list(name):
+                raise StagingNotRemoved(uri=self.files.uri(name))
 
 
 def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:

@@ -11,6 +11,7 @@ import pytest
 from airflow_tx.errors import FenceForeign, StateBehind, StateRenamed
 from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.staging import StagingArea
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
@@ -121,7 +122,11 @@ def test_a_lost_state_is_accepted_only_when_a_person_confirms(
 
 
 def test_a_lost_ledger_is_rebuilt_from_the_states_of_the_dag_and_a_reset_empties_them(
-    airflow: Commands, pipeline: Pipeline, zookeeper_root: str, zookeeper: LocalZooKeeper
+    airflow: Commands,
+    pipeline: Pipeline,
+    zookeeper_root: str,
+    zookeeper: LocalZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = zookeeper_root
     pipeline.run("r1")
@@ -143,7 +148,11 @@ def test_a_lost_ledger_is_rebuilt_from_the_states_of_the_dag_and_a_reset_empties
     asked = airflow.run(*reset, root=root, fails=True)
     assert "DELETE ALL VALUES of its states: tx_state.one, tx_state.two." in asked
     assert pipeline.totals() == [6, 6]
+    monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
+    staged = StagingArea.of_ledger("zookeeper_default", root).files
+    staged.write("@taken/flights/queue/committed/1/0", b"")
     airflow.run(*reset, "--yes", root=root)
+    assert not staged.list("@taken/flights")
     pipeline.request = TopologyRequest("the_dag", "transactional", 1)
     assert pipeline.run("r1") == 1
     assert pipeline.totals() == [1, 1]

@@ -661,7 +661,8 @@ def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_r
     root = zookeeper_root
     monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
     staged = StagingArea.of_ledger("zookeeper_default", root).files
-    staged.write("flights/3/output", b"")
+    for folder in ("flights", "@kept/flights", "@taken/flights", "@taken/flights of another one"):
+        staged.write(f"{folder}/3/output", b"")
     delete = ("tx", "delete", "flights", "--why", "the airline is no more")
     pipeline.run("r1")
     pipeline.run("r2")
@@ -686,7 +687,11 @@ def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_r
 
     told = one_line(airflow.run(*released, "--yes", root=root))
     assert told == 'Deleted: topology flights. Its states: {"tx_state.one":2,"tx_state.two":2}'
-    assert not staged.list("flights")
+    assert {name: sorted(staged.list(name)) for name in ("", "@kept", "@taken")} == {
+        "": ["@kept", "@taken"],
+        "@kept": [],
+        "@taken": ["flights of another one"],
+    }
     assert airflow.run("tx", "list", root=root).strip() == "No data found"
     assert pipeline.totals() == [3, 3]
     assert [pipeline.run(run) for run in ("r1", "r2", "r3")] == [1, 2, 3]

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from uuid import uuid4
 
-from airflow_tx.staging.area import quoted
+from airflow_tx.staging.area import TAKEN, quoted
 from airflow_tx.staging.files import open_files
 
-TAKEN = "@taken"  # no topology has its name
 DIGEST_SIZE = 16
 
 
