@@ -137,7 +137,13 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
     request, states = _dag(args, store, LEDGER_LOST)
     found = {name: state.fence() for name, state in states.items()}
     held = [
-        HeldState.of(name, undoable=states[name].kind is StateKind.OPAQUE, fence=fence, holds=states[name].holds)
+        HeldState.of(
+            name,
+            undoable=states[name].kind is StateKind.OPAQUE,
+            fence=fence,
+            holds=states[name].holds,
+            receipts=states[name].receipts(),
+        )
         for name, fence in found.items()
         if fence is not None
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.begin import TopologyRequest, missing_folders
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.receipt import Receipt, is_shortened
 from airflow_tx.protocol.records import (
     Binding,
     Counter,
@@ -40,6 +41,7 @@ class HeldState:
     :param holds: whether something of the token's transaction may be in the state.
     :param applied: whether all of it is.
     :param batch: {"rows", "position", "prev"} of that transaction; and whose it is, unless an older release granted it.
+    :param receipts: of the transactions that ended, as the state keeps them.
     """
 
     state: str
@@ -49,14 +51,22 @@ class HeldState:
     token: Token
     applied: bool
     batch: Any = field(hash=False)
+    receipts: tuple[Receipt, ...] = field(hash=False, default=())
 
     @classmethod
     def of(
-        cls, state: str, *, undoable: bool, fence: Any, holds: Callable[[int], bool | None] = lambda txid: None
+        cls,
+        state: str,
+        *,
+        undoable: bool,
+        fence: Any,
+        holds: Callable[[int], bool | None] = lambda txid: None,
+        receipts: Iterable[Any] | None = None,
     ) -> HeldState:
         """Read a fence as the state gives it.
 
         :param holds: whether the state has something of a transaction; None: it cannot tell.
+        :param receipts: as the state gives them; those that were changed are left out.
         :raises UnreadableRecord: the batch kept beside the fence is not one.
         """
         try:
@@ -69,7 +79,17 @@ class HeldState:
                 path=f"the fence of state {state!r}", reason=f"it keeps no batch ({fence.batch[:40]!r})"
             )
         held = holds(fence.token.txid) is not False
-        return cls(state, undoable, held, fence.incarnation, fence.token, fence.applied, batch)
+        known = tuple(each for stored in receipts or () if (each := _receipt_of(stored, fence.incarnation)))
+        return cls(state, undoable, held, fence.incarnation, fence.token, fence.applied, batch, known)
+
+
+def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
+    """Read a receipt as a state keeps it; None: it was changed, or is of another ledger."""
+    try:
+        receipt = Receipt.from_json(json.loads(stored.text))
+    except (ValueError, UnreadableRecord):
+        return None
+    return receipt if receipt.hash == stored.hash and receipt.incarnation == incarnation else None
 
 
 @dataclass(frozen=True)
@@ -81,6 +101,7 @@ class RebuildPlan:
     :param meta: metadata of transaction `current` − 1; None if there is none.
     :param transaction: whose that transaction is, if the fences hold it: {"key", "run_id", "skip"}.
     :param granted: when the states' newest grant was given: what began later, no state knows. None: nobody knows.
+    :param ended: by txid, the receipts that the states keep of transactions before `current`.
     """
 
     incarnation: str
@@ -92,13 +113,22 @@ class RebuildPlan:
     summary: str
     transaction: Mapping[str, Any] = field(hash=False, default_factory=dict)
     granted: str | None = None
+    ended: Mapping[int, Receipt] = field(hash=False, default_factory=dict)
 
 
 def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
-    """Where the ledger has to go on. The fence of every state is raised before the first write to any, so the
-    greatest txid was begun by all; it is complete only if it is applied in all.
+    """Decide where the ledger continues, and what the states know of transactions that ended before.
 
     :raises RepairRefused: there is no fence, or the states do not fit together.
+    """
+    plan = _plan_of_fences(paths, held)
+    ended = {each.txid: each for state in held for each in state.receipts if each.txid < plan.current}
+    return replace(plan, ended=ended)
+
+
+def _plan_of_fences(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
+    """Where the ledger has to go on. The fence of every state is raised before the first write to any, so the
+    greatest txid was begun by all; it is complete only if it is applied in all.
     """
     _check_one_life(paths, held)
     newest = max(held, key=lambda each: each.token.rank)
@@ -203,12 +233,18 @@ def ledger_lost(
         op=stamp.op,
     )
     after = garbage.left(after, paths, *_left(read, paths))
+    skipped, without_rows = _skipped_again(read, stamp, paths, plan)
     writes = [*missing_folders(read, paths), *_emptied(read, stamp, paths, plan, first), *_restarted(read, paths, plan)]
+    writes += skipped
     writes.append(put_or_create(read, paths.record, encode(after)))
     writes.append(put_or_create(read, paths.current, encode(Counter(plan.current))))
     writes.append(put_or_create(read, paths.allocated, encode(Counter(plan.current - 1))))
+    summary = plan.summary
+    if without_rows:
+        names = ", ".join(map(str, without_rows))
+        summary += f"; the rows of skipped transaction {names} are lost, as its receipt keeps their digest alone"
     return audit.repair(
-        read, stamp, paths, writes, what=LEDGER_LOST, after=after, current=plan.current, summary=plan.summary
+        read, stamp, paths, writes, what=LEDGER_LOST, after=after, current=plan.current, summary=summary
     )
 
 
@@ -244,6 +280,12 @@ def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first
             if skipped.readmitted_as in gone:
                 writes += _taken_back(read, stamp, paths, int(name), skipped)
                 bound[paths.run(skipped.key)] = int(name)
+    for txid, receipt in sorted(plan.ended.items()):
+        if receipt.outcome != Outcome.SKIPPED.value:
+            continue
+        again = _readmitted_as(plan, receipt)
+        if again is not None or not read.exists(paths.skipped(txid)):
+            bound[paths.run(receipt.key)] = again or txid
     if plan.transaction:
         writes += _final(read, stamp, paths, plan)
         bound[paths.run(plan.transaction["key"])] = plan.current - 1
@@ -283,6 +325,35 @@ def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[
     if last["skip"] is None or read.exists(path):
         return []
     return [Create(path, encode(Skipped(last["key"], last["run_id"], last["rows"], last["skip"], stamp.op)))]
+
+
+def _skipped_again(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> tuple[list[Write], list[int]]:
+    """Keep the rows of transactions that were skipped in the lost time; and name those whose rows nobody has."""
+    writes, without_rows = list[Write](), list[int]()
+    for txid, receipt in sorted(plan.ended.items()):
+        if receipt.outcome != Outcome.SKIPPED.value or receipt.skip is None:
+            continue
+        again, path = _readmitted_as(plan, receipt), paths.skipped(txid)
+        found = read.find(Skipped, path)
+        if found is not None:
+            if again is not None and found.readmitted_as is None:
+                later = replace(found, rows=None, readmitted_as=again, op=stamp.op)
+                writes.append(Put(path, encode(later)))
+        elif txid == plan.current - 1 and plan.transaction:
+            continue  # the fences have its rows as they were
+        elif again is None and is_shortened(receipt.metadata):
+            without_rows.append(txid)
+        else:
+            rows = None if again is not None else receipt.metadata
+            own = Skipped(receipt.key, receipt.run_id, rows, dict(receipt.skip), stamp.op, readmitted_as=again)
+            writes.append(Create(path, encode(own)))
+    return writes, without_rows
+
+
+def _readmitted_as(plan: RebuildPlan, skipped: Receipt) -> int | None:
+    """Find the transaction in which the rows of a skipped one came back: the next one of its run."""
+    later = [each.txid for each in plan.ended.values() if each.key == skipped.key and each.txid > skipped.txid]
+    return min(later, default=None)
 
 
 def _left(read: Reader, paths: Paths) -> list[str]:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 
 import pytest
 
+from airflow_tx.errors import NotSkipped, SkippedTransaction
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.receipt import Receipt, as_kept
+from airflow_tx.protocol.records import Binding, Skipped
 from airflow_tx.protocol.repair import Repairs
+from airflow_tx.protocol.skip import note_readmission
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.verification import Verified, verified
 from airflow_tx.store.memory import MemoryStore
@@ -19,7 +25,10 @@ ADA = Audit("ada", "the disk is gone")
 
 def repair(books: Books) -> None:
     """Rebuild the ledger from the states."""
-    held = [HeldState.of(state.name, undoable=True, fence=state.fence()) for state in books.states]
+    held = [
+        HeldState.of(state.name, undoable=True, fence=state.fence(), receipts=state.receipts())
+        for state in books.states
+    ]
     Repairs(books.pipeline.ledger).ledger_lost(held, books.pipeline.request, ADA)
 
 
@@ -121,3 +130,57 @@ def test_a_repair_before_a_reset_explains_nothing_after_it() -> None:
     books.run(3)
     books.change(books.history(2), lambda record: record["receipt"].update(previous=""))
     assert books.verify().findings != ()
+
+
+@pytest.mark.parametrize("gone_back", [False, True])
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_skip_in_the_lost_time_is_known_again_and_can_be_re_admitted(gone_back: bool, after: int) -> None:
+    books = Books().run(2)
+    before = copy.deepcopy(books.store._nodes)
+    if gone_back:
+        books.pipeline.begin("run 3")
+        before = copy.deepcopy(books.store._nodes)
+    books.skip()
+    books.run(after)
+    books.store._nodes = before if gone_back else {}
+    books.store.ensure("/tx")
+    repair(books)
+    skipped = Reader(books.store).get(Skipped, books.pipeline.paths.skipped(3))
+    assert (skipped.key, skipped.run_id, skipped.rows, skipped.skip["why"]) == ("run 3", "run 3", 3, "why")
+    assert books.verify().findings == ()
+    with pytest.raises(SkippedTransaction):
+        books.pipeline.begin("run 3")
+    books.pipeline.ledger.run(note_readmission, 3, ADA)
+    begun = books.pipeline.begin("run 3")
+    assert (begun.attempt.txid, begun.metadata) == (3 + after + 1, 3)
+
+
+def test_a_re_admission_in_the_lost_time_is_not_done_once_more() -> None:
+    books = Books().run(2)
+    before = copy.deepcopy(books.store._nodes)
+    books.skip()
+    skipped = copy.deepcopy(books.store._nodes)
+    books.pipeline.ledger.run(note_readmission, 3, ADA)
+    books.pipeline.run("run 3")
+    books.run(1)
+    for nodes in (before, skipped, {}):
+        books.store._nodes = copy.deepcopy(nodes)
+        books.store.ensure("/tx")
+        repair(books)
+        assert books.verify().findings == ()
+        assert Reader(books.store).get(Binding, books.pipeline.paths.run("run 3")).txid == 4
+        with pytest.raises(NotSkipped, match="re-admitted as 4"):
+            books.pipeline.ledger.run(note_readmission, 3, ADA)
+
+
+def test_rows_that_are_too_long_for_a_receipt_are_named_by_the_repair() -> None:
+    books = Books().run(2)
+    books.skip()
+    books.run(1)
+    for state in books.states:
+        (own,) = [each for each in state.database.receipts if each.txid == 3]
+        made = replace(Receipt.from_json(json.loads(own.text)), metadata=as_kept("x" * 20_000, 100))
+        state.database.keep(made)
+    lose(books)
+    (noted,) = books.ledger.repairs
+    assert noted.told.endswith("; the rows of skipped transaction 3 are lost, as its receipt keeps their digest alone")
