@@ -138,13 +138,17 @@ def test_losses_are_noted_in_as_many_repairs_as_it_takes(topology: Topology, mon
     assert started(topology, 0).position == 5
 
 
-def test_where_the_first_transaction_begins_is_noted_before_there_is_one(topology: Topology) -> None:
+def test_where_the_first_transaction_begins_is_noted_and_moved_before_there_is_one(topology: Topology) -> None:
     ledger = topology.ledger()
     ledger.open(topology.request)
     before = topology.topology
     assert ledger.run(loss.note_origin, 5) == 5
     assert (topology.topology.origin, topology.topology.op != before.op) == (5, True)
-    assert ledger.run(loss.note_origin, 6) == 5
+    assert ledger.run(loss.note_origin, 6) == 6
+    assert topology.topology.origin == 6
+    noted = topology.topology
+    assert ledger.run(loss.note_origin, 6) == 6
+    assert topology.topology == noted
 
 
 def test_where_the_first_transaction_has_begun_is_not_changed(topology: Topology) -> None:
