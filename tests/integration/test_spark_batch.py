@@ -119,6 +119,7 @@ def main(spark, batch):
 """
 
 
+@pytest.mark.long
 def test_a_reader_finds_its_connection_in_a_driver_and_the_cause_of_its_jdbc_error_is_one_line(
     area: StagingArea, tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
@@ -11,14 +12,18 @@ from types import ModuleType
 from typing import Any, cast
 
 import pytest
+from airflow.models.connection import Connection
+from airflow.sdk import CronDataIntervalTimetable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.compat import RunInfo
+from airflow_tx.compat import IntervalSchedule, RunInfo
+from airflow_tx.connections.lookup import Endpoint, all_for_airflow, handed_over
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
 from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.sources.run.next_interval import NextIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource
 
 ATTEMPT = TransactionAttempt(1, 1)
@@ -239,3 +244,29 @@ def test_options_that_cannot_travel_and_a_wrong_kind_are_refused() -> None:
         source(options={"at": FIRST})
     with pytest.raises(ConfigError, match="kind of DataIntervalSource = 'daily'"):
         source(kind="daily")
+
+
+def test_a_reader_names_its_connections_wherever_its_source_goes_and_airflow_finds_what_was_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = DataIntervalSource("package.reader", in_order=True, connections=["orders_db"])
+    schedule = IntervalSchedule(CronDataIntervalTimetable("0 0 * * *", timezone="UTC"))
+    of_partition = RunPartitionSource("package.reader", connections=["orders_db"])
+    for each in (made, NextIntervalSource.of(made, schedule), of_partition):
+        again = rebuild(*each.serialize())
+        assert again.connections() == each.connections() == {"orders_db": "generic"}
+    assert "connections" not in DataIntervalSource("package.reader").serialize()[1], "older releases read it"
+    with pytest.raises(ConfigError, match=r"connections=\['orders_db'\]"):
+        DataIntervalSource("package.reader", connections="orders_db")
+
+    endpoint = Endpoint(
+        "orders_db", "postgres", "db.example", 5432, "ann", "secret", "orders", '{"sslmode": "require"}'
+    )
+    for name, value in handed_over(endpoint).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", "")
+    monkeypatch.delenv("AIRFLOW_CONN_ORDERS_DB")
+    all_for_airflow()
+    found = Connection.from_json(os.environ["AIRFLOW_CONN_ORDERS_DB"], conn_id="orders_db")
+    assert (found.host, found.port, found.password, found.schema) == ("db.example", 5432, "secret", "orders")
+    assert found.extra_dejson == {"sslmode": "require"}
