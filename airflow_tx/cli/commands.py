@@ -42,6 +42,7 @@ def list_transactions(args: Namespace) -> None:
         if args.topology is not None:
             view = topology_view(store, paths_of(args), recent=max(args.limit, 0))
             rows = [*render.waiters(view), *map(render.transaction, view.transactions)]
+            columns, told = render.TRANSACTION_IN_SHORT, ["waiting_for", "note"]
         else:
             views = [_topology(store, paths_of(args, name)) for name in topologies(store, root_of(args))]
             found = _lags(args, store, [view for view in views if isinstance(view, TopologyView)])
@@ -49,7 +50,11 @@ def list_transactions(args: Namespace) -> None:
                 render.topology(view, found.get(view.name)) if isinstance(view, TopologyView) else view
                 for view in views
             ]
-    render.print_rows(rows, args.output)
+            columns, told = render.TOPOLOGY_IN_SHORT, ["problem"]
+    if args.wide:
+        render.print_rows(rows, args.output)
+    else:
+        render.print_in_short(rows, columns, told, args.output)
 
 
 def _topology(store: Store, paths: Paths) -> TopologyView | render.TableRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from airflow_tx.cli import render
 from airflow_tx.config import Settings
-from airflow_tx.errors import ConfigError, TxError, UnknownTransaction
+from airflow_tx.errors import ConfigError, TxError, UnknownTransaction, without_controls
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 
@@ -44,14 +45,19 @@ def command(function: CommandFunction) -> CommandFunction:
                     raise
                 function(args)
         except TxError as error:
-            raise SystemExit(str(error)) from error
+            raise SystemExit(without_controls(str(error))) from error
         except OperationalError as error:  # those of a state are ours
-            raise SystemExit(
-                f"Airflow's metadata database: {error.orig}. What was done so far holds; when it answers, run the "
-                "command again. SQLite lets one process write at a time: for more than a trial take PostgreSQL."
-            ) from error
+            raise SystemExit(_database_trouble(error)) from error
 
     return run
+
+
+def _database_trouble(error: OperationalError) -> str:
+    reason = without_controls(str(error.orig)).strip()
+    text = f"Airflow's metadata database: {reason}. What was done so far holds; when it answers, run the command again."
+    if isinstance(error.orig, sqlite3.OperationalError):
+        text += " SQLite lets one process write at a time: for more than a trial take PostgreSQL."
+    return text
 
 
 def action(function: CommandFunction) -> CommandFunction:
@@ -138,7 +144,7 @@ def check_why(args: Namespace, command: str) -> None:
 
     :param command: as it was typed, for the message.
     """
-    if not (args.why or "").strip():
+    if not without_controls(args.why or "").strip():
         raise SystemExit(f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT")
 
 
@@ -146,7 +152,7 @@ def is_shown(args: Namespace, preview: Preview) -> bool:
     """Print what would be done if that is all that is wanted; otherwise have a person confirm it."""
     if args.dry_run:
         if args.output == "table":
-            print(f"It would: {preview.sentence} Nothing was changed.")
+            print(without_controls(f"It would: {preview.sentence} Nothing was changed."))
         lines = [(each, "") for each in preview.effects] + [(each, "refused: ") for each in preview.refused]
         render.print_rows([render.effect(each, note) for each, note in lines], args.output)
     elif preview.effects:  # else the action itself says why it does nothing
@@ -157,6 +163,7 @@ def is_shown(args: Namespace, preview: Preview) -> bool:
 def confirm(args: Namespace, question: str) -> None:
     if args.yes:
         return
+    question = without_controls(question)
     try:
         answer = input(f"{question} [y/N] ")
     except EOFError:

@@ -42,6 +42,7 @@ ARG_TXID_OR_TOPOLOGY = _arg(
     "txid", type=int, nargs="?", help="The transaction id; without it, the topology itself is shown"
 )
 ARG_NO_LAG = _flag("--no-lag", "Do not ask the sources how much they have that is not committed: no DAG file is parsed")
+ARG_WIDE = _flag("--wide", "A table with every column, however wide it is")
 ARG_LIMIT = _arg("--limit", type=int, default=25, help="How many ended transactions to list at most (default: 25)")
 ARG_CONN_ID = _arg("--conn-id", help="The connection of the ledger (default: option zookeeper_conn_id of section tx)")
 ARG_ROOT = _arg("--root", help="The znode below which topologies lie (default: option root of section tx)")
@@ -129,7 +130,7 @@ TX_COMMANDS = (
             "The lag of a topology is what its source has behind the last committed transaction, asked of the source "
             "now; it is ? where it cannot be told."
         ),
-        args=(ARG_TOPOLOGY_OR_ALL, ARG_LIMIT, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
+        args=(ARG_TOPOLOGY_OR_ALL, ARG_LIMIT, ARG_WIDE, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="show",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.cli import render
 from airflow_tx.cli.context import command, paths_of, store_of
+from airflow_tx.errors import without_controls
 from airflow_tx.protocol.batch_words import batch_in_words
 from airflow_tx.protocol.chain import Chain
 from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence, ledger_evidence
@@ -47,9 +48,9 @@ def verify(args: Namespace) -> None:
     recounted = _recounted(evidence, args) if args.recount else Verified(None, 0, (), ())
     findings = (*found.findings, *recounted.findings)
     for text in findings:
-        print(text)
+        print(without_controls(text))
     for text in (*found.notes, *_unknown_states(evidence), *recounted.notes):
-        print(f"note: {text}")
+        print(without_controls(f"note: {text}"))
     print(_in_words(args.topology, found, len(findings)))
     if findings:
         raise SystemExit(1)

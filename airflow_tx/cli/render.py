@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_tx.actions.preview import Effect
+from airflow_tx.errors import without_controls
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.protocol.health import topology_health
 from airflow_tx.protocol.records import dumps
@@ -21,14 +22,58 @@ _TOPOLOGY_COLUMNS = "dag_id source next_commit allocated open failed max_pending
 _RUN_COLUMNS = "txid attempt status run_id rows size began processing commit ended".split()
 
 
-def print_rows(rows: Sequence[TableRow], output: str) -> None:
-    """Print rows as table, json, yaml or plain."""
+IN_SHORT = 80
+"""Columns of a terminal that a list in short takes."""
+TOPOLOGY_IN_SHORT = "topology next_commit open failed lag".split()
+TRANSACTION_IN_SHORT = "txid attempt status run_id rows".split()
+
+
+def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = None) -> None:
+    """Print rows as table, json, yaml or plain.
+
+    :param width: of the terminal, for a table; None: as wide as it is.
+    """
     from airflow.cli.simple_table import AirflowConsole
 
     if output == "table" and not any(row.get("digest") for row in rows):
         # A command to copy should not be wrapped for a column in which nothing stands.
         rows = [{name: value for name, value in row.items() if name != "digest"} for row in rows]
-    AirflowConsole().print_as(data=rows, output=output)
+    if output in ("table", "plain"):
+        rows = [{_shown(name, output): _shown(value, output) for name, value in row.items()} for row in rows]
+    console = AirflowConsole()
+    if width is not None:
+        console.width = min(width, console.width)
+    console.print_as(data=rows, output=output)
+
+
+def print_in_short(rows: Sequence[TableRow], columns: Sequence[str], told: Sequence[str], output: str) -> None:
+    """Print a table that fits into a narrow terminal, and below it what is too long for a column; else all of it.
+
+    :param columns: of the table; the first one names a row.
+    :param told: the columns that are printed below, unbroken, so that a command in them can be copied.
+    """
+    if output != "table":
+        print_rows(rows, output)
+        return
+    print_rows([{name: row[name] for name in columns} for row in rows], output, width=IN_SHORT)
+    for row in rows:
+        for name in told:
+            if row[name] is not None:
+                about = row[columns[0]] or row["run_id"]
+                print(without_controls(f"{about}: {name.replace('_', ' ')} {row[name]}"))
+
+
+def _shown(value: Any, output: str) -> Any:
+    """Give a value as a terminal may show it."""
+    from rich.markup import escape
+
+    if isinstance(value, (list, tuple)):
+        return [_shown(each, output) for each in value]
+    if not isinstance(value, (str, dict)):
+        return value
+    text = without_controls(str(value))
+    # A bracket in an error is no style of the table.
+    return escape(text) if output == "table" else text
 
 
 def print_row(row: TableRow, output: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 
@@ -43,6 +44,16 @@ def shortened_reason(text: str, most: int) -> str:
     begin = text[: (most - len(gap)) // 3]
     end = text[len(begin) + len(gap) - most :]
     return f"{begin.rpartition(' ')[0] or begin}{gap}{end.partition(' ')[2] or end}"
+
+
+# What colours a text in a terminal, and every other control character but the end of a line.
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def without_controls(text: str) -> str:
+    """Take out of a text what a terminal would obey: colours, and control characters, which become spaces."""
+    return _CONTROLS.sub(" ", _COLOURS.sub("", text))
 
 
 class ConfigError(TxError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_tx.errors import UnreadableRecord, shortened_reason
+from airflow_tx.errors import UnreadableRecord, shortened_reason, without_controls
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -180,8 +180,8 @@ class TransactionRecord:
         return replace(
             self,
             failures=self.failures + 1,
-            error=shortened_reason(reason, MOST_OF_REASON),
-            remedy=None if remedy is None else shortened_reason(remedy, MOST_OF_REASON),
+            error=shortened_reason(without_controls(reason), MOST_OF_REASON),
+            remedy=None if remedy is None else shortened_reason(without_controls(remedy), MOST_OF_REASON),
             op=op,
         )
 

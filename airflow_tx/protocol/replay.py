@@ -204,7 +204,7 @@ def note_changed(
         epoch=record.epoch + 1,
         changed=[*record.changed, noted],
         counted=None,
-        error=f"its rows are to be decided anew ({audit.who}: {audit.why})",
+        error=f"its rows are to be decided anew ({audit.who}: {audit.reason})",
         op=stamp.op,
     )
     return put(paths.transaction(txid), after, Done())

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from airflow_tx.errors import without_controls
 from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.paths import Paths
@@ -52,14 +53,19 @@ def put(path: str, record: Any, result: T) -> Decision[T]:
 
 @dataclass(frozen=True)
 class Audit:
-    """A person, and the reason for what the person does: kept in the ledger with it."""
+    """A person, and the reason for what the person does: kept in the ledger with it, in one line."""
 
     who: str
     why: str
 
+    @property
+    def reason(self) -> str:
+        """The reason as it is kept: without control characters."""
+        return " ".join(without_controls(self.why).split())
+
     def noted(self, stamp: Stamp) -> dict[str, str]:
         """Return it as a record keeps it."""
-        return {"who": self.who, "when": stamp.now, "why": self.why}
+        return {"who": self.who, "when": stamp.now, "why": self.reason}
 
     def repair(
         self,
@@ -82,7 +88,7 @@ class Audit:
         :param losses: the rows that were accepted as lost; `change`: the totals that were accepted.
         """
         number, generation = next_repair(read, paths), after.generation
-        told = (self.who, stamp.now, self.why, summary, generation, stamp.op, [*losses], dict(change or {}))
+        told = (self.who, stamp.now, self.reason, summary, generation, stamp.op, [*losses], dict(change or {}))
         folder = () if read.exists(paths.repairs) else (Create(paths.repairs, b""),)
         record = Create(paths.repair(number), encode(RepairRecord(number, what, *told)))
         return Decision(Repaired(generation, current, summary), (*writes, *folder, record), record.path)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, HTTPException, status
 from airflow_tx import compat
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.actions.request import ActionName, ActionRequest
-from airflow_tx.errors import UnreadableRecord
+from airflow_tx.errors import UnreadableRecord, without_controls
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
 from airflow_tx.plugin.api.action_models import ActionAnswer, ActionBody, EffectLine, PreviewAnswer, PreviewBody
 from airflow_tx.plugin.api.action_place import executed, previewed
@@ -49,7 +49,7 @@ def execute_action(access: AccessDep, topology: str, action: ActionName, body: A
     """Do what was previewed; 409 if something has changed since, or it is refused."""
     snapshot = _checked(access, topology, action)
     request, dag_id = _request(snapshot, action, body), snapshot.record.dag_id
-    if _needs_reason(request) and not body.why.strip():
+    if _needs_reason(request) and not without_controls(body.why).strip():
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger.")
     noted = {**request.to_json(), "why": body.why}
     compat.log_action(f"tx {action.value}", who=access.name, dag_id=dag_id, details=noted)

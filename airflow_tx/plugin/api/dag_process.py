@@ -139,6 +139,8 @@ class DagProcess:
                 continue
             if waiting is not None and not waiting.answer.done():
                 waiting.answer.set_result(answer)
+        # Before the process is gone for good: a question that it would get now is never answered.
+        self._retire(process)
         for each in list(self._waiting.values()):
             if each.process is process and not each.answer.done():
                 each.answer.set_result(_ENDED)

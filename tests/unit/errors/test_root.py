@@ -14,6 +14,7 @@ from airflow_tx.errors import (
     StateMissing,
     TxError,
     shortened_reason,
+    without_controls,
 )
 
 BEGIN = "Commit refused: the table has"
@@ -60,3 +61,7 @@ def test_the_advice_of_a_foreign_fence_has_every_way_out() -> None:
     error = FenceForeign(state="t", found="a", expected="b", topology="flights")
     assert str(error.advice).startswith("One state serves one topology")
     assert "airflow tx repair flights --ledger-lost" in str(error.advice)
+
+
+def test_a_text_loses_its_colours_and_control_characters_and_keeps_its_lines() -> None:
+    assert without_controls("\x1b[1;31mred\x1b[0m\tand\x00 [x]\nnext\r\u202eline") == "red and  [x]\nnext  line"

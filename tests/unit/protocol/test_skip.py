@@ -24,7 +24,7 @@ from airflow_tx.protocol.commit import AcquireRequest, acquire
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Outcome, Phase, Skipped, encode
 from airflow_tx.protocol.replay import note_changed, to_decide_anew
-from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.step import Audit, Stamp
 from tests.model.driver import Run, Topology
 
 ADA = Audit("ada", "it breaks the job")
@@ -263,3 +263,8 @@ def test_rows_are_asked_for_again_if_there_are_any_and_nobody_wants_them_skipped
     assert not to_decide_anew(record(topology), None)
     noted(topology)
     assert not to_decide_anew(record(topology), [0, 2])
+
+
+def test_a_reason_is_kept_in_one_line_without_control_characters() -> None:
+    stamp = Stamp("2013-01-01", "op", 1, 10)
+    assert Audit("ann", " the \x1b[31mfile\x1b[0m\n is\x07 broken ").noted(stamp)["why"] == "the file is broken"

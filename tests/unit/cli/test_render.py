@@ -1,0 +1,67 @@
+"""What commands print of texts that anybody may have written: all of them, and nothing that a terminal obeys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx.cli import render
+from airflow_tx.protocol.records import Phase
+from tests.unit.protocol.test_health import with_first
+
+STYLED = "column [amount] of [/red] \x1b[31mtable\x1b[0m [bold]t[/bold] \x07\x9b1m"
+CLEAN = "column [amount] of [/red] table [bold]t[/bold]"
+
+
+@pytest.mark.parametrize("output", ["table", "plain"])
+def test_brackets_of_an_error_are_printed_and_its_control_characters_are_not(
+    output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    render.print_rows([{"name[x]": STYLED, "several": [STYLED], "none": None, "number": 3}], output)
+    printed = capsys.readouterr().out
+    assert printed.count(CLEAN) == 2
+    assert "name[x]" in printed
+    assert not {"\x1b", "\x07", "\x9b"} & set(printed)
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_output_for_programs_has_the_text_as_it_is(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    from airflow.utils import yaml
+
+    render.print_rows([{"error": STYLED}], output)
+    read: Any = json.loads if output == "json" else yaml.safe_load
+    assert read(capsys.readouterr().out) == [{"error": STYLED}]
+
+
+def test_lists_fit_into_eighty_columns_and_what_to_do_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    remedy = "Restore the table, or accept what it holds: airflow tx repair flights --state-lost tx_state.flight_totals"
+    error = f"task commit: AirflowFailException: State [t] refused: it went back. {remedy}"
+    view = with_first(phase=Phase.COMMITTING, error=error, remedy=remedy, run_id="scheduled__2013-01-01T00:00:00+00:00")
+    topologies = [render.topology(view)]
+    render.print_in_short(topologies, render.TOPOLOGY_IN_SHORT, ("problem",), "table")
+    table, told = parts(capsys.readouterr().out)
+    assert max(map(len, table)) <= render.IN_SHORT
+    assert told == [f"flights: problem transaction 1 has failed: {error}"]
+
+    transactions = [render.transaction(view.transactions[0])]
+    render.print_in_short(transactions, render.TRANSACTION_IN_SHORT, ("waiting_for", "note"), "table")
+    table, told = parts(capsys.readouterr().out)
+    assert max(map(len, table)) <= render.IN_SHORT
+    assert told == [f"1: waiting for a person: {remedy}"]
+
+
+def parts(printed: str) -> tuple[list[str], list[str]]:
+    """The lines of the table, and those below it."""
+    lines = printed.splitlines()
+    end = next((number for number, line in enumerate(lines) if number > 2 and not line.strip()), None)
+    below = [number for number, line in enumerate(lines) if line.startswith(("flights:", "1:"))]
+    return lines[: min([*below, end or len(lines)])], [lines[number] for number in below]
+
+
+def test_what_a_program_reads_has_every_column(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [render.topology(with_first(phase=Phase.PROCESSED))]
+    render.print_in_short(rows, render.TOPOLOGY_IN_SHORT, ("problem",), "json")
+    assert '"max_pending"' in capsys.readouterr().out
