@@ -7,7 +7,7 @@ import datetime as dt
 import json
 import pickle
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -175,7 +175,7 @@ def test_a_state_without_keys_has_one_row(url: str, table: str, kind: str) -> No
         state.raise_and_write(grants(2), [{"n": 4, "s": 1}] * 2)
 
 
-def test_a_table_with_other_columns_is_refused_naming_both(url: str, table: str) -> None:
+def test_a_table_with_other_columns_is_refused_naming_those_that_differ(url: str, table: str) -> None:
     grants = Grants()
     SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}).raise_and_write(grants(1), rows({"a": 1}))
     others = [
@@ -185,18 +185,68 @@ def test_a_table_with_other_columns_is_refused_naming_both(url: str, table: str)
         SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, types={"key": "bigint"}),
         SqlState.from_url(url, table=table, keys=["key", "more"], values={"n": Sum()}),
     ]
-    for other in others:
-        with pytest.raises(StateError, match=rf"table {table} exists with other columns: expected .* found .*n bigint"):
+    told = [
+        "it lacks m (bigint), tx_prev_m (bigint); it also has n (bigint), tx_prev_n (bigint). ",
+        "n is bigint, expected double; tx_prev_n is bigint, expected double. ",
+        "it also has tx_created (boolean), tx_prev_n (bigint). ",
+        "key is text, expected bigint",
+        "it lacks more (text); its key is ['key'], expected ['key', 'more']. ",
+    ]
+    if url.startswith("mysql"):
+        told[4] = "it lacks more (text). "
+    for other, differences in zip(others, told, strict=True):
+        with pytest.raises(StateError) as refused:
             other.raise_fence(grants(1, 2))
+        assert f"table {table} exists with other columns: {differences}" in str(refused.value)
     assert query(url, f"SELECT attempt FROM airflow_tx_fence WHERE state = '{table}'") == [(1,)]
 
 
 def test_somebody_elses_table_is_refused(url: str, table: str) -> None:
     query(url, f"CREATE TABLE {table} (k TEXT, n BIGINT)")
     state = SqlState.from_url(url, table=table, keys=["k"], values={"n": Sum()})
-    with pytest.raises(StateError, match=r"found \(k text.*, n bigint\) with key \[\]"):
+    with pytest.raises(StateError, match=r"it lacks .*tx_txid \(bigint\).*; its key is \[\], expected \["):
         state.raise_and_write(Grants()(1), [{"k": "a", "n": 1}])
     assert state.fence() is None
+
+
+def _remade(url: str, table: str, old: str, new: str) -> None:
+    """Make a table of SQLite again, as another one."""
+    ((text,),) = query(url, f"SELECT sql FROM sqlite_master WHERE name = '{table}'")
+    assert old in text
+    query(url, f"DROP TABLE {table}")
+    query(url, text.replace(old, new))
+
+
+def _altered(url: str, table: str, _: str, new: str) -> None:
+    nocase = "provider = icu, locale = 'und-u-ks-level2', deterministic = false"
+    query(url, "CREATE EXTENSION IF NOT EXISTS citext")
+    query(url, f"CREATE COLLATION IF NOT EXISTS tx_nocase ({nocase})")
+    query(url, f"ALTER TABLE {table} ALTER COLUMN key TYPE {new}")
+
+
+@pytest.mark.parametrize(
+    ("url", "change", "old", "new"),
+    [
+        ("sqlite", _remade, '"key" TEXT', '"key" TEXT COLLATE NOCASE'),
+        ("sqlite", _remade, '"key" TEXT', '"key" TEXT COLLATE RTRIM'),
+        ("sqlite", _remade, 'PRIMARY KEY ("key")', 'PRIMARY KEY ("key" COLLATE NOCASE)'),
+        ("postgres", _altered, "", "text COLLATE tx_nocase"),
+        ("postgres", _altered, "", "varchar COLLATE tx_nocase"),
+        ("postgres", _altered, "", "citext"),
+    ],
+    indirect=["url"],
+)
+@pytest.mark.parametrize("types", [{}, {"key": "text"}])
+def test_a_table_whose_database_takes_two_keys_for_equal_is_refused(
+    url: str, table: str, change: Callable[..., None], old: str, new: str, types: dict[str, str]
+) -> None:
+    made = partial(SqlState.from_url, url, table=table, keys=["key"], values={"n": Sum()}, types=types)
+    grants = Grants()
+    made().raise_and_write(grants(1), rows({"a": 1}))
+    change(url, table, old, new)
+    with pytest.raises(StateError, match=f"table {table} exists with other columns: key is .*, expected text"):
+        made().raise_and_write(grants(1, 2), rows({"A": 1, "a": 2}))
+    assert query(url, f"SELECT key, n FROM {table} WHERE n > 1") == []
 
 
 def test_a_key_of_another_type_than_the_table_has_is_refused(url: str, table: str) -> None:

@@ -15,6 +15,7 @@ from airflow_tx.state.sql.engines import NOTHING_KEPT
 
 PARAM = "tx_p"
 WRITER_PARAM = "tx_w"
+OTHER_COLLATION = "with another collation"
 # The number of a row within its statement.
 ROW = "tx_row"
 Constants = dict[str, Any]

@@ -18,6 +18,7 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.sql.dialect import (
+    OTHER_COLLATION,
     ROW,
     Arrays,
     Assignments,
@@ -293,7 +294,7 @@ def _code(error: sa.exc.DBAPIError) -> int:
 def _kind_of(declared: str, exact: bool, comment: str) -> str:
     """Find our word for a declared type; the type itself if a value in it would be cut or compared otherwise."""
     if not exact:
-        return f"{declared} with another collation"
+        return f"{declared} {OTHER_COLLATION}"
     if declared == _COMMENTED.get(comment):
         return comment
     if declared in (f"varchar({KEY_LENGTH})", f"varbinary({KEY_LENGTH})", f"varbinary({OWN_KEY_BYTES})", "binary(32)"):

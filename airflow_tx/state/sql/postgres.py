@@ -14,6 +14,7 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_tx.connections.sql import signs_of_life
 from airflow_tx.state.sql.dialect import (
+    OTHER_COLLATION,
     PARAM,
     ROW,
     Arrays,
@@ -33,6 +34,12 @@ _CHOSEN = "SELECT name FROM pg_settings WHERE source IN ('client', 'user', 'data
 _SET_TIMEOUTS = (
     "SELECT set_config(name, timeout, true) "
     f"FROM (VALUES {', '.join(map(str, _TIMEOUTS.items()))}) AS timeouts(name, timeout) WHERE name NOT IN ({_CHOSEN})"
+)
+# Columns that take texts of other characters for equal.
+_COMPARED_OTHERWISE = sa.text(
+    "SELECT a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid "
+    "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_collation l ON l.oid = a.attcollation "
+    "WHERE n.nspname = :schema AND c.relname = :name AND NOT l.collisdeterministic"
 )
 # A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
 STATEMENT = 2**26
@@ -91,7 +98,10 @@ class Postgres(Dialect):
         inspector = sa.inspect(connection)
         columns = inspector.get_columns(table.name, schema=table.schema)
         key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
-        return {column["name"]: pg_type(column["type"]) for column in columns}, list(key)
+        otherwise = connection.execute(_COMPARED_OTHERWISE, {"schema": table.schema, "name": table.name}).scalars()
+        kinds = {column["name"]: pg_type(column["type"]) for column in columns}
+        kinds |= {name: f"{kinds[name]} {OTHER_COLLATION}" for name in otherwise}
+        return kinds, list(key)
 
     def is_lock_timeout(self, error: sa.exc.DBAPIError) -> bool:
         code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)

@@ -154,20 +154,38 @@ def existing_table(
     if "tx_created" in expected:
         expected["tx_created"] = "boolean"
     for key in columns.keys:
-        wanted = columns.types.get(key) or found.get(key, "any")
-        expected[key] = wanted if wanted in dialect.types else " or ".join(dialect.types)
-    if found != expected or set(primary) != {column.name for column in table.primary_key}:
-        keys = sorted(column.name for column in table.primary_key)
-        problem = f"table {table.name} exists with other columns: expected {_show(expected)} with key {keys}, "
-        problem += f"found {_show(found)} with key {sorted(primary)}"
-        raise StateError(
-            state=columns.state, problem=problem, remedy="Give the state another table, or change this one."
-        )
+        expected[key] = columns.types.get(key) or _key_type(found.get(key, ""), dialect)
+    differences = _differences(found, expected)
+    keys = sorted(column.name for column in table.primary_key)
+    if sorted(primary) != keys:
+        differences.append(f"its key is {sorted(primary)}, expected {keys}")
+    if differences:
+        problem = f"table {table.name} exists with other columns: {'; '.join(differences)}"
+        remedy = "Give the state another table, or change this one."
+        raise StateError(state=columns.state, problem=problem, remedy=remedy)
     return table, {key: found[key] for key in columns.keys}
 
 
-def _show(columns: Mapping[str, str]) -> str:
-    return "(" + ", ".join(f"{name} {kind}" for name, kind in sorted(columns.items())) + ")"
+def _key_type(found: str, dialect: Dialect) -> str:
+    """Find the type that a key column should have, where the state names none: any of ours will do."""
+    return found if found in dialect.types else "text"
+
+
+def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> list[str]:
+    told = list[str]()
+    for name in sorted(found.keys() & expected.keys()):
+        if found[name] != expected[name]:
+            told.append(f"{name} is {found[name]}, expected {expected[name]}")
+    missing, others = _only_in(expected, found), _only_in(found, expected)
+    if missing:
+        told.append(f"it lacks {missing}")
+    if others:
+        told.append(f"it also has {others}")
+    return told
+
+
+def _only_in(columns: Mapping[str, str], others: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in sorted(columns.items()) if name not in others)
 
 
 # --- the conditional upsert: for the same transaction from the previous value, else from the stored one ---------

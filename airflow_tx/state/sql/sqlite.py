@@ -16,7 +16,16 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.aggregators import add
-from airflow_tx.state.sql.dialect import ROW, Arrays, Constants, Dialect, PrimaryKeys, SumRefused, Wanted
+from airflow_tx.state.sql.dialect import (
+    OTHER_COLLATION,
+    ROW,
+    Arrays,
+    Constants,
+    Dialect,
+    PrimaryKeys,
+    SumRefused,
+    Wanted,
+)
 from airflow_tx.state.sql.engines import NOTHING_KEPT
 from airflow_tx.state.sql.types import ExactDecimal, JsonText, UtcTimestamp, sqlite_type
 
@@ -29,6 +38,11 @@ PARAMETERS = 30_000
 # One by one they take half as long again; more at once save nothing.
 ROWS_A_STATEMENT = 500
 _ROWS = "(VALUES (tx_rows))"
+_TEXTS = ("text", "json")
+_PRIMARY_COLLATIONS = sa.text(
+    "SELECT c.name, c.coll FROM pragma_index_list(:name, :schema) i, pragma_index_xinfo(i.name, :schema) c "
+    "WHERE i.origin = 'pk' AND c.key"
+)
 
 
 class Sqlite(Dialect):
@@ -73,7 +87,22 @@ class Sqlite(Dialect):
             {"name": table.name, "schema": table.schema or "main"},
         ).all()
         key = [name for _, name in sorted((pk, name) for name, _, pk in rows if pk)]
-        return {name: sqlite_type(declared) for name, declared, _ in rows}, key
+        kinds = {name: sqlite_type(declared) for name, declared, _ in rows}
+        otherwise = self._compared_otherwise(connection, table, [name for name in kinds if kinds[name] in _TEXTS])
+        return {**kinds, **{name: f"{kinds[name]} {OTHER_COLLATION}" for name in otherwise}}, key
+
+    @staticmethod
+    def _compared_otherwise(connection: Connection, table: sa.Table, texts: Sequence[str]) -> Iterator[str]:
+        """Find the columns that take texts of other characters for equal, in the table or in its primary key."""
+        keys = connection.execute(_PRIMARY_COLLATIONS, {"name": table.name, "schema": table.schema or "main"})
+        collations = {name: collation.upper() for name, collation in keys}
+        quote = connection.dialect.identifier_preparer
+        for name in texts:
+            column = f"SELECT {quote.quote(name)} AS t FROM {quote.format_table(table)} WHERE false"
+            # The texts of a compound select are compared as its first column is.
+            exact = f"SELECT count(DISTINCT t) = 3 FROM ({column} UNION ALL VALUES ('a'), ('A'), ('a '))"
+            if collations.get(name, "BINARY") != "BINARY" or not connection.exec_driver_sql(exact).scalar_one():
+                yield name
 
     def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
         query = sa.text("SELECT name FROM pragma_table_info(:name, :schema)")

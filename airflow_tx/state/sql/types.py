@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 from airflow_tx.state.column_types import json_text
@@ -153,7 +153,7 @@ def pg_type(found: TypeEngine[Any]) -> str:
         return "timestamptz" if found.timezone else "timestamp"
     if isinstance(found, sa.Numeric) and not isinstance(found, sa.Float) and found.precision is None:
         return "numeric"
-    if isinstance(found, (sa.Text, sa.VARCHAR)):
+    if isinstance(found, (sa.Text, sa.VARCHAR)) and not isinstance(found, postgresql.CITEXT):
         return "text"
     others: dict[str, type[TypeEngine[Any]]] = {"boolean": sa.Boolean, "date": sa.Date, "bigint": sa.Integer}
     others |= {"double": sa.Double, "json": sa.JSON, "bytes": sa.LargeBinary}
