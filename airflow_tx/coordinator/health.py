@@ -284,7 +284,7 @@ def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | N
     """How long the finding has to last before something is done about it; None: nothing is."""
     again = 0.0 if one.tries == 0 else rules.wait(one.tries - 1)
     if one.finding is Finding.ENDED:
-        return rules.wait(_count(record))
+        return again if record.for_good else rules.wait(_count(record))
     if one.finding is Finding.NOTED:
         return min(FORGOTTEN * 2.0 ** min(max(one.tries - 1, 0), 20), LONGEST_BACKOFF)
     if one.finding is Finding.LATE:

@@ -226,7 +226,7 @@ class Lane(NoLane):
             except SkippedTransaction as error:
                 self._log.warning("%s", error)
             except BaseException as error:  # noqa: BLE001 - of a state of the user's, too
-                self._leave(begun, partial(self._note, own), error)
+                self._leave(begun, partial(self._note, own, error), error)
             else:
                 self._turn.txid = begun.txid + 1
                 self._progress.note(begun)
@@ -259,8 +259,12 @@ class Lane(NoLane):
                 if Reader(self._store).peek(Counter, paths.current).txid == current:
                     watch.wait(_POLL)
 
-    def _note(self, own: LaneCommit, reason: str) -> str:
-        noted = self._ledger.run(commit.note_commit_failed, own.begun.attempt, own.epoch, f"the commit: {reason}")
+    def _note(self, own: LaneCommit, error: BaseException, reason: str) -> str:
+        for_good = _is_for_good(error)
+        told = str(error) if for_good else f"the commit: {reason}"
+        remedy = error.advice if isinstance(error, TxError) else None
+        failure = (own.begun.attempt, own.epoch, told, remedy)
+        noted = self._ledger.run(commit.note_commit_failed, *failure, for_good=for_good)
         send_failure(self._spec.paths, noted)
         return reason
 
@@ -270,19 +274,23 @@ class Lane(NoLane):
     # --- in both
 
     def _leave(self, begun: Begun, note: Callable[[str], str], error: BaseException) -> None:
-        """Let a transaction go: the coordinator makes an ordinary run of it."""
+        """Let a transaction go: the coordinator makes an ordinary run of it, unless it was refused for good."""
         reason = f"{type(error).__name__}: {error}"
         try:
             reason = note(reason)
         except TxError as refusal:
             self._log.info("%s", refusal)
-        text = "Transaction %s leaves the lane (%s); it becomes run %s"
-        self._log.warning(text, begun.attempt, reason, begun.run_id, exc_info=error)
+        then = "a person has to see to it" if _is_for_good(error) else f"it becomes run {begun.run_id}"
+        self._log.warning("Transaction %s leaves the lane (%s); %s", begun.attempt, reason, then, exc_info=error)
         self._left_in_a_row += 1
         if self.rests:
             text = "%s transactions in a row have left the lane: it begins no more, and the next ones are runs"
             self._log.warning(text, self._left_in_a_row)
         self._window.drop(begun.txid)
+
+
+def _is_for_good(error: BaseException) -> bool:
+    return isinstance(error, TxError) and error.for_good
 
 
 def _version(file: str) -> tuple[float, int]:

@@ -257,7 +257,7 @@ class Coordination:
         request = ReplayRequest(attempt, action.reason, action.counts, self.pace.rules.max_replays)
         answer = self._ledger.run(recovery.note_replay, request)
         if isinstance(answer, Blocked):
-            self._block(action, attempt)
+            self._block(action, attempt, answer.reason)
         if isinstance(answer, (AlreadyCommitted, Blocked)):
             return
         assert isinstance(answer, ReplayNoted)
@@ -273,13 +273,13 @@ class Coordination:
         else:
             self._runs.start(action.run_id, action.key)
 
-    def _block(self, action: Replay, attempt: TransactionAttempt) -> None:
+    def _block(self, action: Replay, attempt: TransactionAttempt, reason: str) -> None:
         self.memory = self.memory.blocked(action.txid)
         topology, txid = self.spec.topology, action.txid
         self._log.error(
-            "Transaction %s is replayed no more, after %s replays in a row: %s. Nothing commits after it until a "
-            "person has seen to it: airflow tx replay %s %s, or airflow tx skip %s %s",
-            attempt, self.pace.rules.max_replays, action.reason, topology, txid, topology, txid,
+            "Transaction %s is replayed no more: %s. Nothing commits after it until a person has seen to it: "
+            "airflow tx replay %s %s, or airflow tx skip %s %s",
+            attempt, reason, topology, txid, topology, txid,
         )  # fmt: skip
 
     def _return(self, action: Return) -> None:

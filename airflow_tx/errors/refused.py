@@ -127,6 +127,7 @@ class PhaseIncomplete(Refused):
 class StateMissing(Refused):
     """A state that an earlier grant of this transaction may have written is no longer in the DAG."""
 
+    for_good = True
     template = (
         "Commit of transaction {txid} refused: an earlier try may have written to state {states}, which the DAG no "
         "longer updates. Bring it back until transaction {txid} is committed, then take it out."
@@ -136,6 +137,7 @@ class StateMissing(Refused):
 class StateRenamed(Refused):
     """A state that the ledger has committed to is no longer in the DAG, and another one is that it does not know."""
 
+    for_good = True
     template = (
         "Transaction {txid} refused: the DAG updates state {new}, which the ledger does not know, and no longer {old}, "
         "which has transaction {last}. The same state under another name: airflow tx state rename {topology} {old} "
@@ -179,6 +181,7 @@ class SkippedTransaction(Refused):
 class TopologyClaimed(Refused):
     """Two DAGs use one topology name."""
 
+    for_good = True
     template = (
         "Topology {topology!r} belongs to DAG {owner!r}, and DAG {dag_id!r} asks for it. If that DAG was renamed: "
         "airflow tx rename {topology} --dag-id {dag_id} --why TEXT; if there are two, give one of them another name: "
@@ -189,6 +192,7 @@ class TopologyClaimed(Refused):
 class SourceKindChanged(Refused):
     """The kind of the source changed while transactions are open."""
 
+    for_good = True
     template = (
         "Topology {topology!r} has open transactions ({first} to {last}) of a {found} source, and the DAG now has a "
         "{expected} one. Drain it first: go back to the old DAG, pause its coordinator and start no new run, until "
@@ -199,6 +203,7 @@ class SourceKindChanged(Refused):
 class SourceShapeChanged(Refused):
     """A source with partitions took the place of one without, or the other way round."""
 
+    for_good = True
     template = (
         "Topology {topology!r} keeps the place of a source with {found}, and the DAG's source has {expected}. "
         "Give the new one another name: Transaction(topology=...)."

@@ -14,9 +14,11 @@ class TxError(Exception):
     """Root of every error of this package.
 
     :param fields: the values named in `template`, kept as attributes.
+    :cvar for_good: whether only a person can help: a replay of the transaction would be refused alike.
     """
 
     template: ClassVar[str] = "{message}"
+    for_good: ClassVar[bool] = False
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
@@ -60,6 +62,7 @@ class ConfigError(TxError):
     """A setting that cannot be used."""
 
     template = "{option} = {value!r} cannot be used. {remedy}"
+    for_good = True
 
 
 class TransactionDefinitionError(TxError):

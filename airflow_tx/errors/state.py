@@ -11,6 +11,12 @@ class StateError(TxError):
     template = "State {state!r} refused: {problem}. {remedy}"
 
 
+class StateDiffers(StateError):
+    """A place that holds another state than the DAG describes: other columns, other aggregators, another format."""
+
+    for_good = True
+
+
 class StateUnavailable(StateError):
     """The store of a state cannot be reached; the transaction stays replayable."""
 
@@ -59,6 +65,7 @@ class FenceOutranked(StateError):
 class FenceForeign(StateError):
     """The fence belongs to another topology or to another life of this ledger."""
 
+    for_good = True
     template = (
         "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}. "
         "One state serves one topology: use another table; if the DAG was renamed: airflow tx rename OLD {topology} "
@@ -69,6 +76,7 @@ class FenceForeign(StateError):
 class StateBehind(StateError):
     """The store holds less than the ledger committed: it was restored from an older backup, or emptied."""
 
+    for_good = True
     template = (
         "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}. The "
         "store went back. "
@@ -79,6 +87,7 @@ class StateBehind(StateError):
 class LedgerBehind(StateError):
     """The ledger holds less than the store: ZooKeeper was restored from an older snapshot."""
 
+    for_good = True
     template = (
         "State {state!r} refused: its fence says transaction {found}, the ledger is at {txid} and committed "
         "{expected} to it. "
@@ -89,6 +98,7 @@ class LedgerBehind(StateError):
 class TxidBehind(StateError):
     """A value that a later transaction has already updated (Trident: current batch is behind state's batch)."""
 
+    for_good = True
     template = (
         "Update of transaction {txid} refused: the stored value is of transaction {stored}. Commit transactions "
         "in order."

@@ -26,10 +26,11 @@ from airflow_tx.errors import (
     StagingError,
     StateError,
     StateUnavailable,
+    TxError,
 )
 from airflow_tx.metrics import send_failure
 from airflow_tx.operators.lineage import LineageOperator
-from airflow_tx.processing.task import failure_reason, failure_remedy
+from airflow_tx.processing.task import failure_reason, failure_remedy, refusal_of
 from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
@@ -59,8 +60,12 @@ def note_commit_failure(context: Context) -> None:
     known: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
     try:
         with spec.store() as store:
-            failure = (known.epoch if known else None, failure_reason(context), failure_remedy(context))
-            send_failure(spec.paths, spec.ledger(store).run(commit.note_commit_failed, attempt, *failure))
+            refusal, epoch = refusal_of(context), known.epoch if known else None
+            for_good = refusal is not None and refusal.for_good
+            reason = str(refusal) if for_good else failure_reason(context)
+            failure = (epoch, reason, failure_remedy(context))
+            noted = spec.ledger(store).run(commit.note_commit_failed, attempt, *failure, for_good=for_good)
+            send_failure(spec.paths, noted)
     except Refused as error:
         log.info("%s", error)
 
@@ -138,7 +143,9 @@ def final_errors() -> Iterator[None]:
         raise
     except (SkippedTransaction, InputSkipped) as error:
         raise AirflowSkipException(str(error)) from None
-    except (Refused, StateError) as error:
+    except TxError as error:
+        if not (error.for_good or isinstance(error, (Refused, StateError))):
+            raise
         raise AirflowFailException(str(error)) from None
 
 

@@ -318,9 +318,15 @@ def failure_reason(context: Context) -> str:
     return f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}"
 
 
-def failure_remedy(context: Context) -> str | None:
-    """Give what a refusal says to do, for the ledger; None: the task failed by another error."""
+def refusal_of(context: Context) -> TxError | None:
+    """Give the refusal that a task failed by; None: it failed by another error."""
     error = context.get("exception")
     # A refusal that another try would meet again was raised as Airflow's own exception.
     refusal = error.__context__ if isinstance(error, AirflowFailException) else error
-    return refusal.advice if isinstance(refusal, TxError) else None
+    return refusal if isinstance(refusal, TxError) else None
+
+
+def failure_remedy(context: Context) -> str | None:
+    """Give what a refusal says to do, for the ledger; None: the task failed by another error."""
+    refusal = refusal_of(context)
+    return None if refusal is None else refusal.advice

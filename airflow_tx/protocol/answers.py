@@ -283,7 +283,7 @@ class ReplayNoted:
 
 @dataclass(frozen=True)
 class Blocked:
-    """It was replayed as often as may be: a person has to see to it."""
+    """It was replayed as often as may be, or its commit was refused for good: a person has to see to it."""
 
     txid: int
     reason: str

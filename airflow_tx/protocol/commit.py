@@ -97,6 +97,7 @@ def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -
         by_phase=request.by_phase,
         error=None,
         remedy=None,
+        for_good=0,
         op=stamp.op,
     )
     batch = {"rows": request.metadata, "position": request.position, "prev": before}
@@ -139,6 +140,8 @@ def note_commit_failed(
     epoch: int | None,
     reason: str,
     remedy: str | None = None,
+    *,
+    for_good: bool = False,
 ) -> Decision[FailureNoted]:
     """Note for people that a commit has failed for good; the phase and the turn stay as they are, for another try.
 
@@ -146,6 +149,7 @@ def note_commit_failed(
 
     :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
     :param remedy: what the refusal says to do; None: it was another error.
+    :param for_good: whether a replay would be refused alike; until a person acts, or repairs, nobody replays it.
     :raises StaleAttempt: a newer attempt exists.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -156,7 +160,8 @@ def note_commit_failed(
         return Decision(FailureNoted(first=False))  # a newer grant, or a task that works again, has replaced it
     if granted and record.error is not None:
         return Decision(FailureNoted(first=False))
-    failed = record.with_failure(stamp.op, reason, remedy)
+    generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
+    failed = replace(record.with_failure(stamp.op, reason, remedy), for_good=generation)
     return put(paths.transaction(attempt.txid), failed, FailureNoted(first=True))
 
 

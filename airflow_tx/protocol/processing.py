@@ -84,7 +84,7 @@ def start(
     writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
     if record.phase is not Phase.PROCESSING:
         again = replace(record, phase=Phase.PROCESSING, epoch=record.epoch + 1, op=stamp.op, processed=None)
-        again = replace(again, error=None, remedy=None)
+        again = replace(again, error=None, remedy=None, for_good=0)
         writes.append(Put(paths.transaction(attempt.txid), encode(again)))
     return Decision(Done(), tuple(writes), path)
 

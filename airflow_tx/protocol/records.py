@@ -137,6 +137,7 @@ class TransactionRecord:
     :param error: why the last try failed, until another one works on it; `remedy`: what its refusal says to do.
     :param acks: under which name the acks of this attempt lie, unique in all lives of a ledger; "": the txid.
     :param replays: of earlier attempts, when and why each was replayed; `counted`: rows of the first complete one.
+    :param for_good: the generation of the ledger in which its commit was refused for good, by `error`; 0: in none.
     """
 
     key: str
@@ -174,6 +175,7 @@ class TransactionRecord:
     claim: dict[str, Any] | None = None
     counted: dict[str, Any] | None = None
     remedy: str | None = None
+    for_good: int = 0
 
     def with_failure(self, op: str, reason: str, remedy: str | None) -> TransactionRecord:
         """Note one more failure, for people: the beginning of its reason, and the end, which says what to do."""

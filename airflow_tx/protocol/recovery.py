@@ -40,7 +40,9 @@ def note_replay(
 ) -> Decision[ReplayNoted | Blocked | AlreadyCommitted]:
     """Note that an attempt is to be replayed: one of all who find it so starts its run, the others let it be.
 
-    A replay by a person leaves no note, so counting begins again after it.
+    A replay by a person leaves no note, so counting begins again after it. A commit that was refused for good is not
+    replayed at all: the whole work of its tasks would be done again, for the same refusal. A repair raises the
+    generation, and with it the refusal is over.
 
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -54,6 +56,8 @@ def note_replay(
     before = record.replay or {}
     if before.get("attempt") == attempt.attempt and before["when"] >= request.overdue:
         return Decision(ReplayNoted(False, before["count"]))
+    if record.for_good and record.skip is None and record.for_good == read.get(TopologyRecord, paths.record).generation:
+        return _block(read, stamp, paths, replace(request, reason=record.error or request.reason))
     count = before["count"] if before.get("attempt") in (attempt.attempt - 1, attempt.attempt) else 0
     if request.counts:
         count += 1

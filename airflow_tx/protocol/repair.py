@@ -46,7 +46,9 @@ def state_lost(read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audi
         raise _refuse(paths, STATE_LOST, f"the ledger has committed nothing to {state!r}", f"It knows: {known}.")
     left = {name: txid for name, txid in topology.states.items() if name != state}
     births = {name: birth for name, birth in topology.births.items() if name != state}
-    after = replace(topology, generation=topology.generation + 1, states=left, births=births, op=stamp.op)
+    # A new generation takes back what was refused for good, and so its mark.
+    generation = topology.generation + 1
+    after = replace(topology, generation=generation, blocked=None, states=left, births=births, op=stamp.op)
     summary = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
     return audit.repair(
         read,
@@ -81,7 +83,8 @@ def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, a
 
     states = {renamed(name): txid for name, txid in topology.states.items()}
     births = {renamed(name): birth for name, birth in topology.births.items()}
-    after = replace(topology, generation=topology.generation + 1, states=states, births=births, op=stamp.op)
+    generation = topology.generation + 1
+    after = replace(topology, generation=generation, blocked=None, states=states, births=births, op=stamp.op)
     writes: list[Write] = [Put(paths.record, encode(after))]
     if opened is not None and old in begun:
         outputs = {renamed(name): output for name, output in opened.outputs.items()}

@@ -154,6 +154,7 @@ def _next_attempt(
         yielded=None,
         error=None,
         remedy=None,
+        for_good=0,
         acks=garbage.acks_of(stamp, txid, record.attempt + 1),
         replays=[*record.replays, _replayed(record, stamp)][-REPLAYS_KEPT:],
         claim=None,

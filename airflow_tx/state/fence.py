@@ -15,7 +15,7 @@ from airflow_tx.errors import (
     PortionsLost,
     SkipRefused,
     StateBehind,
-    StateError,
+    StateDiffers,
 )
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.output import same_output
@@ -160,7 +160,7 @@ def _check_one_update(stored: Fence, *, state: str) -> None:
     if stored.state not in ("", state):
         problem = f"two updates of this DAG write to one table: {stored.state!r} and {state!r}"
         remedy = "Make them one update, or give one of them another table."
-        raise StateError(state=state, problem=problem, remedy=remedy)
+        raise StateDiffers(state=state, problem=problem, remedy=remedy)
 
 
 def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:

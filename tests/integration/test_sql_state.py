@@ -198,6 +198,7 @@ def test_a_table_with_other_columns_is_refused_naming_those_that_differ(url: str
         with pytest.raises(StateError) as refused:
             other.raise_fence(grants(1, 2))
         assert f"table {table} exists with other columns: {differences}" in str(refused.value)
+        assert refused.value.for_good
     assert query(url, f"SELECT attempt FROM airflow_tx_fence WHERE state = '{table}'") == [(1,)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.errors import ConfigError, StateDiffers, StateError
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, StoredReceipt, fenced_kind
@@ -238,7 +238,7 @@ class DeltaState(QueryableState):
         made = rows.definition
         if stored is not None and stored != made and not only_types_differ(stored, made):
             problem = f"the stored columns are {json.dumps(stored)}, the DAG now has {json.dumps(made)}"
-            raise StateError(
+            raise StateDiffers(
                 state=self.name, problem=problem, remedy="Bring them back, or give the state another path."
             )
         return rows

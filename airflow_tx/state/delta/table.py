@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_tx.errors import StateError, StateOutcomeUnknown, StateUnavailable
+from airflow_tx.errors import StateDiffers, StateError, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import Fence
@@ -222,7 +222,7 @@ class DeltaTable:
     def _held(self, kept: Mapping[str, Any]) -> TableReading:
         if kept["format"] != _FORMAT:
             problem = f"its fence row has format {kept['format']}, this version knows {_FORMAT}"
-            raise StateError(state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx.")
+            raise StateDiffers(state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx.")
         if kept.get("forgotten"):
             return TableReading(True, None, kept["number"])
         token = Token.from_json(kept["token"])
@@ -233,7 +233,7 @@ class DeltaTable:
         text, reason = str(error), _first_line(error)
         if any(word in text for word in _FOREIGN):
             problem = f"{self._path} is not a table of a DeltaState ({reason})"
-            return StateError(state=self._state, problem=problem, remedy="Give the state a path of its own.")
+            return StateDiffers(state=self._state, problem=problem, remedy="Give the state a path of its own.")
         if any(word in text for word in _NO_DELTA):
             from airflow_tx.state.delta.session import REMEDY
 

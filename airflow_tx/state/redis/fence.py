@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.errors import FenceOutranked, OutputChanged, SkipRefused, StateBehind, StateError
+from airflow_tx.errors import FenceOutranked, OutputChanged, SkipRefused, StateBehind, StateDiffers
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Written
 from airflow_tx.state import fence
@@ -134,7 +134,7 @@ class RedisFence:
     def _row(self, fields: Mapping[str, str]) -> Fence:
         if fields.get("format") != str(_FORMAT):
             problem = f"its fence has format {fields.get('format')}, this version knows {_FORMAT}"
-            raise StateError(state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx.")
+            raise StateDiffers(state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx.")
         generation, txid, attempt, epoch = (int(fields[name]) for name in ("generation", "txid", "attempt", "epoch"))
         token = Token(generation, txid, attempt, epoch, fields["nonce"], fields.get("birth", ""))
         return Fence(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
-from airflow_tx.errors import StateError
+from airflow_tx.errors import StateDiffers, StateError
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.column_types import converted, from_plain, json_text, to_plain
 from airflow_tx.state.columns import Cells, Columns
@@ -44,7 +44,7 @@ class RedisRows:
             known = "unknown"
         if known != _FORMAT:
             problem = f"its schema has format {known}, this version knows {_FORMAT}"
-            raise StateError(state=columns.state, problem=problem, remedy="Upgrade airflow-provider-tx.")
+            raise StateDiffers(state=columns.state, problem=problem, remedy="Upgrade airflow-provider-tx.")
         types = {key: columns.types.get(key) or found["keys"].get(key, "any") for key in columns.keys}
         mine = cls(columns, kind, types)
         if mine.schema != schema:
@@ -54,7 +54,7 @@ class RedisRows:
     def other_columns(self, schema: bytes) -> StateError:
         problem = f"it exists with other columns: expected {_shown(self.schema)}, found {_shown(schema)}"
         remedy = "Give the state another prefix, or make it as it was."
-        return StateError(state=self.columns.state, problem=problem, remedy=remedy)
+        return StateDiffers(state=self.columns.state, problem=problem, remedy=remedy)
 
     # --- keys -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
-from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
+from airflow_tx.errors import ConfigError, StateDiffers, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
@@ -245,7 +245,7 @@ class FencedStore:
             return None
         if row["format"] != FENCE_FORMAT:
             problem = f"its fence row has format {row['format']}, this version knows {FENCE_FORMAT}"
-            raise StateError(state=self.state, problem=problem, remedy="Upgrade airflow-provider-tx.")
+            raise StateDiffers(state=self.state, problem=problem, remedy="Upgrade airflow-provider-tx.")
         own = (row["nonce"], row.get(BIRTH) or "")
         token = Token(row["generation"], row["txid"], row["attempt"], row["epoch"], *own)
         of, wrote = row.get(RAISED_BY) or "", bool(row.get(WROTE))
@@ -256,9 +256,10 @@ class FencedStore:
         made = json.loads(stored) if stored else {}
         for name, aggregator in self._definition.items():
             if made.get(name, aggregator) != aggregator:
-                problem = f"the stored values of column {name!r} were made by {made[name]!r}"
+                problem = f"the stored values of column {name!r} were made by {made[name]!r}, "
+                problem += f"the DAG now has {aggregator!r}"
                 remedy = f"Bring {made[name]!r} back, or give the state another table."
-                raise StateError(state=self.state, problem=f"{problem}, the DAG now has {aggregator!r}", remedy=remedy)
+                raise StateDiffers(state=self.state, problem=problem, remedy=remedy)
 
     def _updated_fence(self, values: Mapping[str, Any]) -> sa.Update:
         return self._fence.update().where(self._fence.c.state == self._identity).values(**values)

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_tx.errors import StateError
+from airflow_tx.errors import StateDiffers
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state.api import StoredReceipt
 from airflow_tx.state.sql.types import LONG_TEXT, NAME
@@ -43,7 +43,7 @@ def check_columns(table: sa.Table, found: Collection[str], *, state: str) -> Non
     missing = [column.name for column in table.c if column.name not in found]
     if missing:
         name = table.fullname
-        raise StateError(
+        raise StateDiffers(
             state=state,
             problem=f"table {name} exists with other columns: {', '.join(sorted(found))}; it lacks {missing[0]}",
             remedy=f"Nothing was written. Rename it (ALTER TABLE {name} RENAME TO {RECEIPTS_TABLE}_other), or drop "

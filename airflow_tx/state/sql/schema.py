@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.errors import ConfigError, StateDiffers
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.aggregators import CombinerAggregator
 from airflow_tx.state.api import StateKind
@@ -162,7 +162,7 @@ def existing_table(
     if differences:
         problem = f"table {table.name} exists with other columns: {'; '.join(differences)}"
         remedy = "Give the state another table, or change this one."
-        raise StateError(state=columns.state, problem=problem, remedy=remedy)
+        raise StateDiffers(state=columns.state, problem=problem, remedy=remedy)
     return table, {key: found[key] for key in columns.keys}
 
 

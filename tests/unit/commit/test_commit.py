@@ -33,7 +33,7 @@ from airflow_tx.errors import (
     TxError,
 )
 from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.operators.commit import final_errors, note_commit_failure
+from airflow_tx.operators.commit import final_errors, note_commit_failure, part
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.processing.begin import ask, committed_batch
 from airflow_tx.processing.outputs import returned
@@ -45,7 +45,7 @@ from airflow_tx.protocol.attempt import Grant, TaskTry, Token
 from airflow_tx.protocol.records import History, Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.sources.api import Batch, SourceKind
 from airflow_tx.spec import COMMIT_KEY
-from airflow_tx.state import Count, MemoryState
+from airflow_tx.state import Count, Fence, MemoryState
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
 
 PER_TRANSACTION = 20
@@ -694,13 +694,19 @@ def test_a_waiting_task_says_what_to_do(state: str | None, text: str) -> None:
     assert advice("numbers", 3, "r3", state) == text
 
 
-def failed(run: Run, commit: Commit | None, error: Exception) -> None:
-    """What Airflow does when the commit task has failed and is not tried again."""
+def context_of(run: Run) -> Any:
+    """The context of its commit task."""
     assert run.begun is not None
     with DAG("numbers", schedule=None) as dag:
         BeginTransactionOperator(task_id="begin", transaction=run.spec)
     run.committer.xcoms["begin", "return_value", -1] = run.begun.to_json()
-    context: Any = {"dag": dag, "ti": run.committer, "exception": error, COMMIT_KEY: commit}
+    return {"dag": dag, "ti": run.committer}
+
+
+def failed(run: Run, commit: Commit | None, error: Exception) -> None:
+    """What Airflow does when the commit task has failed and is not tried again."""
+    context = context_of(run)
+    context.update({"exception": error, COMMIT_KEY: commit})
     note_commit_failure(context)
 
 
@@ -724,6 +730,23 @@ def test_what_a_refused_commit_says_to_do_is_kept_until_the_turn_is_taken_again(
         with pytest.raises(StateUnavailable):
             commit_in_turn(again, store, patience=0)
     assert (found(store).error, found(store).remedy) == (None, None)
+
+
+def test_a_refusal_that_no_replay_mends_is_noted_as_such_with_its_own_line(
+    make: Any, store: CountingStore, state: MemoryState
+) -> None:
+    run = make("r1")
+    run.begin()
+    run.work()
+    state.database.fence = Fence("another ledger", Token(1, 1, 1, 1, "nonce"), applied=True)
+    context = context_of(run)
+    with pytest.raises(AirflowFailException) as refused, final_errors():
+        with part(Commit, context, run.updates, run.log) as own:
+            commit_in_turn(own, store, patience=0)
+    context["exception"] = refused.value
+    note_commit_failure(context)
+    assert (found(store).error, found(store).for_good) == (str(refused.value), 1)
+    assert str(refused.value).startswith("State 'words' refused: its fence belongs to ledger another ledger")
 
 
 def test_a_failed_commit_is_told_to_the_ledger_but_not_that_of_a_try_that_another_has_outranked(

@@ -19,11 +19,12 @@ from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.processing.begin import allocate
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.records import Phase
+from airflow_tx.protocol.attempt import TaskTry, Token
+from airflow_tx.protocol.records import Phase, TopologyRecord, decode
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.files.source import FileSource
+from airflow_tx.state import Fence
 from tests.unit.bench import Lending
 from tests.unit.coordinator.lane_world import (
     PATHS,
@@ -170,6 +171,18 @@ def test_one_that_fails_is_in_the_ledger_as_one_whose_run_failed(make: Any) -> N
     assert record.phase is Phase.FAILED
     assert record.error == "FailedBatch: not this one" or "FailedBatch" in str(record.error)
     assert record.run_id == "tx-1"
+
+
+def test_a_commit_of_a_lane_that_is_refused_for_good_becomes_no_run(make: Any) -> None:
+    world = make(source=Bounded(2))
+    world.state.database.fence = Fence("another ledger", Token(1, 1, 1, 1, "nonce"), applied=True)
+    world.coordinate()
+    assert world.runs.keys() <= {"tx-2"}
+    assert world.history == {}
+    blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked
+    assert blocked is not None
+    assert blocked["reason"].startswith("State 'totals' refused: its fence belongs to ledger another ledger")
+    assert any("a person has to see to it" in line for line in world.log.lines)
 
 
 def test_a_task_that_asks_for_the_context_of_its_run_leaves_the_lane(make: Any) -> None:

@@ -30,10 +30,10 @@ from airflow_tx.coordinator.plan import (
     plan,
 )
 from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
-from airflow_tx.coordinator.worker import PAUSED, Coordination, Pace
-from airflow_tx.errors import SourceError, StoreUnavailable, TransactionDefinitionError
+from airflow_tx.coordinator.worker import PAUSED, STATES_EVERY, Coordination, Pace
+from airflow_tx.errors import FenceForeign, SourceError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.processing.begin import ask
-from airflow_tx.protocol import processing
+from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, digest
@@ -142,6 +142,13 @@ def test_a_run_that_ended_without_a_commit_is_replayed_whatever_it_ended_as(stat
     (action,) = due(seen, {"r1": state}, 10.0)
     assert isinstance(action, Replay)
     assert (action.txid, action.attempt, action.run_id, action.counts, action.noted) == (1, 2, "r1", True, False)
+
+
+def test_what_was_refused_for_good_is_seen_to_without_a_wait() -> None:
+    seen = look(record(1, phase=Phase.COMMITTING, error="State 's' refused: it is another one.", for_good=1))
+    (action,) = due(seen, {"r1": "failed"})
+    assert isinstance(action, Replay)
+    assert action.reason == "State 's' refused: it is another one."
 
 
 def test_a_deleted_run_is_created_again_at_once_and_is_no_failure() -> None:
@@ -685,6 +692,30 @@ def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World
     world.airflow.runs["tx-1"] = "running"
     coordination.step()
     assert world.seen.topology.blocked is None
+
+
+def test_a_commit_that_was_refused_for_good_is_blocked_at_once_by_the_refusals_own_line(world: World) -> None:
+    coordination = world.coordination()
+    coordination.run()
+    begun = world.begin("tx-1")
+    store: Any = world.store
+    ledger, task = world.spec.ledger(store), TaskTry("count", -1, "try")
+    ledger.start(begun.attempt, task)
+    ledger.run(processing.ack, begun.attempt, task)
+    done: Any = ledger.run(processing.processed, begun.attempt, rows_digest=begun.rows_digest)
+    refusal = FenceForeign(state="s", topology="numbers", found="one", expected="two")
+    ledger.run(commit.note_commit_failed, begun.attempt, done.epoch, str(refusal), for_good=refusal.for_good)
+    world.airflow.runs["tx-1"] = "failed"
+    starts = len(world.airflow.starts)
+    for _ in range(2):  # before a replay of what may help would be due
+        world.pass_(STATES_EVERY)
+        coordination.step()
+    assert len(world.airflow.starts) == starts
+    assert world.seen.topology is not None
+    assert world.seen.topology.blocked is not None
+    assert world.seen.topology.blocked["reason"] == str(refusal)
+    (told,) = [line for line in world.log.lines if "replayed no more" in line]
+    assert str(refusal) in told
 
 
 def test_two_coordinators_replay_once(world: World) -> None:

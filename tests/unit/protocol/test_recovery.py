@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol import recovery
+from airflow_tx.protocol import commit, recovery, repair
 from airflow_tx.protocol.answers import Blocked, Done, ReplayNoted
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.records import encode
+from airflow_tx.protocol.step import Audit
+from airflow_tx.state import MemoryState, Sum
 from tests.model.driver import Run, Topology
 
 
@@ -95,6 +97,74 @@ def test_replays_are_counted_from_attempt_to_attempt_up_to_the_limit(opened: Top
         assert opened.note_replay(1, attempt, limit=2) == ReplayNoted(True, attempt)
         Run(opened, "r1").begin(1)
     assert opened.note_replay(1, 3, limit=2) == Blocked(1, "its run failed")
+
+
+@pytest.fixture
+def refused(opened: Topology) -> Topology:
+    """Of transaction 1 the commit was refused, as it would be in every replay."""
+    opened.states = [MemoryState("s0", keys=["key"], values={"n": Sum()})]
+    run = Run(opened, "r1")
+    run.begin(1)
+    run.process({})
+    refuse(run)
+    return opened
+
+
+def refuse(run: Run) -> None:
+    committer = run.committer()
+    committer.processed()
+    epoch = committer.ask().grant.token.epoch
+    told = run.topology.ledger().run(
+        commit.note_commit_failed, run.attempt, epoch, "State 's' refused: it is another one.", for_good=True
+    )
+    assert told.first
+
+
+def test_what_was_refused_for_good_is_not_replayed_once_and_the_mark_has_the_refusals_own_line(
+    refused: Topology,
+) -> None:
+    answer = refused.note_replay(1, 2)
+    assert answer == Blocked(1, "State 's' refused: it is another one.")
+    mark = refused.topology.blocked
+    assert mark is not None
+    assert (mark["txid"], mark["attempt"], mark["reason"]) == (1, 2, "State 's' refused: it is another one.")
+    assert refused.note_replay(1, 2, counts=False) == answer
+
+
+def test_what_was_refused_for_good_goes_on_once_a_person_has_replayed_it(refused: Topology) -> None:
+    refused.note_replay(1, 2)
+    run = Run(refused, "r1")
+    run.begin(1)
+    assert unblocked(refused) is None
+    assert refused.note_replay(1, 3) == ReplayNoted(True, 1)
+    run.begin(1)
+    run.process({})
+    refuse(run)
+    run.commit()  # the same attempt: only its commit task was cleared
+    assert refused.current == 2
+
+
+def test_what_was_refused_for_good_is_replayed_once_the_ledger_or_a_state_is_repaired(refused: Topology) -> None:
+    refused.note_replay(1, 2)
+    refused.ledger().run(repair.state_lost, "s0", Audit("me", "it was restored"))
+    assert refused.topology.blocked is None
+    assert refused.note_replay(1, 2) == ReplayNoted(True, 1)
+
+
+def test_what_was_refused_for_good_and_is_to_be_skipped_has_a_run_again(refused: Topology) -> None:
+    refused.note_skip(1)
+    assert refused.note_replay(1, 2, counts=False) == ReplayNoted(True, 0)
+
+
+def test_a_task_that_works_again_takes_a_refusal_back(refused: Topology) -> None:
+    run = Run(refused, "r1")
+    run.begin(1)
+    run.process({})
+    refuse(run)
+    run.start()
+    record = refused.record(1)
+    assert record is not None
+    assert (record.error, record.for_good) == (None, 0)
 
 
 def test_a_replay_by_a_person_begins_the_count_again(opened: Topology) -> None:
