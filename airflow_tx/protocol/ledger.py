@@ -299,6 +299,7 @@ class Ledger:
 
     def _send(self, read: Reader, decision: Decision[object], stamp: Stamp, *, again: bool) -> bool:
         created = frozenset(write.path for write in decision.writes if isinstance(write, Create))
+        after = self._known.made_by(decision.writes, read.seen)  # before it is sent: other threads note more
         try:
             self.store.multi(read.requirements(created), decision.writes)
         except RequirementFailed:
@@ -314,7 +315,7 @@ class Ledger:
             if made or again:
                 return made
             raise
-        self._known.apply(read.seen, decision.writes)
+        self._known.take(after, read.seen)
         return True
 
     def _swept(self, answer: T) -> T:

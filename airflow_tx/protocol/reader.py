@@ -32,6 +32,9 @@ PRESENT = Node(b"", ANY_VERSION)
 """A record that is assumed to be there, for `Reader.exists`: the multi is refused if it is not."""
 
 
+UNKNOWN = Node(b"", ANY_VERSION)
+
+
 MOST_KNOWN = 2000
 """Records that a process remembers at most: one that makes transactions for hours would remember all of them."""
 
@@ -40,8 +43,8 @@ MOST_KNOWN = 2000
 class KnownRecords:
     """Records and names of children, as last read or written; None stands for a record that was not there.
 
-    Several threads may share them. What is out of date then, or only half noted, costs a refused multi: a record of the
-    version that is known holds what is known of it.
+    Several threads may share them. Each version that is kept is one that the store has, or has had: what is out of date
+    costs a refused multi, and what is under a version yet to come would be taken for the record that gets it.
     """
 
     nodes: dict[str, Node | None] = field(default_factory=dict)
@@ -61,24 +64,50 @@ class KnownRecords:
             if known is None or (node is not None and known.version < node.version):
                 self.nodes[path] = node
         for path, children in seen.children.items():
-            self.children.setdefault(path, children)
+            names = self.children.get(path)
+            if names is None or names.version <= children.version:
+                self.children[path] = children
 
-    def apply(self, seen: KnownRecords, writes: Sequence[Write]) -> None:
-        """Remember what a multi has made of what its pass had read."""
-        self.add(KnownRecords({path: node for path, node in seen.nodes.items() if node is not None}, seen.children))
-        for path, node in seen.nodes.items():
-            if node is None:
-                self.nodes.pop(path, None)  # for one multi only: it is no requirement of every one
+    def made_by(self, writes: Sequence[Write], seen: KnownRecords) -> KnownRecords:
+        """Return what writes will make of their records, and of the names around them; None: that is not known.
+
+        To be asked before their multi is sent: another thread may note what came after it before this one does.
+
+        :param seen: what the pass that decided on them has read.
+        """
+        made = self._of(writes)
+        made.add(seen._of(writes))
         for write in writes:
-            self._apply(write)
+            made._apply(write)
+        return made
+
+    def take(self, made: KnownRecords, seen: KnownRecords) -> None:
+        """Remember what a multi has made, and what its pass had read, unless something newer is known."""
+        for path, node in made.nodes.items():
+            if node is None:
+                self.nodes.pop(path, None)
+                self.children.pop(path, None)
+        found: dict[str, Node | None] = {**seen.nodes, **made.nodes}
+        found = {path: node for path, node in found.items() if node is not None}
+        self.add(KnownRecords(found, {**seen.children, **made.children}))
+        for path, node in seen.nodes.items():
+            if node is None and path not in made.nodes:
+                self.nodes.pop(path, None)  # for one multi only: it is no requirement of every one
+
+    def _of(self, writes: Sequence[Write]) -> KnownRecords:
+        written = {write.path for write in writes}
+        around = {*written, *(path.rpartition("/")[0] for path in written)}
+        nodes: dict[str, Node | None] = {}
+        nodes |= {path: node for path in written if (node := self.nodes.get(path)) is not None}
+        children = {path: found for path in around if (found := self.children.get(path)) is not None}
+        return KnownRecords(nodes, children)
 
     def _apply(self, write: Write) -> None:
         path, (folder, _, name) = write.path, write.path.rpartition("/")
-        node, children, around = self.nodes.get(path), self.children.get(path), self.children.get(folder)
+        node, children, around = self.nodes.get(path), self.children.pop(path, None), self.children.get(folder)
+        self.nodes[path] = None
         if isinstance(write, Put):
-            self.nodes.pop(path, None)
-            self.children.pop(path, None)
-            if node is not None:
+            if node is not None and node.version != ANY_VERSION:
                 self.nodes[path] = Node(write.data, node.version + 1)
             if children is not None:
                 self.children[path] = Children(children.names, children.version + 1)
@@ -86,8 +115,6 @@ class KnownRecords:
         if around is not None:
             names = {*around.names, name} if isinstance(write, Create) else {*around.names} - {name}
             self.children[folder] = Children(tuple(sorted(names)), around.version)
-        self.nodes.pop(path, None)
-        self.children.pop(path, None)
         if isinstance(write, Create):
             self.nodes[path] = Node(write.data, 0)
             if not write.data:  # a folder
@@ -106,6 +133,7 @@ class Reader:
     def __init__(self, store: Store, known: KnownRecords | None = None, *, hasty: bool = False) -> None:
         self._store = store
         self._known = known or KnownRecords()
+        self._assumed: dict[str, Node | None] = {}
         self.hasty = hasty
         self._versions: dict[str, int | None] = {}
         self._written: list[Write] = []
@@ -125,7 +153,7 @@ class Reader:
         :param new: most likely it is not there yet, which a hasty pass assumes: the multi is refused if it is.
         """
         if new and self.hasty:
-            self._known.nodes.setdefault(path, None)
+            self._assumed[path] = None
         node = self._required(path)
         return None if node is None else decode(cls, path, node.data)
 
@@ -151,7 +179,7 @@ class Reader:
         :param old: most likely it is there, which a hasty pass assumes: the multi is refused if it is not.
         """
         if old and self.hasty:
-            self._known.nodes.setdefault(path, PRESENT)
+            self._assumed[path] = PRESENT
         return self._required(path) is not None
 
     def raw(self, path: str) -> bytes | None:
@@ -208,7 +236,9 @@ class Reader:
         write = self._write_of(path)
         if write is not None:
             return _made(write)
-        node = self._known.nodes[path] if path in self._known.nodes else self._store.get(path)
+        node = self._known.nodes.get(path, UNKNOWN)  # in one look: another thread may forget it
+        if node is UNKNOWN:
+            node = self._assumed[path] if path in self._assumed else self._store.get(path)
         self.seen.nodes[path] = node
         return node
 

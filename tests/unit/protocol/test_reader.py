@@ -138,8 +138,9 @@ def test_what_a_multi_has_made_is_known_afterwards(store: MemoryStore) -> None:
     ]
     writes += [Put("/a", b""), Create("/a/w", b"4"), Delete("/a/w"), Put("/unknown", b"")]
     store.ensure("/unknown")
+    made = known.made_by(writes, reader.seen)
     store.multi([], writes)
-    known.apply(reader.seen, writes)
+    known.take(made, reader.seen)
     assert known.nodes.keys() == {"/a/x", "/a/y", "/a/y/z"}
     assert known.nodes == {path: store.get(path) for path in known.nodes}
     assert known.children == {path: store.children(path) for path in ("/a", "/a/y")}
@@ -151,7 +152,7 @@ def test_what_is_newer_stays_known_and_what_was_missing_does_not(store: MemorySt
     reader.find(Counter, "/a/x")
     reader.find(Counter, "/a/y")
     reader.names("/a")
-    known.apply(reader.seen, [])
+    known.take(known.made_by([], reader.seen), reader.seen)
     assert known == KnownRecords({"/a/x": Node(b"newer", 7)}, {"/a": Children(("newer",), 9)})
 
 
@@ -159,6 +160,6 @@ def test_a_process_that_lives_long_does_not_remember_all_of_it(monkeypatch: pyte
     monkeypatch.setattr("airflow_tx.protocol.reader.MOST_KNOWN", 2)
     known = KnownRecords()
     for number in range(10):
-        known.apply(KnownRecords(), [Create(f"/{number}", b"data")])
+        known.take(known.made_by([Create(f"/{number}", b"data")], KnownRecords()), KnownRecords())
     assert "/9" in known.nodes
     assert len(known.nodes) <= 3
