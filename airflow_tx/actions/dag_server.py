@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.dags import checked_dag, transactional_dag
 from airflow_tx.actions.request import ActionRequest
+from airflow_tx.actions.search import search_ledger
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, TxError
 from airflow_tx.protocol.api import SystemClock, SystemIds
@@ -33,6 +34,8 @@ PARSED_FOR = 60.0
 """Seconds for which the source of a lag is taken from a file that was parsed before."""
 LAGS_WITHIN_THERE = 10.0
 """Seconds to wait for the answers of all sources together."""
+FIND_WITHIN_THERE = 15.0
+"""Seconds after which a search ends with what it has found."""
 _AT_ONCE = 8
 
 DagQuestion = dict[str, Any]
@@ -53,6 +56,10 @@ class DagServer:
         """
         if "lags" in question:
             return self._lags(question["lags"])
+        if "find" in question:
+            dag_id, *place = question["find"]
+            source = self._parsed_lately(dag_id)[0].source
+            return asdict(search_ledger(_ledger(*place), source, question["what"], seconds=FIND_WITHIN_THERE))
         action = self._action(ActionRequest.from_json(question["request"]))
         if question["what"] == "preview":
             return asdict(action.preview())

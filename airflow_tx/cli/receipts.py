@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.actions.search import contains
 from airflow_tx.cli import render
 from airflow_tx.cli.context import command, paths_of, store_of
 from airflow_tx.errors import without_controls
@@ -73,10 +74,10 @@ def find(args: Namespace) -> None:
     found, unknown = list[render.TableRow](), list[int]()
     kept = evidence.receipts(None, None)
     for receipt in kept.values():
-        contains = _contains(evidence.source, receipt, args.what)
-        if contains:
+        has = contains(evidence.source, receipt.metadata, args.what)
+        if has:
             found.append(_line(receipt, args.output))
-        elif contains is None:
+        elif has is None:
             unknown.append(receipt.txid)
     if unknown:
         why = "the source cannot tell, or they keep the digest of their metadata alone"
@@ -85,15 +86,6 @@ def find(args: Namespace) -> None:
         since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
         raise SystemExit(f"No final transaction of {args.topology} has {args.what!r}; {since}.")
     render.print_rows(found, args.output)
-
-
-def _contains(source: Source, receipt: Receipt, what: str) -> bool | None:
-    if is_shortened(receipt.metadata):
-        return None
-    try:
-        return receipt.metadata is not None and source.contains(receipt.metadata, what)
-    except Exception:  # noqa: BLE001  # it may be metadata of the source that the topology had before
-        return None
 
 
 # --- what there is ------------------------------------------------------------------------------------------------

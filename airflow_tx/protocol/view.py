@@ -160,6 +160,11 @@ def final_txids(store: Store, paths: Paths) -> tuple[int, ...]:
     return tuple(_txids(store, paths.histories))
 
 
+def open_txids(store: Store, paths: Paths) -> tuple[int, ...]:
+    """Name the open transactions, in order."""
+    return tuple(_txids(store, paths.transactions))
+
+
 def final_transaction(store: Store, paths: Paths, txid: int) -> TransactionView | None:
     """Read one final transaction; None: it is not remembered."""
     history = Reader(store).peek_if_any(History, paths.history(txid))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -16,6 +18,18 @@ from airflow_tx.plugin.api.models import LagLine, SourceLine
 EVERY = 15.0
 """Seconds between two questions to a source."""
 _PATIENCE = 60.0
+_MOST_SEEN = 240
+
+
+@dataclass(frozen=True)
+class LagsSeen:
+    """Lags of one source, each with the time when it was asked.
+
+    :param unit: of the last one.
+    """
+
+    lags: Sequence[tuple[datetime, int]]
+    unit: str | None
 
 
 class LagBoard:
@@ -26,6 +40,7 @@ class LagBoard:
         self._lock = threading.Lock()
         self._asked_at: dict[str, float] = {}
         self._found: dict[str, tuple[datetime, Mapping[str, Any]]] = {}
+        self._seen: dict[str, deque[tuple[datetime, int]]] = {}
         self._thread: threading.Thread | None = None
 
     def lag_line(self, topology: str) -> LagLine:
@@ -36,6 +51,11 @@ class LagBoard:
         if "count" in found:
             return LagLine(value=found["count"], unit=found["unit"], at=at)
         return LagLine(at=at, why=found["why"])
+
+    def seen(self, topology: str) -> LagsSeen:
+        """Give the lags that this api-server has seen, the oldest first: it asks while a person looks."""
+        _, found = self._found.get(topology, (None, {}))
+        return LagsSeen(tuple(self._seen.get(topology, ())), found.get("unit"))
 
     def source_line(self, snapshot: TopologySnapshot) -> SourceLine:
         """Say what a topology reads."""
@@ -69,6 +89,9 @@ class LagBoard:
         self._found.update(
             {name: (now - timedelta(seconds=each.get("age", 0.0)), each) for name, each in found.items()}
         )
+        for name, each in found.items():
+            if "count" in each:
+                self._seen.setdefault(name, deque(maxlen=_MOST_SEEN)).append((self._found[name][0], each["count"]))
 
 
 _lag_board = LagBoard()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Response, status
 
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import Access, AccessDep
 from airflow_tx.plugin.api.etags import TaggedRoute
+from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
 from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.models import DagAnswer, Problem, RunAnswer, TopologyList, TopologyPage
 from airflow_tx.plugin.api.run_answer import run_answer
+from airflow_tx.plugin.api.search import SearchAnswer, searched
 from airflow_tx.plugin.api.timeline import TimelineWindow, timeline
 from airflow_tx.plugin.api.topology_lines import OverviewPart, overview, topology_page
 from airflow_tx.plugin.api.transaction_models import Timeline, TransactionPage
@@ -21,6 +23,7 @@ from airflow_tx.plugin.api.transaction_page import transaction_page
 from airflow_tx.protocol.health import HealthCode
 
 PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
+PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (409, 504)}
 MOST_LINES, MOST_ROWS = 200, 1000
 
 topology_router = APIRouter(prefix="/api/v1", route_class=TaggedRoute, responses=PROBLEMS)  # type: ignore[arg-type]
@@ -80,14 +83,43 @@ def list_transactions_of(
     limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
 ) -> Response:
     """List transactions, newest first: those that ended at `since` or later, and began before `until`."""
-    for moment in (since, until):
-        if moment is not None and moment.tzinfo is None:
-            raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Give times with their zone.")
+    _check_zones(since, until)
     snapshot = topology_for(access, topology)
     window = TimelineWindow(since, until, before, limit).rounded()
     # The same for everybody who may read it.
     body = ledger_snapshots().shared(snapshot, window, lambda: timeline(snapshot, window).model_dump_json().encode())
     return Response(body, media_type="application/json")
+
+
+@topology_router.get("/topologies/{topology:path}/figures", response_model=Figures)
+def get_figures(
+    access: AccessDep, topology: str, since: datetime | None = None, until: datetime | None = None
+) -> Response:
+    """Show throughput, seconds and sizes of committed transactions over time, as far as the history goes back."""
+    _check_zones(since, until)
+    snapshot = topology_for(access, topology)
+    lag_board().ask_for([snapshot])
+    window = TimelineWindow(since, until).rounded()
+
+    def answer() -> bytes:
+        found = figures(snapshot, FigureSpan.of(window), lag_board().seen(snapshot.name))
+        return found.model_dump_json().encode()
+
+    body = ledger_snapshots().shared(snapshot, ("figures", window), answer)
+    return Response(body, media_type="application/json")
+
+
+@topology_router.get("/topologies/{topology:path}/search", responses=PROBLEMS_OF_SEARCHES)
+def search_transactions(
+    access: AccessDep, topology: str, what: Annotated[str, Query(min_length=1, max_length=200)]
+) -> SearchAnswer:
+    """Find the transactions that have a file, an offset, an id or a date, as `airflow tx find` does."""
+    return searched(topology_for(access, topology), what)
+
+
+def _check_zones(*moments: datetime | None) -> None:
+    if any(moment is not None and moment.tzinfo is None for moment in moments):
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Give times with their zone.")
 
 
 @topology_router.get("/topologies/{topology:path}")

@@ -161,6 +161,41 @@ def test_an_answer_that_is_known_is_not_sent_again(board: Board, pipeline: Pipel
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
 
 
+def test_figures_count_what_was_committed_in_the_time_that_is_asked_for(board: Board, pipeline: Pipeline) -> None:
+    for run in ("r1", "r2", "r3"):
+        pipeline.run(run)
+    pipeline.begin("r4")
+    eventually(lambda: board.get("topologies/flights")["open"] == 1, 60, "the open transaction is seen")
+    year = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-01T01:00:00Z"}
+    found = board.get("topologies/flights/figures", **year)
+    assert (found["total"]["transactions"], found["total"]["rows"]) == (3, 3)
+    assert sum(each["transactions"] for each in found["points"]) == 3
+    assert found["total"]["processing"]["p50"] > 0
+    assert found["known_since"] is None
+    later = board.get("topologies/flights/figures", since="2026-01-02T00:00:00Z", until="2026-01-02T01:00:00Z")
+    assert later["total"]["transactions"] == 0
+    # Any moment of the calendar is answered.
+    for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"):
+        assert board.get("topologies/flights/figures", since=moment, until=moment)["total"]["transactions"] >= 0
+
+
+def test_a_search_asks_the_source_and_says_how_far_it_went(
+    board: Board, store: ZooKeeperStore, pipeline: Pipeline
+) -> None:
+    pipeline.metadata = lambda row: {"folder": "/data", "files": [{"name": f"{row:02}.csv"}]}
+    pipeline.states = ()
+    for run in ("r1", "r2"):
+        pipeline.run(run)
+    pipeline.begin("r3")
+    # What is shown may be that of a second ago.
+    eventually(lambda: board.get("topologies/flights")["open"] == 1, 60, "the open transaction is seen")
+    found = board.get("topologies/flights/search", what="02.csv")
+    named = {"txid": 2, "run_id": "r2", "phase": "COMMITTED", "batch_name": "02.csv"}
+    assert found == {"found": [named], "looked": 3, "oldest": 1, "unknown": 0, "complete": True}
+    assert [each["txid"] for each in board.get("topologies/flights/search", what="03.csv")["found"]] == [3]
+    assert board.get("topologies/flights/search", what="04.csv")["found"] == []
+
+
 # --- who may ------------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +212,7 @@ def routes() -> list[tuple[str, str]]:
 
 def address(path: str, topology: str, txid: int) -> str:
     filled = path.replace("{topology:path}", topology).replace("{txid}", str(txid)).replace("{action}", "replay")
+    filled = f"{filled}?what=1" if path.endswith("/search") else filled
     return filled.replace("{dag_id}", "the_dag").replace("{run_id:path}", "r1")
 
 

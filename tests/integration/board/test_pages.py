@@ -200,3 +200,49 @@ def test_nothing_to_replay_is_said_as_such(board: Board, pipeline: Pipeline, peo
     dialog = ulf.press("Replay all failed")
     expect(dialog).to_contain_text("No transaction of topology flights has failed.")
     ulf.page.keyboard.press("Escape")
+
+
+def test_a_search_finds_the_transaction_that_counted_a_file(board: Board, filed: Pipeline, people: People) -> None:
+    for run in ("r1", "r2"):
+        filed.run(run)
+    vera = people("vera")
+    vera.open(topology="flights")
+    vera.board.get_by_role("searchbox", name="Which transaction has it?").fill("02.csv")
+    vera.page.keyboard.press("Enter")
+    expect(vera.board).to_contain_text("1 transaction has 02.csv:")
+    assert vera.findings() == []
+    vera.board.get_by_role("link", name="Transaction 2", exact=True).click()
+    expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 2")
+
+
+def test_the_figures_are_of_the_time_that_the_timeline_shows(board: Board, pipeline: Pipeline, people: People) -> None:
+    for run in ("r1", "r2"):
+        pipeline.run(run)
+    vera = people("vera")
+    for size in (WIDE, NARROW):
+        vera.page.set_viewport_size(size)
+        vera.open(topology="flights", range=3600, until=NEW_YEAR + 600_000)
+        expect(vera.board).to_contain_text("2 committed transactions from 2025-12-31 23:")
+        expect(vera.board.get_by_role("img", name=re.compile("^Throughput: 2 transactions, 2 rows"))).to_be_visible()
+        expect(vera.board.get_by_role("img", name=re.compile("^Commit: p50"))).to_be_visible()
+        assert vera.findings() == []
+        assert vera.overflow() == 0
+    vera.page.set_viewport_size(WIDE)
+
+
+def test_on_a_phone_a_tab_leads_to_the_page_of_its_own(
+    board: Board, pipeline: Pipeline, runs: Runs, people: People
+) -> None:
+    pipeline.run("r1")
+    runs.make(r1="success")
+    vera = people("vera")
+    vera.page.set_viewport_size(NARROW)
+    for tab, link, title in (
+        ("/dags/the_dag/plugin/dag-transactions", "Open the transactions as a page", "flights"),
+        ("/dags/the_dag/runs/r1/plugin/run-transaction", "Open transaction 1 as a page", "Transaction 1"),
+    ):
+        vera.page.goto(tab)
+        vera.board.get_by_role("link", name=link).click()
+        expect(vera.board.get_by_role("heading", level=1)).to_have_text(title)
+        expect(vera.board.get_by_role("link", name=re.compile("as a page$"))).to_have_count(0)
+    vera.page.set_viewport_size(WIDE)

@@ -10,6 +10,8 @@ export type TopologyPage = Schemas["TopologyPage"];
 export type TopologyState = Schemas["TopologyState"];
 export type Timeline = Schemas["Timeline"];
 export type TimelineRow = Schemas["TimelineRow"];
+export type Figures = Schemas["Figures"];
+export type SearchAnswer = Schemas["SearchAnswer"];
 export type TransactionPage = Schemas["TransactionPage"];
 export type ActionName = Schemas["ActionName"];
 export type EffectLine = Schemas["EffectLine"];
@@ -67,6 +69,12 @@ export const api = {
 
   timeline: (topology: string, query: { since?: string; until?: string; before?: number; limit: number }, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/transactions", { params: { path: { topology }, query }, signal })),
+
+  figures: (topology: string, query: { since?: string; until?: string }, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}/figures", { params: { path: { topology }, query }, signal })),
+
+  search: (topology: string, what: string, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}/search", { params: { path: { topology }, query: { what } }, signal })),
 
   transaction: (topology: string, txid: number, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/transactions/{txid}", { params: { path: { topology, txid } }, signal })),

@@ -124,6 +124,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/topologies/{topology}/figures": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Figures
+         * @description Show throughput, seconds and sizes of committed transactions over time, as far as the history goes back.
+         */
+        get: operations["get_figures"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/topologies/{topology}/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Search Transactions
+         * @description Find the transactions that have a file, an offset, an id or a date, as `airflow tx find` does.
+         */
+        get: operations["search_transactions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/topologies/{topology}/transactions": {
         parameters: {
             query?: never;
@@ -365,6 +405,79 @@ export interface components {
             /** What */
             what: string;
         };
+        /**
+         * FigurePoint
+         * @description What was committed in one stretch of time.
+         *
+         *     :param rows: null: none of these transactions counted its rows.
+         *     :param processing: seconds from the begin of the last attempt until every task had acked.
+         *     :param commit: seconds from the grant until the end.
+         *     :param size: rows of a batch.
+         */
+        FigurePoint: {
+            commit: components["schemas"]["Spread"] | null;
+            processing: components["schemas"]["Spread"] | null;
+            /** Rows */
+            rows: number | null;
+            size: components["schemas"]["Spread"] | null;
+            /**
+             * Start
+             * Format: date-time
+             */
+            start: string;
+            /** Transactions */
+            transactions: number;
+        };
+        /**
+         * Figures
+         * @description Figures of the transactions that were committed from `since` until `until`.
+         *
+         *     :param step: seconds of each point.
+         *     :param total: of all points together.
+         *     :param known_since: when the oldest transaction that was counted ended; null: all of the span is known.
+         *     :param lag: as this api-server has seen it; the ledger keeps none.
+         */
+        Figures: {
+            /** Known Since */
+            known_since: string | null;
+            /** Lag */
+            lag: components["schemas"]["LagPoint"][];
+            /** Lag Unit */
+            lag_unit: string | null;
+            /** Points */
+            points: components["schemas"]["FigurePoint"][];
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /** Step */
+            step: number;
+            /** Topology */
+            topology: string;
+            total: components["schemas"]["FigurePoint"];
+            /**
+             * Until
+             * Format: date-time
+             */
+            until: string;
+        };
+        /**
+         * FoundLine
+         * @description A transaction that has what was looked for.
+         *
+         *     :param phase: as in the timeline; null: it is forgotten meanwhile.
+         */
+        FoundLine: {
+            /** Batch Name */
+            batch_name: string | null;
+            /** Phase */
+            phase: string | null;
+            /** Run Id */
+            run_id: string | null;
+            /** Txid */
+            txid: number;
+        };
         /** HTTPValidationError */
         HTTPValidationError: {
             /** Detail */
@@ -392,6 +505,19 @@ export interface components {
             value?: number | null;
             /** Why */
             why?: string | null;
+        };
+        /**
+         * LagPoint
+         * @description The lag of the source when it was asked.
+         */
+        LagPoint: {
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Value */
+            value: number;
         };
         /** LastCommit */
         LastCommit: {
@@ -542,6 +668,26 @@ export interface components {
             why?: components["schemas"]["WhyNot"] | null;
         };
         /**
+         * SearchAnswer
+         * @description What was found, the newest transaction first.
+         *
+         *     :param looked: how many transactions were looked through, down to `oldest`; null: there is none.
+         *     :param unknown: of how many of them the source cannot tell.
+         *     :param complete: whether these are all that the ledger knows.
+         */
+        SearchAnswer: {
+            /** Complete */
+            complete: boolean;
+            /** Found */
+            found: components["schemas"]["FoundLine"][];
+            /** Looked */
+            looked: number;
+            /** Oldest */
+            oldest: number | null;
+            /** Unknown */
+            unknown: number;
+        };
+        /**
          * SkippedLine
          * @description A transaction whose rows are kept to be re-admitted.
          */
@@ -567,6 +713,16 @@ export interface components {
             kind: string;
             /** Partitioned */
             partitioned: boolean;
+        };
+        /**
+         * Spread
+         * @description How values lie: half of them are not above `p50`, 95 of 100 are not above `p95`.
+         */
+        Spread: {
+            /** P50 */
+            p50: number;
+            /** P95 */
+            p95: number;
         };
         /**
          * StateLine
@@ -1423,6 +1579,145 @@ export interface operations {
             };
             /** @description Unsupported Media Type */
             415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_figures: {
+        parameters: {
+            query?: {
+                since?: string | null;
+                until?: string | null;
+            };
+            header?: never;
+            path: {
+                topology: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Figures"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    search_transactions: {
+        parameters: {
+            query: {
+                what: string;
+            };
+            header?: never;
+            path: {
+                topology: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SearchAnswer"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -1,6 +1,7 @@
 /** The tab of a DAG: its topology. */
 
-import { Alert, Box } from "@chakra-ui/react";
+import { Alert, Box, Button } from "@chakra-ui/react";
+import { Link } from "react-router-dom";
 
 import { api } from "../api/client";
 import { useLive } from "../api/live";
@@ -16,14 +17,30 @@ export function DagTab({ dagId }: { dagId: string }) {
   const query = useLive(["dag", dagId], (signal) => api.dag(dagId, signal), { every: RARELY });
   const [address] = useAddress();
   const topology = query.data?.topology;
-  if (topology && address.txid !== null) return <Transaction topology={topology} txid={address.txid} />;
-  if (topology) return <Topology inside topology={topology} />;
+  if (topology) {
+    return (
+      <>
+        {address.txid === null ? <Topology inside topology={topology} /> : <Transaction topology={topology} txid={address.txid} />}
+        <OwnPage topology={topology} txid={address.txid} />
+      </>
+    );
+  }
   if (query.data) return <Note>None of its runs has begun a transaction yet.</Note>;
   return (
     <Box p={4}>
       <Trouble query={query} />
       <Loading query={query} />
     </Box>
+  );
+}
+
+/** On a phone Airflow leaves a tab no room beside its grid of runs: a link to the page of its own lies above both. */
+export function OwnPage({ topology, txid }: { topology: string; txid: number | null }) {
+  const [, write] = useAddress();
+  return (
+    <Button asChild bottom={3} display={{ base: "inline-flex", md: "none" }} position="fixed" right={3} size="sm" zIndex="docked">
+      <Link to={`/plugin/transactions${write({ topology, txid })}`}>{txid === null ? "Open the transactions as a page" : `Open transaction ${txid} as a page`}</Link>
+    </Button>
   );
 }
 

@@ -4,6 +4,7 @@ import { Box, Flex, HStack, Text } from "@chakra-ui/react";
 import { useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore, type KeyboardEvent } from "react";
 import { useNavigate } from "react-router-dom";
 
+import { Figures } from "../figures/Figures";
 import { useNow } from "../api/live";
 import { Term } from "../parts/Term";
 import { Trouble } from "../parts/Trouble";
@@ -85,7 +86,7 @@ function Drawn({ topology, mayAct, range }: { topology: string; mayAct: boolean;
         <Grid now={now} span={span} width={width} />
         <Dragged drag={drag} left={LABEL} />
         <Box
-          maxH={{ base: "60dvh", md: "calc(100dvh - 330px)" }}
+          maxH={{ base: "60dvh", md: "max(300px, calc(100dvh - 480px))" }}
           onKeyDown={keys}
           onScroll={measure}
           overflowY="auto"
@@ -125,6 +126,7 @@ function Drawn({ topology, mayAct, range }: { topology: string; mayAct: boolean;
         </HStack>
         <Text>{counted(rows.total, "transaction")}</Text>
       </Flex>
+      <Figures now={now} range={range} topology={topology} until={address.until} />
     </Box>
   );
 }

@@ -16,6 +16,7 @@ import { State } from "../parts/phase";
 import { ago } from "../parts/words";
 import { Timeline } from "../timeline/Timeline";
 import { Kept } from "./Kept";
+import { Search } from "./Search";
 
 /** @param inside whether it stands in the tab of its DAG, which has a heading of its own. */
 export function Topology({ topology, inside = false }: { topology: string; inside?: boolean }) {
@@ -36,6 +37,7 @@ export function Topology({ topology, inside = false }: { topology: string; insid
           <Loading query={query} />
         </>
       )}
+      {query.data && <Search key={`search ${topology}`} topology={topology} />}
       {query.data && <Timeline key={topology} mayAct={query.data.may_act} topology={topology} />}
       {query.data && <Kept page={query.data} />}
     </Box>

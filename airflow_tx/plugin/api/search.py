@@ -1,0 +1,77 @@
+"""Which transaction has what a person looks for: asked of the source, in the process that runs DAG files."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pydantic import BaseModel
+
+from airflow_tx.errors import Refused
+from airflow_tx.plugin.api.dag_process import dag_process
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.redaction import Words
+
+_WITHIN = 30.0
+_AT_ONCE = threading.BoundedSemaphore(2)
+"""Searches of all viewers together: more would keep the process from the actions of others."""
+_PATIENCE = 1.0
+
+
+class SearchBusy(Refused):
+    """A search that was not begun."""
+
+    template = "Other searches are under way. Try again in a few seconds."
+
+
+class FoundLine(BaseModel):
+    """A transaction that has what was looked for.
+
+    :param phase: as in the timeline; null: it is forgotten meanwhile.
+    """
+
+    txid: int
+    run_id: str | None
+    phase: str | None
+    batch_name: Words | None
+
+
+class SearchAnswer(BaseModel):
+    """What was found, the newest transaction first.
+
+    :param looked: how many transactions were looked through, down to `oldest`; null: there is none.
+    :param unknown: of how many of them the source cannot tell.
+    :param complete: whether these are all that the ledger knows.
+    """
+
+    found: list[FoundLine]
+    looked: int
+    oldest: int | None
+    unknown: int
+    complete: bool
+
+
+def searched(snapshot: TopologySnapshot, what: str) -> SearchAnswer:
+    """Look for a file, an offset, an id or a date.
+
+    :raises SearchBusy: there are too many searches.
+    :raises NotAnsweredThere: the source does not answer.
+    """
+    place = snapshot.place
+    question = {"find": (snapshot.record.dag_id, place.conn_id, place.paths.root, place.paths.topology), "what": what}
+    if not _AT_ONCE.acquire(timeout=_PATIENCE):
+        raise SearchBusy
+    try:
+        found: dict[str, Any] = dag_process().ask(question, seconds=_WITHIN)
+    finally:
+        _AT_ONCE.release()
+    txids = found.pop("txids")
+    return SearchAnswer(**found, found=[_line(snapshot, txid) for txid in txids])
+
+
+def _line(snapshot: TopologySnapshot, txid: int) -> FoundLine:
+    opened = {each.txid: each for each in snapshot.opened}
+    view = snapshot.named(opened[txid]) if txid in opened else snapshot.final_view(txid)
+    if view is None:
+        return FoundLine(txid=txid, run_id=None, phase=None, batch_name=None)
+    return FoundLine(txid=txid, run_id=view.run_id, phase=view.status, batch_name=view.batch or None)

@@ -1,0 +1,92 @@
+/** Which transaction counted a file, an offset, an id or a date. */
+
+import { Alert, Box, Button, HStack, Input, Link as Styled, List, Text } from "@chakra-ui/react";
+import { useQuery } from "@tanstack/react-query";
+import { useState, type FormEvent } from "react";
+import { Link } from "react-router-dom";
+
+import { api, Refusal, type SearchAnswer } from "../api/client";
+import { useAddress } from "../parts/address";
+import { phaseWord } from "../parts/phase";
+import { counted } from "../parts/words";
+
+export function Search({ topology }: { topology: string }) {
+  const [typed, setTyped] = useState("");
+  const [what, setWhat] = useState("");
+  const query = useQuery({
+    enabled: what !== "",
+    gcTime: 0,
+    queryFn: ({ signal }) => api.search(topology, what, signal),
+    queryKey: ["search", topology, what],
+    retry: false,
+    staleTime: Infinity,
+  });
+  const ask = (event: FormEvent) => {
+    event.preventDefault();
+    if (typed.trim() === what) void query.refetch();
+    setWhat(typed.trim());
+  };
+  return (
+    <Box mb={3}>
+      <form onSubmit={ask}>
+        <HStack gap={2}>
+          <Input
+            aria-label="Which transaction has it?"
+            maxLength={200}
+            maxW="360px"
+            onChange={(event) => setTyped(event.target.value)}
+            placeholder="Which transaction has this file, offset, id or date?"
+            size="sm"
+            type="search"
+            value={typed}
+          />
+          <Button disabled={typed.trim() === ""} loading={query.isFetching} size="sm" type="submit" variant="outline">
+            Find
+          </Button>
+        </HStack>
+      </form>
+      <Box aria-live="polite" fontSize="sm" mt={query.data || query.error ? 2 : 0}>
+        {query.error && (
+          <Alert.Root size="sm" status="warning">
+            <Alert.Indicator />
+            <Alert.Title overflowWrap="anywhere">{query.error instanceof Refusal ? query.error.message : "Airflow's api-server cannot be reached."}</Alert.Title>
+          </Alert.Root>
+        )}
+        {query.data && what !== "" && <Results answer={query.data} topology={topology} what={what} />}
+      </Box>
+    </Box>
+  );
+}
+
+function Results({ answer, topology, what }: { answer: SearchAnswer; topology: string; what: string }) {
+  const [, write] = useAddress();
+  return (
+    <>
+      <Text overflowWrap="anywhere">{outcome(answer, what)}</Text>
+      <List.Root ps={4}>
+        {answer.found.map((each) => (
+          <List.Item key={each.txid}>
+            <Styled asChild color="fg.info">
+              <Link to={write({ topology, txid: each.txid })}>{`Transaction ${each.txid}`}</Link>
+            </Styled>
+            {[each.phase && phaseWord({ phase: each.phase, blocked: null }), each.batch_name, each.run_id && `run ${each.run_id}`]
+              .filter(Boolean)
+              .map((word) => `, ${word}`)
+              .join("")}
+          </List.Item>
+        ))}
+      </List.Root>
+    </>
+  );
+}
+
+/** Says how many transactions have it, and how far the search went. */
+export function outcome({ found, looked, oldest, unknown, complete }: SearchAnswer, what: string): string {
+  const has = found.length === 0 ? `No transaction has ${what}.` : `${counted(found.length, "transaction has", "transactions have")} ${what}:`;
+  const parts = [
+    found.length > 0 && complete ? "" : oldest === null ? "The ledger knows no transaction." : `Looked through ${counted(looked, "transaction")}, down to ${oldest}.`,
+    unknown > 0 ? `Of ${counted(unknown, "transaction")} the source cannot tell.` : "",
+    complete ? "" : "There may be more.",
+  ];
+  return [...parts, has].filter(Boolean).join(" ");
+}
