@@ -71,6 +71,7 @@ class Waiting:
             source=MemorySource({}),
             paths=topology.paths,
             tasks=("p",),
+            needed=frozenset({"p"}),
             mapped=(),
             phase=None,
             ackers=None,
