@@ -64,7 +64,7 @@ def delete(args: Namespace) -> None:
     paths = paths_of(args)
     with store_of(args) as store:
         mover = Mover(ledger_on(store, args))
-        record = mover.record()
+        record, allocated = mover.record(), mover.allocated()
         _check_runs(store, paths, record.dag_id)
         states = _releasable(args, record) if args.release_states else {}
         what = f"Delete the ledger of topology {args.topology} of DAG {record.dag_id}{_left(store, paths)}"
@@ -76,7 +76,7 @@ def delete(args: Namespace) -> None:
         if _is_dry(args, f"{what}."):
             return
         confirm(args, f"{what}.")
-        mover.close_for_deletion()
+        mover.close_for_deletion(allocated)
         for state in states.values():
             state.release()
         staging_of(args).forget(paths.topology)  # what is left would be taken for that of the next one of this name

@@ -100,8 +100,11 @@ class Mover:
             return False
         return decode(TopologyRecord, new.record, node.data).incarnation == record.incarnation
 
-    def _close(self, title: str, new: Paths | None, command: str) -> str:
-        """Put the marks; the nonce that they hold stands for this very call, which a later one outranks."""
+    def _close(self, title: str, new: Paths | None, command: str, allocated: int | None = None) -> str:
+        """Put the marks; the nonce that they hold stands for this very call, which a later one outranks.
+
+        :param allocated: the last transaction when runs were looked at; None: whichever.
+        """
         old = self._paths
         op = self._ledger.ids.nonce()
 
@@ -115,6 +118,7 @@ class Mover:
             record = before["record"] if before is not None else json.loads(node)
             if before is None:
                 decode(TopologyRecord, old.record, node)  # whatever else it is stays
+                self._check_allocated(read, allocated)
             mark = dumps({"format": title, "moving": command, "record": record, "by": op, "op": stamp.op}).encode()
             writes: list[Write] = [Put(old.record, mark)]
             if new is not None:
@@ -125,6 +129,12 @@ class Mover:
 
         self._ledger.run(step)
         return op
+
+    def _check_allocated(self, read: Reader, allocated: int | None) -> None:
+        found = None if allocated is None else read.find(Counter, self._paths.allocated)
+        if found is not None and found.txid != allocated:
+            problem = f"transaction {found.txid} has begun since the runs of open transactions were looked at"
+            raise self._refused(problem, "Pause the DAG, end its runs, and repeat.")
 
     def check_free(self, read: Reader, new: Paths) -> bool:
         """Find out whether a topology may be called so, and whether there is something that has to go first.
@@ -169,13 +179,21 @@ class Mover:
 
     # --- an end -----------------------------------------------------------------------------------------------------
 
-    def close_for_deletion(self) -> None:
+    def allocated(self) -> int | None:
+        """Read the last transaction that began; None: its counter is deleted already."""
+        found = Reader(self._store).peek_if_any(Counter, self._paths.allocated)
+        return None if found is None else found.txid
+
+    def close_for_deletion(self, allocated: int | None = None) -> None:
         """Let nobody use the topology from now on; every step that tries names the command.
 
+        :param allocated: the last transaction when runs were looked at: what has begun since is lost with the ledger,
+            and may have acked messages of a queue. None: whichever.
         :raises UnknownTransaction: there is no such topology.
+        :raises MoveRefused: a transaction has begun since.
         """
         command = f"airflow tx delete {self._paths.topology} --why TEXT"
-        self._close(f"being deleted: {command}", None, command)
+        self._close(f"being deleted: {command}", None, command, allocated)
 
     def delete(self) -> None:
         """Delete every record of a topology that is closed."""

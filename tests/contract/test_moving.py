@@ -256,6 +256,20 @@ def test_a_deletion_that_is_killed_anywhere_is_completed_by_the_same_command(
         assert records(store, old.paths.base) == {}
 
 
+def test_a_transaction_that_has_begun_since_its_runs_were_looked_at_is_not_deleted(zookeeper_root: str) -> None:
+    store = MemoryStore()
+    old, _ = grown(store, zookeeper_root)
+    mover = Mover(old.ledger)
+    allocated = mover.allocated()
+    old.begin("r6")
+    with pytest.raises(MoveRefused, match="transaction 6 has begun since the runs of open transactions were looked at"):
+        mover.close_for_deletion(allocated)
+    assert [old.run(run) for run in ("r4", "r5", "r6")] == [4, 5, 6]
+    mover.close_for_deletion(mover.allocated())
+    mover.delete()
+    assert records(store, old.paths.base) == {}
+
+
 def test_a_lost_reply_at_the_end_of_a_deletion_is_found_out(zookeeper_root: str) -> None:
     class Losing(MemoryStore):
         def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
