@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice
@@ -20,6 +19,7 @@ from airflow_tx.staging.small_rows import rows_from_json
 from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.state.arrow import from_arrow, types_of
 from airflow_tx.state.reducers import combined, combined_at_once, has_reducers, reducers_of
+from airflow_tx.state.trident.partitions import partition_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -218,9 +218,8 @@ def _shared_out(batch: pa.RecordBatch, keys: Sequence[str], count: int) -> dict[
     found: dict[int, list[int]] = {}
     columns = [batch.column(name).to_pylist() for name in keys]
     for index, key in enumerate(zip(*columns, strict=True)):
-        # The same in every process, so that a write under the same grant is the same again; -0.0 is 0.0.
-        text = repr([part + 0.0 if isinstance(part, float) else part for part in key])
-        found.setdefault(zlib.crc32(text.encode()) % count, []).append(index)
+        # The same in every process, so that a write under the same grant is the same again.
+        found.setdefault(partition_of(key, count), []).append(index)
     return found
 
 

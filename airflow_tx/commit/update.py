@@ -8,11 +8,12 @@ from typing import Any
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.api import FencedState, QueryableState
+from airflow_tx.state.query import StateUpdate
 
 
 @dataclass(frozen=True, repr=False)
-class Update:
-    """The output of a task, added to a state.
+class Update(StateUpdate):
+    """The output of a task, added to a state; `state_query` may be given it in place of that state.
 
     :param input: XComArg of a reference to staged output, of rows (dicts), of a row, or of these per mapped instance.
     :param writers: "worker", "spark", or "auto".
@@ -95,6 +96,9 @@ def partition_persist(
     state: Any,
     updater: Any = None,
     kind: str | None = None,
+    partitions: int = 1,
+    partition_by: Sequence[str] = (),
+    conf: Mapping[str, Any] | None = None,
     new_values: str | None = None,
     allow_empty: bool = False,
 ) -> Update:
@@ -103,21 +107,30 @@ def partition_persist(
     :param input: see `persistent_aggregate`.
     :param state: with an updater, a state of one's own (`begin_commit`, `commit`), a map, or a StateFactory; without
         one, a state that takes rows as they are, such as `SqlGuard`.
-    :param updater: a `StateUpdater`.
+    :param updater: a `StateUpdater`; several writers use it at once.
+    :param partitions: how many writers there are, in threads of the committer. A StateFactory makes a state for each:
+        ``make_state(conf, partition_index, num_partitions)``. Change the number only while no transaction is open.
+    :param partition_by: the fields of a row that choose its writer: rows that are equal in them have the same one, in
+        every transaction (Trident's partitionBy).
+    :param conf: the `conf` of ``make_state``; default: empty.
     :param kind: what a state of one's own promises; default: its attribute `kind`, else non-transactional.
     :param new_values: a name: the rows that the updater returns become an output of the committer,
         ``commit.output["name"]`` (Trident's newValuesStream).
     :param allow_empty: see `persistent_aggregate`.
     :raises ConfigError: the state cannot take them, or there is no updater that could return rows.
     """
-    from airflow_tx.state.persisted import as_fenced
+    from airflow_tx.state.persisted import Writers, as_fenced
 
     if new_values is not None:
         _check_name(new_values, "partition_persist")
         if updater is None:
             remedy = "Only an updater emits new values: give updater=."
             raise ConfigError(option="partition_persist(new_values=)", value=new_values, remedy=remedy)
-    return Update(input, as_fenced(state, updater, kind), "worker", new_values=new_values, allow_empty=allow_empty)
+    if isinstance(partition_by, str):
+        remedy = f"Give a list: [{partition_by!r}]."
+        raise ConfigError(option="partition_persist(partition_by=)", value=partition_by, remedy=remedy)
+    made = as_fenced(state, updater, kind, Writers(partitions, tuple(partition_by), conf))
+    return Update(input, made, "worker", new_values=new_values, allow_empty=allow_empty)
 
 
 def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:

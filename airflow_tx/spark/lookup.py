@@ -10,7 +10,7 @@ from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.spark.secrets import hidden_in, pickled, revealed
 from airflow_tx.state.api import FencedState, QueryableState
 from airflow_tx.state.arrow import from_arrow, to_arrow
-from airflow_tx.state.query import MapGet, QueryFunction, resolved_state, results_of
+from airflow_tx.state.query import MapGet, QueryFunction, resolved_state, results_of, state_of
 from airflow_tx.state.trident.portable import portable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def look_up(
     fields: str | None = None,
 ) -> DataFrame:
     """The rows with what a state says about them; see `Batch.look_up`."""
-    function = MapGet() if query is None else query
+    state, function = state_of(state), MapGet() if query is None else query
     types = _types(state, function) if fields is None else None
     added = _struct(spark, fields if fields is not None else _ddl(types or {}))
     if twice := sorted(set(frame.columns) & set(added.names)):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.api import FencedState, Grant, State, StateKind
 from airflow_tx.state.query import StateFactory, StateUpdater, update
+from airflow_tx.state.trident.partitions import PartitionedState
 from airflow_tx.state.trident.state import TridentState, has_methods, is_factory
 
+_MOST_THREADS = 32
 _log = logging.getLogger(__name__)
 
 
@@ -21,6 +26,35 @@ class Updated:
 
     rows: int
     new_values: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Writers:
+    """Who writes the rows of an update: Trident's tasks of a partitionPersist.
+
+    :param count: how many, each with a state of its own, which a factory makes.
+    :param by: the fields of a row that choose its writer.
+    :param conf: what the factory gets.
+    """
+
+    count: int = 1
+    by: tuple[str, ...] = ()
+    conf: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def check(self, state: Any) -> None:
+        """Refuse what cannot be, by a ConfigError."""
+        option, problem = "partition_persist(partitions=)", ""
+        if self.count < 1:
+            problem = "Give a number of writers from 1."
+        elif self.count > 1 and not is_factory(state):
+            problem = "Each writer needs a state of its own: give a StateFactory."
+        elif self.count > 1 and not self.by:
+            problem = 'Name the fields whose rows belong together: partition_by=["user"].'
+        if problem:
+            raise ConfigError(option=option, value=self.count, remedy=problem)
+        if self.conf is not None and not is_factory(state):
+            remedy = f"Only a StateFactory gets it, and {type(state).__name__} is none."
+            raise ConfigError(option="partition_persist(conf=)", value="...", remedy=remedy)
 
 
 class PersistedState(TridentState):
@@ -34,17 +68,24 @@ class PersistedState(TridentState):
     :param state: with `begin_commit` and `commit`; or a factory, with `make_state`.
     :param updater: with `update_state(state, rows)`.
     :param kind: what the state promises; None: its attribute `kind`, and without one it is non-transactional.
+    :param writers: how many write at once.
     """
 
     def __init__(
-        self, state: State | StateFactory[State], updater: StateUpdater[Any], kind: StateKind | str | None = None
+        self,
+        state: State | StateFactory[State],
+        updater: StateUpdater[Any],
+        kind: StateKind | str | None = None,
+        writers: Writers | None = None,
     ) -> None:
         wanted = ("make_state",) if is_factory(state) else ("begin_commit", "commit")
         for made, method in (*((state, each) for each in wanted), (updater, "update_state")):
             if not has_methods(made, method):
                 option, remedy = "partition_persist(state=, updater=)", f"It has no method {method}."
                 raise ConfigError(option=option, value=type(made).__name__, remedy=remedy)
-        super().__init__(state, kind, option="partition_persist")
+        self._writers = writers or Writers()
+        self._writers.check(state)
+        super().__init__(state, kind, option="partition_persist", conf=self._writers.conf)
         self.updater = updater
 
     def __repr__(self) -> str:
@@ -65,18 +106,39 @@ class PersistedState(TridentState):
         return done.rows
 
     def updated(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> Updated:
-        """Hand the rows to the updater, between `begin_commit` and `commit`."""
+        """Hand the rows to the updater, between `begin_commit` and `commit`: to all writers at once."""
         given = list(rows)
-        return Updated(len(given), update(self.state, grant.txid, given, self.updater))
+        if not isinstance(self.state, PartitionedState):
+            return Updated(len(given), update(self.state, grant.txid, given, self.updater))
+
+        def write(own: tuple[Any, list[int]]) -> list[dict[str, Any]]:
+            part, numbers = own
+            return update(part, grant.txid, [given[number] for number in numbers], self.updater)
+
+        # If one of them fails, the others have ended before the commit is tried again.
+        with ThreadPoolExecutor(min(len(self.state.parts), _MOST_THREADS)) as pool:
+            done = list(pool.map(write, self.state.shared_out(given)))
+        return Updated(len(given), list(chain.from_iterable(done)))
+
+    @cached_property
+    def state(self) -> Any:
+        """The state itself, or of several writers that of each; made when it is first used."""
+        count = self._writers.count
+        if count == 1:
+            return self._made()
+        return PartitionedState(self.name, [self._made(index, count) for index in range(count)], self._writers.by)
 
 
-def as_fenced(state: Any, updater: Any, kind: StateKind | str | None) -> FencedState:
+def as_fenced(state: Any, updater: Any, kind: StateKind | str | None, writers: Writers) -> FencedState:
     """Make of a state what a committer uses; without an updater it has to take rows as they are, as a guard does.
 
     :raises ConfigError: it does not.
     """
     if updater is not None:
-        return PersistedState(state, updater, kind)
+        return PersistedState(state, updater, kind, writers)
+    if writers != Writers():
+        remedy = "A state that takes rows as they are has one writer, and no factory: leave it out."
+        raise ConfigError(option="partition_persist(partitions=, partition_by=, conf=)", value=writers, remedy=remedy)
     if not isinstance(state, FencedState) or state.columns is not None:
         remedy = "Give updater=, or a state that takes rows as they are, such as SqlGuard; else persistent_aggregate."
         raise ConfigError(option="partition_persist(state=)", value=type(state).__name__, remedy=remedy)

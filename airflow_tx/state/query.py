@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
+from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state.api import QueryableState, State
+from airflow_tx.state.api import FencedState, QueryableState, State
 from airflow_tx.state.keys import Key, as_key
+from airflow_tx.state.trident.partitions import PartitionedState
 from airflow_tx.state.trident.portable import portable
-from airflow_tx.state.trident.state import is_factory, made_by
+from airflow_tx.state.trident.state import TridentState, is_factory, made_by
 
 StateRow: TypeAlias = Mapping[str, Any]
 S = TypeVar("S", bound=State)
@@ -25,6 +27,12 @@ class StateFactory(Protocol[S_co]):
 
     def make_state(self, conf: Mapping[str, Any], partition_index: int, num_partitions: int) -> S_co:
         """Make the state for one of `num_partitions` writers, counted from 0."""
+
+
+class StateUpdate:
+    """What updates a state; a query of it asks that state."""
+
+    state: FencedState
 
 
 class QueryFunction(Protocol[S_contra, _T]):
@@ -56,6 +64,9 @@ def results_of(state: S, rows: Sequence[StateRow], function: QueryFunction[S, _T
 
     :raises StateError: the function does not give one result a row.
     """
+    if isinstance(state, PartitionedState):
+        yield from sorted(_results_of_parts(state, rows, function), key=itemgetter(0))
+        return
     results = function.batch_retrieve(state, rows) if rows else []
     if len(results) != len(rows):
         problem = f"{type(function).__name__}.batch_retrieve gave {len(results)} results for {len(rows)} rows"
@@ -64,6 +75,14 @@ def results_of(state: S, rows: Sequence[StateRow], function: QueryFunction[S, _T
     for number, (row, result) in enumerate(zip(rows, results, strict=True)):
         for fields in function.execute(row, result):
             yield number, fields
+
+
+def _results_of_parts(
+    state: PartitionedState, rows: Sequence[StateRow], function: QueryFunction[Any, _T]
+) -> Iterator[tuple[int, StateRow]]:
+    for part, numbers in state.shared_out(rows):
+        for index, fields in results_of(part, [rows[number] for number in numbers], function):
+            yield numbers[index], fields
 
 
 def update(state: S, txid: int | None, rows: Iterable[StateRow], updater: StateUpdater[S]) -> list[dict[str, Any]]:
@@ -87,8 +106,9 @@ def state_query(
     not, and values of a transaction that is being committed may still change.
 
     :param rows: read as they are needed: `batch_size` of them are in memory.
-    :param state: any state of this package, a map, one of your own, or a StateFactory; one that nobody updates
-        (`StaticState`, or a table that was filled by hand) is a static state.
+    :param state: any state of this package, a map, one of your own, or a StateFactory; or what `partition_persist` or
+        `persistent_aggregate` gave, which stands for its state. One that nobody updates (`StaticState`, or a table that
+        was filled by hand) is a static state.
     :param query: None: `MapGet()`.
     :param batch_size: how many rows are looked up at once.
     :raises StateError: the state refuses a row, or the function does not give one result a row.
@@ -100,9 +120,17 @@ def state_query(
 
 def resolved_state(state: Any) -> Any:
     """Find the state that a query asks: that which a factory makes, or for which a static state stands."""
+    state = state_of(state)
     if isinstance(state, StaticState):
         return state.state
+    if isinstance(state, TridentState) and not isinstance(state, QueryableState):
+        return state.state
     return made_by(state)
+
+
+def state_of(given: Any) -> Any:
+    """Find the state of an update; what is no update stays as it is."""
+    return given.state if isinstance(given, StateUpdate) else given
 
 
 def _answered(rows: Iterator[StateRow], state: Any, function: Any, size: int) -> Iterator[dict[str, Any]]:

@@ -47,7 +47,7 @@ class TridentAggregate(TridentState, QueryableState):
     def _parameters(self) -> dict[str, Any]:
         return {"name": self.name, "state": type(self.given).__name__}
 
-    def prepared(self, made: Any) -> Any:
+    def prepared(self, made: Any, index: int = 0, count: int = 1) -> Any:
         if not self.columns.keys and is_snapshottable(made):
             return _OneValue(made, rolls_back=self.can_roll_back and not hasattr(made, "can_roll_back"))
         if is_map(made):

@@ -38,12 +38,15 @@ class JournaledMap(SnapshottableMap[Any]):
     same txid gives every key that was noted the value it had before.
 
     :param map_state: an opaque map; its store takes texts as values, and keys of two parts beside its own.
+    :param index: which of several writers it is of; each has notes of its own, for they may share a store.
+    :param writers: how many there are.
     """
 
     can_roll_back = True
 
-    def __init__(self, map_state: MapState[Any]) -> None:
+    def __init__(self, map_state: MapState[Any], index: int = 0, writers: int = 1) -> None:
         super().__init__(map_state)
+        self._index, self._writers = index, writers
         self._txid: int | None = None
         self._notes = 0
         self._is_open = False
@@ -81,7 +84,7 @@ class JournaledMap(SnapshottableMap[Any]):
             to_text([self._txid, [as_key(key) for key in keys[start : start + _KEYS_A_NOTE]]]).decode()
             for start in range(0, len(keys), _KEYS_A_NOTE)
         ]
-        names = [(NOTE, number) for number in range(self._notes, self._notes + len(texts))]
+        names = self._names(self._notes, len(texts))
         try:
             super().multi_put(names, texts)
         except TxError:
@@ -96,10 +99,13 @@ class JournaledMap(SnapshottableMap[Any]):
             ) from error
         self._notes += len(texts)
 
+    def _names(self, start: int, number: int) -> list[Key]:
+        return [(NOTE, each * self._writers + self._index) for each in range(start, start + number)]
+
     def _touched(self, txid: int) -> Iterator[list[Key]]:
         """Read the keys that are noted of a transaction; notes of other ones lie behind its last."""
         for start in count(0, _NOTES_AT_ONCE):
-            for text in self._map.multi_get([(NOTE, start + number) for number in range(_NOTES_AT_ONCE)]):
+            for text in self._map.multi_get(self._names(start, _NOTES_AT_ONCE)):
                 noted = None if text is None else from_text(text)
                 if noted is None or noted[0] != txid:
                     return

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import Fence, FencedState, Grant, StateKind
 from airflow_tx.state.trident.journal import JournaledMap
+from airflow_tx.state.trident.partitions import PartitionedState
 from airflow_tx.state.trident.portable import portable
 
 _log = logging.getLogger(__name__)
@@ -40,9 +42,13 @@ def has_methods(made: Any, *names: str) -> bool:
     return all(callable(getattr(made, name, None)) for name in names)
 
 
-def made_by(given: Any) -> Any:
-    """Let a factory make the state for the one writer there is; what is no factory stays as it is."""
-    return given.make_state({}, 0, 1) if is_factory(given) else given
+def made_by(given: Any, conf: Mapping[str, Any] | None = None, index: int = 0, count: int = 1) -> Any:
+    """Let a factory make the state of one writer; what is no factory stays as it is.
+
+    :param conf: what the update gives the factory.
+    :param index: the partition of the writer, one of `count`.
+    """
+    return given.make_state(dict(conf or {}), index, count) if is_factory(given) else given
 
 
 class TridentState(FencedState):
@@ -54,12 +60,20 @@ class TridentState(FencedState):
     :param kind: what it promises; None: its attribute `kind`, and without one it is non-transactional.
     :param option: where it was given, for messages.
     :param rolls_back: whether it can, unless it has an attribute `can_roll_back`; None: if it is an opaque map.
+    :param conf: what a factory is given; nobody is shown it.
     """
 
     def __init__(
-        self, given: Any, kind: StateKind | str | None, *, option: str, rolls_back: bool | None = None
+        self,
+        given: Any,
+        kind: StateKind | str | None,
+        *,
+        option: str,
+        rolls_back: bool | None = None,
+        conf: Mapping[str, Any] | None = None,
     ) -> None:
         self.given = given
+        self._conf = conf
         self.name = str(getattr(given, "name", type(given).__name__))
         self.kind = _kind(given, kind, option)
         opaque = self.kind is StateKind.OPAQUE
@@ -78,7 +92,10 @@ class TridentState(FencedState):
 
         :raises StateError: the factory made something else than it says.
         """
-        made = made_by(self.given)
+        return self._made()
+
+    def _made(self, index: int = 0, count: int = 1) -> Any:
+        made = made_by(self.given, self._conf, index, count)
         promised = self.kind in (StateKind.NON_TRANSACTIONAL, getattr(made, "kind", self.kind))
         if not has_methods(made, "begin_commit", "commit") or not promised:
             problem = f"{type(self.given).__name__}.make_state gave a {type(made).__name__}, which is no state that "
@@ -87,12 +104,12 @@ class TridentState(FencedState):
                 "Let it make one with begin_commit and commit, and let the factory say what that state is, such as "
             )
             raise StateError(state=self.name, problem=problem, remedy=f'{remedy}kind = "opaque".')
-        return self.prepared(made)
+        return self.prepared(made, index, count)
 
-    def prepared(self, made: Any) -> Any:
+    def prepared(self, made: Any, index: int = 0, count: int = 1) -> Any:
         """Prepare the state for its use: an opaque map notes its keys, unless it says itself what it can roll back."""
         if self.can_roll_back and is_map(made) and not hasattr(made, "can_roll_back"):
-            return JournaledMap(made)
+            return JournaledMap(made, index, count)
         return made
 
     def __getstate__(self) -> dict[str, Any]:
@@ -135,7 +152,10 @@ class TridentState(FencedState):
             raise StateError(state=self.name, problem=problem, remedy=remedy) from error
 
     def holds(self, txid: int) -> bool | None:
-        return bool(self.state.holds(txid)) if has_methods(self.state, "holds") else None
+        state = self.state
+        parts = state.parts if isinstance(state, PartitionedState) else [state]
+        answers = [bool(part.holds(txid)) if has_methods(part, "holds") else None for part in parts]
+        return True if True in answers else None if None in answers else False
 
     def fence(self) -> Fence | None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from airflow_tx.state import (
     OpaqueMap,
     OpaqueValue,
     SnapshottableMap,
+    SqlGuard,
     StateKind,
     StaticState,
     Sum,
@@ -453,6 +455,130 @@ def test_partition_persist_takes_a_map_and_a_factory(make: Callable[..., Run], m
     kept = {key[0]: value.value for key, value in store.kept.items() if key[0] != NOTE and value.value is not None}
     # A factory says by an attribute of its own that what it makes can be rolled back.
     assert kept == {"man": 4, "gone1": 1}
+
+
+class Shards:
+    """A factory whose writers keep their words in one store, or each in its own; it says what it was given."""
+
+    kind, can_roll_back = "opaque", True
+
+    def __init__(self, stores: Sequence[MemoryMap[Any]]) -> None:
+        self.stores, self.made = stores, list[Any]()
+
+    def make_state(self, conf: Mapping[str, Any], partition_index: int, num_partitions: int) -> OpaqueMap[Any]:
+        self.made.append((dict(conf), partition_index, num_partitions))
+        return OpaqueMap(self.stores[partition_index % len(self.stores)])
+
+
+GUARD = SqlGuard("db", name="g", statements=[])
+
+
+class AddingTogether(Adding):
+    """Waits in each writer until all of them write."""
+
+    def __init__(self, writers: int) -> None:
+        self.all_write = threading.Barrier(writers)
+
+    def update_state(self, state: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
+        self.all_write.wait(60)
+        super().update_state(state, rows)
+        return [{"word": row["word"]} for row in rows]
+
+
+@pytest.mark.parametrize("stores", [1, 3])
+def test_each_of_several_writers_has_a_state_of_its_own_and_the_rows_of_its_keys_in_every_transaction(
+    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, stores: int
+) -> None:
+    factory = Shards([MemoryMap[Any]() for _ in range(stores)])
+    many = {f"word {number}": 1 for number in range(30)}
+    update = partition_persist(
+        SOURCE,
+        state=factory,
+        updater=AddingTogether(3),
+        partitions=3,
+        partition_by=["word"],
+        conf={"hub": "JFK"},
+        new_values="words",
+    )
+    for number in range(3):
+        run = make(f"r{number}", [update], source=OpaqueNumbers())
+        dies(run, counted(**many, **{f"gone {number}": 1}), monkeypatch)  # killed in each attempt but the last
+        committed(run, counted(**many))
+    assert factory.made == [({"hub": "JFK"}, index, 3) for index in range(3)]
+    found = [held(store) for store in factory.stores]
+    assert sum(map(len, found)) == len({word for each in found for word in each}) == 30
+    assert {word: count for each in found for word, count in each.items()} == dict.fromkeys(many, 3)
+    if stores == 3:
+        assert all(found)
+
+
+def test_a_skip_undoes_what_every_writer_holds(make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = Shards([MemoryMap[Any]()])
+    update = partition_persist(SOURCE, state=factory, updater=Adding(), partitions=4, partition_by=["word"])
+    run = make("r1", [update], source=OpaqueNumbers())
+    dies(run, counted(a=1, b=1, c=1, d=1, e=1), monkeypatch)
+    assert update.state.holds(1)
+    ledger = run.spec.ledger(run.spec.memory)
+    ledger.run(skip.note_skip, 1, WHY)
+    assert isinstance(take_skip(ledger, 1, {update.state.name: update.state}, log=run.log), Committed)
+    assert held(factory.stores[0]) == {}
+
+
+def test_the_others_have_ended_when_a_writer_fails_and_the_next_try_is_exact(make: Callable[..., Run]) -> None:
+    class Fails(Adding):
+        left = 1
+
+        def update_state(self, state: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+            super().update_state(state, rows)
+            if any(row["word"] == "a" for row in rows) and self.left:
+                self.left = 0
+                raise OSError("no room")
+
+    factory = Shards([MemoryMap[Any]()])
+    update = partition_persist(SOURCE, state=factory, updater=Fails(), partitions=3, partition_by=["word"])
+    run = make("r1", [update])
+    with pytest.raises(OSError, match="no room"):
+        committed(run, counted(a=1, b=1, c=1))
+    assert run.commit_now() is None
+    assert held(factory.stores[0]) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_the_state_of_an_update_is_asked_through_the_update(make: Callable[..., Run]) -> None:
+    words = [{"word": word} for word in ("a", "b", "c", "none")]
+    by_word = MapGet(keys=["word"], values=["count"])
+    ways: tuple[dict[str, Any], ...] = ({}, {"partitions": 3, "partition_by": ["word"]})
+    for number, options in enumerate(ways):
+        factory = Shards([MemoryMap[Any]() for _ in range(3)])
+        update = partition_persist(SOURCE, state=factory, updater=Adding(), **options)
+        committed(make(f"r{number}", [update]), counted(a=1, b=2, c=3))
+        found = list(state_query(words, state=update, query=by_word))
+        assert [row["count"] for row in found] == [1, 2, 3, None]
+    aggregate = counting(OpaqueMap(MemoryMap[Any](), name="Shards"))
+    committed(make("r9", [aggregate]), counted(a=4))
+    assert [row["count"] for row in state_query(words, state=aggregate)] == [4, None, None, None]
+    with pytest.raises(StateError, match="has no field 'word', which chooses its partition"):
+        list(state_query([{"other": 1}], state=update, query=by_word))
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"partitions": 0}, r"partition_persist\(partitions=\) = 0.*Give a number of writers from 1"),
+        ({"partitions": 2}, r"= 2.*partition_by=\['user'\]|partition_by=\[.user.\]"),
+        ({"partitions": 2, "partition_by": "word"}, r"Give a list: \['word'\]"),
+        ({"partitions": 2, "partition_by": ["word"], "state": OpaqueMap(MemoryMap[Any]())}, "give a StateFactory"),
+        ({"conf": {}, "state": OpaqueMap(MemoryMap[Any]())}, "Only a StateFactory gets it"),
+        (
+            {"conf": {"password": "secret"}, "updater": None, "state": GUARD},
+            "has one",
+        ),
+    ],
+)
+def test_writers_that_cannot_be_are_refused_when_the_dag_is_parsed(options: Any, told: str) -> None:
+    given = {"state": Shards([]), "updater": Adding(), **options}
+    with pytest.raises(ConfigError, match=told) as refused:
+        partition_persist(SOURCE, **given)
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
