@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import random
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -21,6 +22,8 @@ _DAGS = Path(__file__).parent / "pictured"
 FILES = {"orders": 12, "payments": 5, "returns": 3}
 BROKEN = ("payments", 3)
 _TIMEOUT = 300
+RANGE = 600
+"""Seconds that the timelines show: a range that the page has a button for."""
 
 
 def write_files(folder: Path) -> None:
@@ -60,14 +63,15 @@ def take(airflow: LocalAirflow) -> None:
     name, txid = BROKEN
     with chromium() as browser:
         person, dark = Person(browser, airflow, "admin"), Person(browser, airflow, "admin", dark=True)
-        person.page.set_viewport_size({"width": 1280, "height": 420})
+        person.page.set_viewport_size({"width": 1280, "height": 480})
         person.open()
         expect(person.board.get_by_role("link", name="orders", exact=True)).to_be_visible()
         _save(person, "overview")
         for one, picture in ((person, "timeline"), (dark, "timeline_dark")):
-            one.page.set_viewport_size({"width": 1280, "height": 620})
-            one.open(topology="orders", range=90)
+            one.page.set_viewport_size({"width": 1280, "height": 860})
+            one.open(topology="orders", range=RANGE)
             one.row(4).wait_for()
+            expect(one.board.get_by_role("img", name=re.compile("^Throughput"))).to_be_visible()
             _save(one, picture)
         person.page.set_viewport_size({"width": 1280, "height": 760})
         person.open(topology=name, txid=txid)
@@ -79,7 +83,7 @@ def take(airflow: LocalAirflow) -> None:
         _save(person, "preview")
         person.page.keyboard.press("Escape")
         person.page.set_viewport_size(NARROW)
-        person.open(topology=name, range=120)
+        person.open(topology=name, range=RANGE)
         person.row(txid).wait_for()
         _save(person, "phone")
 

@@ -165,7 +165,7 @@ def test_figures_count_what_was_committed_in_the_time_that_is_asked_for(board: B
     for run in ("r1", "r2", "r3"):
         pipeline.run(run)
     pipeline.begin("r4")
-    eventually(lambda: board.get("topologies/flights")["open"] == 1, 60, "the open transaction is seen")
+    eventually(lambda: board.get("topologies/flights")["allocated"] == 4, 60, "the open transaction is seen")
     year = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-01T01:00:00Z"}
     found = board.get("topologies/flights/figures", **year)
     assert (found["total"]["transactions"], found["total"]["rows"]) == (3, 3)
@@ -188,7 +188,7 @@ def test_a_search_asks_the_source_and_says_how_far_it_went(
         pipeline.run(run)
     pipeline.begin("r3")
     # What is shown may be that of a second ago.
-    eventually(lambda: board.get("topologies/flights")["open"] == 1, 60, "the open transaction is seen")
+    eventually(lambda: board.get("topologies/flights")["allocated"] == 3, 60, "the open transaction is seen")
     found = board.get("topologies/flights/search", what="02.csv")
     named = {"txid": 2, "run_id": "r2", "phase": "COMMITTED", "batch_name": "02.csv"}
     assert found == {"found": [named], "looked": 3, "oldest": 1, "unknown": 0, "complete": True}
