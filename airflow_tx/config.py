@@ -83,6 +83,12 @@ def _flag(option: str, value: str) -> bool:
     return value.strip().lower() == "true"
 
 
+def _rows_required(option: str, value: str) -> str:
+    if value.strip().lower() not in ("counted", "proven"):
+        raise _refuse(option, value, "counted or proven")
+    return value.strip().lower()
+
+
 def _read_by(reader: Callable[[str, str], Any]) -> Any:
     return field(metadata={"read": reader})
 
@@ -105,6 +111,7 @@ class Settings:
     max_replays: int = _read_by(_count_or_none)
     replay_backoff: float = _read_by(_seconds)
     lane: bool = _read_by(_flag)
+    require_rows: str = _read_by(_rows_required)
     coordinator_poll: float = _read_by(_positive_seconds)
     coordinator_linger: float = _read_by(_seconds)
     preload: tuple[str, ...] = _read_by(_names)

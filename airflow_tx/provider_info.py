@@ -96,6 +96,13 @@ OPTIONS: dict[str, _Option] = {
         "the DAG's tasks allow that; a run is then made only of those that go wrong there.",
         "True",
     ),
+    "require_rows": _option(
+        "string",
+        "counted",
+        "What a commit asks of the rows that its tasks consumed. counted: what was counted has to agree. proven: it "
+        "must have been counted exactly, too, that each row was consumed once; otherwise the commit is refused.",
+        "proven",
+    ),
     "coordinator_poll": _option(
         "float", "1", "Seconds between two looks of the coordinator at the ledger and at its source."
     ),

@@ -157,6 +157,11 @@ class TransactionSpec:
         """Seconds from begin until everything has to be processed."""
         return self.message_timeout or Settings.load().message_timeout
 
+    @property
+    def requires_proof(self) -> bool:
+        """Whether a commit of rows that are not proven is refused."""
+        return Settings.load().require_rows == "proven"
+
     def open_ackers(self, store: Store) -> AbstractContextManager[AckerStore]:
         """Connect to its ackers as long as the block.
 

@@ -243,6 +243,7 @@ def details(found: TransactionDetails) -> TableRow:
         "ended": view.ended,
         "rows": view.rows,
         "digest": view.digest or None,
+        "not_proven": "; ".join(view.unproven) or None,
         "size": _size(view),
         "lost": "; ".join(view.lost) or None,
         "changed_rows": "; ".join(f"of attempt {each['attempt']}: {_person_at(each)}" for each in view.changed) or None,

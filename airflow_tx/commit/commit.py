@@ -201,6 +201,7 @@ class Commit:
             expected={instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES},
             emitted=self.messages.emitted,
             same_rows=self.spec.source.kind is SourceKind.TRANSACTIONAL,
+            proven=self.spec.requires_proof,
         )
 
     def _read(self, update: Update) -> RowsToWrite:
@@ -228,6 +229,7 @@ class Commit:
             rows=processed.rows,
             tasks=tasks_of(processed.acks),
             code=code_of(processed.acks, self.own_run.dag_version),
+            unproven=processed.unproven,
         )
         return partial(commit.acquire, request=request)
 

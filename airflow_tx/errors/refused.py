@@ -298,3 +298,13 @@ class RowsDiffer(Refused):
     """Rows that were read, and others that were emitted, counted by the source, or read by an earlier attempt."""
 
     template = "Rows of transaction {txid}.{attempt} differ: {problem}. Nothing was written. {remedy}"
+
+
+class RowsNotProven(Refused):
+    """Rows of which nobody has counted exactly that each was consumed once, where that is required."""
+
+    template = (
+        "Rows of transaction {txid}.{attempt} are not proven: {problem}; [tx] require_rows = proven refuses that. "
+        "Nothing was written. Let the task read them as docs/rows.md says, and clear the run; or set require_rows = "
+        "counted, and clear the commit task."
+    )

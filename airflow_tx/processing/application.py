@@ -60,6 +60,7 @@ def ack_application(processing: Processing, manifest: Manifest, *, reliable: boo
     """Ack what an application emitted, what it read, and its code; as `acknowledge`."""
     if reliable:
         processing.read.extend(manifest.read)
+        processing.unproven.extend(manifest.unproven)
     processing.code = manifest.code
     processing.messages.add_application(manifest.trees, manifest.where.task)
     processing.ack(list(emitted_refs(manifest).values()), manifest.consumed_rows)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import marshal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from airflow_tx.protocol.consumers import OutputName, RowsRead
+from airflow_tx.protocol.consumers import OutputName, RowsRead, in_words
 from airflow_tx.protocol.rows_digest import COUNT, RowsDigest
 
 PYTHON = "python"
@@ -30,7 +31,7 @@ class RowsReading:
     def __init__(self, outputs: tuple[OutputName, ...] = (), form: str = PYTHON) -> None:
         self.outputs = outputs
         self.form = form
-        self.started = False
+        self.started = self.ended = False
         self._rows = self._sum = 0
 
     def passing(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
@@ -46,6 +47,7 @@ class RowsReading:
                 except ValueError:
                     self._add_as_text(row)
             yield row
+        self.ended = True
 
     def _add_as_text(self, row: Mapping[str, Any]) -> None:
         from xxhash import xxh3_64_intdigest
@@ -68,13 +70,25 @@ AnyReading: TypeAlias = RowsRead | RowsReading
 def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
     """Return of each thing that was read the reading with most rows; a look at some of them before is none."""
     found: dict[tuple[OutputName, ...], RowsRead] = {}
-    for each in readings:
-        if isinstance(each, RowsReading) and not each.started:
-            continue
-        read = each if isinstance(each, RowsRead) else RowsRead(each.found, each.outputs)
-        if read.outputs not in found or found[read.outputs].found.rows < read.found.rows:
+    for read in _started(readings):
+        known = found.get(read.outputs)
+        if known is None or (known.found.rows, not known.stopped) < (read.found.rows, not read.stopped):
             found[read.outputs] = read
     return list(found.values())
+
+
+def repeated(readings: Iterable[AnyReading]) -> list[str]:
+    """Name what was read to its end more than once: nobody knows which of these readings was counted."""
+    whole = Counter(read.outputs for read in _started(readings) if not read.stopped and read.found.rows)
+    return [f"it read {in_words(outputs)} {times} times" for outputs, times in whole.items() if times > 1]
+
+
+def _started(readings: Iterable[AnyReading]) -> Iterator[RowsRead]:
+    for each in readings:
+        if isinstance(each, RowsRead):
+            yield each
+        elif each.started:
+            yield RowsRead(each.found, each.outputs, stopped=not each.ended)
 
 
 def _text(value: Any) -> str:

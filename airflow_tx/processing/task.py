@@ -55,6 +55,8 @@ class Processing:
         self.anchored = anchored
         self.messages = TaskMessages(spec, begun.attempt, task, anchored=anchored)
         self.read: list[AnyReading] = []  # by its application, and by itself
+        self.unproven: list[str] = []
+        """Why the rows that its application consumed are not proven."""
         self._emitters: list[Source] = []
         self.code = ""
         """Digest of what it runs; "": unknown."""
@@ -169,7 +171,7 @@ class Processing:
                 emitter.check_read(self.attempt)
         finally:
             self.close()
-        from airflow_tx.processing.consumed_rows import fullest
+        from airflow_tx.processing.consumed_rows import fullest, repeated
         from airflow_tx.protocol import processing
         from airflow_tx.protocol.consumers import consumed
 
@@ -185,6 +187,7 @@ class Processing:
             trees=self.messages.trees,
             rows_read=read,
             code=self.code,
+            unproven=[*self.unproven, *repeated(self.read)],
         )
         with self._final_refusals(), self._connected() as ledger:
             self._note_ack(ledger, step)

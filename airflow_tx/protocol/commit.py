@@ -40,7 +40,7 @@ class AcquireRequest:
     :param states: names of the states whose fence it is about to raise.
     :param by_phase: whether it asks for several tasks, which hold the turn one after the other.
     :param metadata: of the batch; `position` is where the source stands after it: kept beside the fences.
-    :param rows: rows of the batch, if counted; `tasks` and `code` are those of its receipt.
+    :param rows: rows of the batch, if counted; `tasks`, `code` and `unproven` are those of its receipt.
     """
 
     attempt: TransactionAttempt
@@ -54,6 +54,7 @@ class AcquireRequest:
     rows: int | None = None
     tasks: Mapping[str, Any] = field(hash=False, default_factory=dict)
     code: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    unproven: tuple[str, ...] = ()
 
 
 def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -> Decision[AcquireAnswer]:
@@ -103,7 +104,8 @@ def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -
     batch = {"rows": request.metadata, "position": request.position, "prev": before}
     if request.outputs:
         batch["outputs"] = dict(request.outputs)
-    counted = {"rows": request.rows, "tasks": request.tasks, "code": request.code}
+    counted: dict[str, Any] = {"rows": request.rows, "tasks": request.tasks, "code": request.code}
+    counted["unproven"] = [*request.unproven]
     taken = claimed(topology, taken, stamp, paths, attempt.txid, batch, Outcome.COMMITTED, **counted)
     grant = replace(make_grant(topology, taken, stamp, paths, attempt.txid, batch), noted=record.outputs)
     return put(paths.transaction(attempt.txid), taken, Granted(grant, changed))

@@ -28,11 +28,13 @@ class RowsRead:
     :param found: the fullest of its readings.
     :param outputs: the outputs that it read as one; none: the batch.
     :param at_least: whether there may be more rows, which could not matter: as beside an empty side of a join.
+    :param stopped: whether the reader stopped before the end, so that the number alone does not say that it was all.
     """
 
     found: RowsDigest
     outputs: tuple[OutputName, ...] = ()
     at_least: bool = False
+    stopped: bool = False
 
     def proves_against(self, whole: RowsDigest) -> bool:
         """Ask whether it differs from what there was to read."""
@@ -41,13 +43,14 @@ class RowsRead:
     def to_json(self) -> dict[str, Any]:
         """Give it as an ack and a manifest keep it."""
         outputs = [list(each) for each in self.outputs]
-        return {**self.found.to_json(), "outputs": outputs, "at_least": self.at_least}
+        stopped = {"stopped": True} if self.stopped else {}
+        return {**self.found.to_json(), "outputs": outputs, "at_least": self.at_least, **stopped}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RowsRead:
         """Read what `to_json` gave."""
         outputs = tuple((task, index, name) for task, index, name in value["outputs"])
-        return cls(RowsDigest.from_json(value), outputs, value["at_least"])
+        return cls(RowsDigest.from_json(value), outputs, value["at_least"], value.get("stopped", False))
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,50 @@ def check_rows(
         if read.outputs:
             _check_outputs(attempt, acks, name, read)
     return batch
+
+
+def unproven_rows(acks: _Acks, size: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Say why it is not proven that the tasks of an attempt consumed each row once; none: it is.
+
+    Proven is a reading to the end that was counted exactly, or one of as many rows as there are known to be.
+
+    :param acks: of the instances that count, once `check_rows` has found no difference.
+    :param size: how many rows the source counted.
+    """
+    reads = list(_reads(acks))
+    exact = [read.found.rows for _, read in reads if not read.outputs and not read.at_least and not read.stopped]
+    counted = None if size is None or size.get("at_most") else size.get("rows")
+    known = {*exact, *([] if counted is None else [counted])}
+    found = [f"task {_instance(*instance)}: {why}" for instance, ack in sorted(acks.items()) for why in ack.unproven]
+    for name, read in reads:
+        whole = known if not read.outputs else _total(acks, read)
+        if (read.at_least or read.stopped) and read.found.rows not in whole:
+            found.append(f"task {name}: {_short(read)}")
+    batch = [read for _, read in reads if not read.outputs]
+    if not batch and not found and counted != 0:
+        found.append("no task has counted the rows of the batch")
+    return tuple(found)
+
+
+def _total(acks: _Acks, read: RowsRead) -> set[int]:
+    emitted = [_emitted(acks, output) for output in dict.fromkeys(read.outputs)]
+    return {sum(each.rows for each in emitted if each is not None)} if None not in emitted else set()
+
+
+def in_words(outputs: tuple[OutputName, ...]) -> str:
+    """Name what was read: outputs that are read as one, or the batch."""
+    return f"output {outputs[0][2]!r} of task {outputs[0][0]}" if outputs else "the batch"
+
+
+def _short(read: RowsRead) -> str:
+    what = in_words(read.outputs)
+    if read.stopped:
+        return f"it stopped after {read.found.rows} rows of {what}, and nobody knows how many there are"
+    return f"it read {read.found.rows} rows of {what} or more: Spark may stop early beside a join or SQL text"
+
+
+def _instance(task: str, index: int) -> str:
+    return task if index < 0 else f"{task}[{index}]"
 
 
 def _batch(attempt: TransactionAttempt, acks: _Acks, size: Mapping[str, Any] | None) -> BatchRows | None:
@@ -170,7 +217,7 @@ def _emitted(acks: _Acks, output: OutputName) -> RowsDigest | None:
 def _reads(acks: _Acks) -> Iterator[tuple[str, RowsRead]]:
     for (task, index), ack in sorted(acks.items()):
         for entry in ack.read:
-            yield (task if index < 0 else f"{task}[{index}]"), RowsRead.from_json(entry)
+            yield _instance(task, index), RowsRead.from_json(entry)
 
 
 def _differ(attempt: TransactionAttempt, problem: str, remedy: str) -> RowsDiffer:

@@ -11,6 +11,7 @@ from airflow_tx.errors import (
     IncompleteBatch,
     MessagesLost,
     RowsChanged,
+    RowsNotProven,
     SkippedTransaction,
     StaleAttempt,
     StaleTry,
@@ -19,11 +20,11 @@ from airflow_tx.errors import (
 from airflow_tx.protocol.answers import AlreadyCommitted, Done, FailureNoted, NeedCurrent, Processed
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.consumers import RowsRead, check_rows
+from airflow_tx.protocol.consumers import RowsRead, check_rows, unproven_rows
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Ack, Phase, Skipped, TransactionRecord, encode
+from airflow_tx.protocol.records import Ack, Phase, Skipped, TransactionRecord, digest, encode
 from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put
 
 _ANOTHER = "one of another transaction of this number (the ledger was reset, repaired or set back)"
@@ -101,6 +102,7 @@ def ack(
     trees: int = 0,
     rows_read: Collection[RowsRead] = (),
     code: str = "",
+    unproven: Collection[str] = (),
 ) -> Decision[Done]:
     """Note that a processing task is done, its output, and what it read.
 
@@ -108,6 +110,7 @@ def ack(
     :param outputs: plain-JSON references to what it wrote.
     :param trees: of messages, whose roots it has emitted.
     :param code: digest of the code that it ran, if known.
+    :param unproven: why the rows that it consumed are not proven.
     :raises StaleAttempt, StaleTry, FailedTransaction: and nothing is noted.
     """
     record = newest_record(read, paths, attempt, "ack")
@@ -129,6 +132,7 @@ def ack(
         trees=trees,
         read=[each.to_json() for each in rows_read],
         code=code,
+        unproven=list(unproven),
     )
     return Decision(Done(), (Put(path, encode(entry)), Put(folder, b"")), path)
 
@@ -192,6 +196,7 @@ def processed(
     expected: Collection[Instance] | None = None,
     emitted: Mapping[TaskTry, int] | None = None,
     same_rows: bool = False,
+    proven: bool = False,
 ) -> Decision[Processed | AlreadyCommitted]:
     """Note that everything that must ack has acked: the batch is complete, and what was read of it is all of it.
 
@@ -199,7 +204,9 @@ def processed(
         whatever they acked: skipped ones, removed ones. None: the tasks that `begin` named, and all that started.
     :param emitted: by try of a task, how many trees of messages the ackers know, all of them complete.
     :param same_rows: whether every attempt has to read the same rows, as of a transactional source.
+    :param proven: whether rows that are not proven are refused.
     :raises IncompleteBatch, MessagesLost, RowsDiffer, RowsChanged, FailedTransaction, StaleAttempt: it is not.
+    :raises RowsNotProven: it may be, and nobody can tell.
     """
     record = newest_record(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
@@ -219,7 +226,12 @@ def processed(
     first = record.counted if same_rows else None
     # Rows that were decided again were not counted again.
     batch = check_rows(attempt, acks, None if record.changed else record.size, first)
-    result = Processed(record.epoch, acks, value)
+    # A replay that found no rows has none to consume.
+    unproven = () if rows_digest == digest(None) else unproven_rows(acks, None if record.changed else record.size)
+    if unproven and proven:
+        problem = "; ".join(shortened(list(unproven)))
+        raise RowsNotProven(txid=attempt.txid, attempt=attempt.attempt, problem=problem)
+    result = Processed(record.epoch, acks, value, unproven)
     if record.phase is not Phase.PROCESSING:
         return Decision(result)
     _check_trees(attempt, found, emitted or {})

@@ -201,6 +201,7 @@ class Ack:
     :param acked: what it acked; equal to the emitted one, or the id that `begin` emitted, once it is done.
     :param rows: rows consumed, if the task counted them; `trees`: of messages, whose roots this try has emitted.
     :param outputs: references to its output; `read`: what it read, as `RowsRead` gives it; `code`: digest of its code.
+    :param unproven: why the rows that it consumed are not proven, as far as it knows, one line each.
     """
 
     task_try: str
@@ -213,6 +214,7 @@ class Ack:
     trees: int = 0
     read: list[dict[str, Any]] = field(default_factory=list)
     code: str = ""
+    unproven: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

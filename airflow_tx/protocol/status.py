@@ -8,10 +8,19 @@ from typing import Any
 
 from airflow_tx.protocol.attempt import TransactionAttempt, of_lane
 from airflow_tx.protocol.batch_words import batch_in_words, counted
-from airflow_tx.protocol.consumers import digest_text
+from airflow_tx.protocol.consumers import digest_text, unproven_rows
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
-from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.records import (
+    Ack,
+    History,
+    Outcome,
+    Phase,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    digest,
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,7 @@ class TransactionView:
     :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
     :param created: when its first attempt began; "" if that is not known.
     :param replays: of earlier attempts, when and why each was replayed; the last ones of many.
+    :param unproven: why the rows that its tasks consumed are not proven; once all of them have acked.
     :param lane: whether a lane works on it, while it is open.
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
     :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
@@ -74,6 +84,7 @@ class TransactionView:
     lane: bool = False
     batch: str = ""
     remedy: str | None = None
+    unproven: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -139,6 +150,7 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
         replays=tuple(record.replays),
         lane=of_lane(record.request),
         remedy=record.remedy,
+        unproven=_unproven(record, acks),
     )
 
 
@@ -172,6 +184,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         created=history.created or (history.began if history.attempts == 1 else ""),
         replays=tuple((history.receipt or {}).get("replays", ())),
         batch=batch_in_words((history.receipt or {}).get("metadata")),
+        unproven=tuple((history.receipt or {}).get("unproven") or ()),
     )
 
 
@@ -216,6 +229,14 @@ def _waiting_for(topology: str, txid: int, line: Line, acks: Mapping[Instance, A
     if record.error is not None:
         return f"its committer, which has failed: airflow tx replay {topology} {txid}, or clear its failed task"
     return line.first if txid > line.current and line.first else "its committer"
+
+
+def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:
+    if record.claim is not None and record.phase is Phase.COMMITTING:
+        return tuple(record.claim.get("unproven") or ())
+    if missing_acks(acks, _must_ack(record, acks)) or record.rows_digest == digest(None):
+        return ()
+    return unproven_rows(acks, None if record.changed else record.size)
 
 
 def _waiting_for_readmission(skipped: Skipped | None) -> str | None:

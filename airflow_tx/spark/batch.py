@@ -199,11 +199,20 @@ class Batch:
         if not self._outputs and not self.descriptor.inputs and not trees:
             problem = f"application {app} emitted nothing"
             raise refuse(self._where, "*", problem, 'Call batch.emit("counts", df); an empty DataFrame is fine.')
-        read = self._observer.read()
+        read, unproven = self._observer.read(), self._observer.unproven()
         if self.consumed_rows is not None:
+            unproven.pop((), None)
             read = [RowsRead(RowsDigest(self.consumed_rows)), *(each for each in read if each.outputs)]
         number = consumed(read)
-        return write_manifest(self._where, self._outputs, consumed_rows=number, read=read, code=code, trees=trees)
+        return write_manifest(
+            self._where,
+            self._outputs,
+            consumed_rows=number,
+            read=read,
+            code=code,
+            trees=trees,
+            unproven=[*unproven.values()],
+        )
 
     def explain_error(self, error: Exception) -> TxError | None:
         """What an error of the application comes from, if that is known from the source it read."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.protocol.consumers import OutputName, RowsRead
+from airflow_tx.protocol.consumers import OutputName, RowsRead, in_words
 from airflow_tx.protocol.rows_digest import COUNT, RowsDigest, form_of_columns
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ _REPEATED = ("rangepartitioning", "InMemoryTableScan")
 _JOINS = ("Join ", "Intersect", "Except", "exists#", " IN (list#", "join {", "_EXCEPT", "_INTERSECT", "subquery", "sql")
 # Bytes of a client's plan; one with more has rows in it, and is not searched.
 _LARGEST_PLAN = 2**20
+_TWICE = "one output was made of two readings of"
+_INEXACT = "a sort, a cache or a repeated stage may have run rows more than once, or nowhere, of"
+_UNSEEN = "Spark has not counted where an output was made of"
 # Seconds until the report of an execution that has ended comes.
 _PATIENCE = 10.0
 
@@ -50,6 +54,7 @@ class RowsObserver:
     def __init__(self) -> None:
         self._names: dict[str, tuple[tuple[OutputName, ...], str]] = {}
         self._fullest: dict[tuple[OutputName, ...], RowsRead] = {}
+        self._unproven: dict[tuple[OutputName, ...], str] = {}
         self._executions: _Executions | None = None
 
     def reading(
@@ -84,6 +89,11 @@ class RowsObserver:
         """Return what was read, without what is not known."""
         return list(self._fullest.values())
 
+    def unproven(self) -> dict[tuple[OutputName, ...], str]:
+        """Say of what was read, and not counted exactly wherever it flowed into something emitted, why it was not."""
+        unseen = {outputs: _UNSEEN for outputs, _ in self._names.values() if outputs not in self._fullest}
+        return {outputs: f"{why} {in_words(outputs)}" for outputs, why in {**unseen, **self._unproven}.items()}
+
     def close(self) -> None:
         """Stop listening to the session."""
         if self._executions is not None:
@@ -111,15 +121,24 @@ class RowsObserver:
             reports = self._executions.with_metric(name)
         for each in once:
             self._note(each, reports.get(each, {}), at_least=_may_stop(plan))
+        self._note_places(plan)
         return _digest(reports[name] if observation is None else observation.get, form), result
 
     def _note(self, name: str, metrics: Metrics, *, at_least: bool) -> None:
-        if not _is_exact(metrics):
-            return
         outputs, form = self._names[name]
+        if not _is_exact(metrics):
+            self._unproven[outputs] = _INEXACT
+            return
         found, before = RowsRead(_digest(metrics, form), outputs, at_least), self._fullest.get(outputs)
         if before is None or (before.found.rows, not before.at_least) < (found.found.rows, not at_least):
             self._fullest[outputs] = found
+
+    def _note_places(self, plan: str) -> None:
+        """Note what one output was made of twice: each of its rows may be in that output twice."""
+        places = Counter[tuple[OutputName, ...]]()
+        for name, (outputs, _) in self._names.items():
+            places[outputs] += plan.count(name)
+        self._unproven |= {outputs: _TWICE for outputs, count in places.items() if count > 1}
 
 
 def observed_once(df: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, Callable[[], RowsDigest | None]]:

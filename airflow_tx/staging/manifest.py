@@ -88,12 +88,14 @@ def write_manifest(
     read: Sequence[RowsRead] = (),
     code: str = "",
     trees: int = 0,
+    unproven: Sequence[str] = (),
 ) -> dict[str, OutputRef]:
     """Make the try's output visible; the last thing a task writes.
 
     :param consumed_rows: how many rows of the batch the task read, if it knows.
     :param read: what it read of the batch and of outputs, as far as it was counted.
     :param code: digest of the code that wrote it; "": unknown. `trees`: of messages, whose roots it has emitted.
+    :param unproven: why the rows that it consumed are not proven.
     """
     document = {
         "format": MANIFEST_FORMAT,
@@ -103,6 +105,7 @@ def write_manifest(
         "read": [each.to_json() for each in read],
         "code": code,
         "trees": trees,
+        "unproven": list(unproven),
     }
     where.files.write(where.child(MANIFEST), json.dumps(document).encode())
     return {name: make_ref(where, name, output) for name, output in outputs.items()}
@@ -118,6 +121,7 @@ class Manifest:
     read: tuple[RowsRead, ...] = ()
     code: str = ""
     trees: int = 0
+    unproven: tuple[str, ...] = ()
 
     def refs(self) -> dict[str, OutputRef]:
         return {name: make_ref(self.where, name, output) for name, output in self.outputs.items()}
@@ -148,7 +152,8 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
     outputs = {key: _output(value) for key, value in document["outputs"].items()}
     read = tuple(RowsRead.from_json(each) for each in document.get("read", ()))
     code, trees = document.get("code", ""), document.get("trees", 0)
-    return Manifest(where, outputs, document["consumed_rows"], read, code, trees)
+    unproven = tuple(document.get("unproven", ()))
+    return Manifest(where, outputs, document["consumed_rows"], read, code, trees, unproven)
 
 
 def _output(value: Mapping[str, Any]) -> Output:

@@ -172,6 +172,40 @@ def test_rows_that_spark_may_read_twice_or_need_not_read_are_never_an_error(
     assert found is None or not found.proves_against(written(parquet))
 
 
+@pytest.mark.parametrize("job", [*ALL, *NOTHING_SAID, *NO_PROOF])
+def test_what_spark_has_not_counted_exactly_is_said(
+    any_spark: SparkSession, parquet: str, tmp_path: Path, job: Callable[[DataFrame, Emit], object]
+) -> None:
+    observer = RowsObserver()
+    df = observer.reading(any_spark.read.parquet(parquet))
+    try:
+        job(df, partial(observer.write, uri=f"file://{tmp_path}"))
+        said, read = observer.unproven(), next(iter(observer.read()), None)
+    finally:
+        observer.close()
+    proven = read is not None and (read.at_least or read.found.rows == ROWS)
+    assert said or proven
+    assert not (said and job in ALL)
+    assert all(why.endswith(" the batch") for why in said.values())
+    if job in (united_with_itself, united_with_some_of_itself, joined_with_itself):
+        assert list(said.values()) == ["one output was made of two readings of the batch"]
+
+
+def test_an_output_of_two_readings_of_a_batch_is_not_proven_and_two_outputs_of_one_each_are(
+    any_spark: SparkSession, parquet: str, tmp_path: Path
+) -> None:
+    observer = RowsObserver()
+    try:
+        one, two = (observer.reading(any_spark.read.parquet(parquet)) for _ in range(2))
+        for number, df in enumerate((one, two)):
+            observer.write(df, f"file://{tmp_path}/{number}")
+        assert observer.unproven() == {}
+        observer.write(one.union(two), f"file://{tmp_path}/2")
+        assert observer.unproven() == {(): "one output was made of two readings of the batch"}
+    finally:
+        observer.close()
+
+
 def test_half_of_the_rows_are_half_of_the_rows(any_spark: SparkSession, parquet: str, tmp_path: Path) -> None:
     found = observed(any_spark, parquet, lambda df, emit: emit(df.limit(10).groupBy("k").count()), tmp_path / "out")
     assert found is not None

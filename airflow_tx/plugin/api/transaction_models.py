@@ -218,6 +218,7 @@ class TransactionPage(TimelineRow):
     """One transaction, whole.
 
     :param actions: what the user can do to it now.
+    :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
     :param losses: rows before it that were accepted as lost, in words.
     :param pinned: it stands for a batch that was skipped: its rows stay.
     :param stale: its predecessor ended elsewhere than its batch starts.
@@ -232,6 +233,7 @@ class TransactionPage(TimelineRow):
     actions: list[str]
     batch: BatchAnswer
     digest: str | None
+    unproven: list[Words]
     ack_val: str
     failures: int
     work: list[TaskWork]

@@ -45,6 +45,7 @@ def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, acce
         actions=_actions(view) if may_act else [],
         batch=_batch(found),
         digest=view.digest or None,
+        unproven=list(view.unproven),
         ack_val=view.ack_val,
         failures=view.failures,
         work=_work(found),

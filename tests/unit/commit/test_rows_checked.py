@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.cli import render
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import Update
-from airflow_tx.errors import RowsDiffer
+from airflow_tx.errors import RowsDiffer, RowsNotProven
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.processing.begin import ask
 from airflow_tx.processing.outputs import returned
@@ -19,6 +20,7 @@ from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.records import History, TransactionRecord, decode
+from airflow_tx.protocol.view import TransactionDetails, transaction_details
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.state import MemoryState, Sum
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
@@ -49,7 +51,15 @@ class Run:
         assert isinstance(answer, Begun)
         self.begun, self.committer = answer, FakeTi("commit", self.run_id)
 
-    def work(self, task: str = "count", *, rows: int | None = None, peek: bool = False, reliable: bool = True) -> None:
+    def work(
+        self,
+        task: str = "count",
+        *,
+        rows: int | None = None,
+        peek: bool = False,
+        reliable: bool = True,
+        times: int = 1,
+    ) -> None:
         """Read so many rows of the batch, and return their number."""
         ti = FakeTi(task, self.run_id)
         processing = Processing(self.spec, self.begun, TaskTry(task, -1, str(ti.id)), anchored=True)
@@ -57,7 +67,7 @@ class Run:
         batch = CurrentBatch(processing, reliable=reliable)
         if peek:
             next(batch.read())
-        value = [{"word": "all", "count": len(list(islice(batch.read(), rows)))}]
+        value = [{"word": "all", "count": sum(len(list(islice(batch.read(), rows))) for _ in range(times))}]
         processing.ack(returned(value, multiple=False))
         self.committer.xcoms[task, "return_value", -1] = value
         self.committer.states[task] = "success"
@@ -174,3 +184,70 @@ def test_a_replay_with_the_same_rows_is_committed(store: CountingStore) -> None:
     run = Run(store, Counted())
     complete_and_begin_again(run)
     assert run.commit() is None
+
+
+# --- what is proven -----------------------------------------------------------------------------------------------
+
+TWICE = "task count: it read the batch 2 times"
+
+
+@pytest.fixture
+def proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__REQUIRE_ROWS", "proven")
+
+
+def details(run: Run) -> TransactionDetails:
+    return transaction_details(run.spec.memory, run.spec.paths, 1)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"times": 2}, TWICE),
+        ({"rows": 5}, "task count: it stopped after 5 rows of the batch, and nobody knows how many there are"),
+        ({"reliable": False}, "no task has counted the rows of the batch"),
+    ],
+)
+def test_rows_that_are_not_proven_are_committed_and_their_receipt_says_why(
+    store: CountingStore, how: dict[str, Any], said: str
+) -> None:
+    run = Run(store, Numbers())
+    run.work(**how)
+    run.committer.states["audit"] = "removed"
+    assert details(run).transaction.unproven == ()  # audit may count them yet
+    assert run.commit() is None
+    found = details(run)
+    assert found.transaction.unproven == (said,)
+    assert found.receipt is not None
+    assert found.receipt["unproven"] == [said]
+    assert render.details(found)["not_proven"] == said
+
+
+@pytest.mark.usefixtures("proven")
+@pytest.mark.parametrize("how", [{"times": 2}, {"rows": 5}, {"reliable": False}])
+def test_rows_that_are_not_proven_are_refused_where_that_is_required_and_can_be_mended(
+    store: CountingStore, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(store, Numbers())
+    run.work(**how)
+    run.committer.states["audit"] = "removed"
+    with pytest.raises(RowsNotProven, match="require_rows = proven refuses that. Nothing was written") as refused:
+        run.commit()
+    assert "\n" not in str(refused.value)
+    assert run.state.fence() is None
+    if how == {"times": 2}:
+        monkeypatch.setenv("AIRFLOW__TX__REQUIRE_ROWS", "counted")
+    else:
+        run.work()
+    assert run.commit() is None
+    assert details(run).transaction.unproven == ((TWICE,) if how == {"times": 2} else ())
+
+
+@pytest.mark.usefixtures("proven")
+@pytest.mark.parametrize("source", [Counted(), Numbers()])
+def test_rows_that_each_task_has_read_once_are_proven(store: CountingStore, source: Any) -> None:
+    run = Run(store, source)
+    run.work(peek=True)
+    run.work("audit", rows=10)
+    assert run.commit() is None
+    assert details(run).transaction.unproven == ()

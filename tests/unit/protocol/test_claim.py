@@ -69,7 +69,7 @@ def test_a_receipt_says_whose_transaction_it_is_and_what_was_processed(topology:
         "trace", life.incarnation, 1, 2, 1, grant.token.epoch, grant.token.nonce, record.birth, "COMMITTED", "day 2",
         "r2", NOW, [2, 5], 2, 5, receipt(topology, 1).hash, 3, "python:1", {"p": {"instances": 1}},
         {"dag_version": "v1"}, replays=[], skip=None, written={"s": {"keys": 2, "digest": "f" * 16}},
-        size=record.size or {}, **told,
+        size=record.size or {}, unproven=[], **told,
     )  # fmt: skip
     assert life.receipt == own.hash
 

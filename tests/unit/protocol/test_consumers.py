@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.errors import RowsDiffer
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.consumers import BatchRows, OutputName, RowsRead, check_rows, consumed
+from airflow_tx.protocol.consumers import BatchRows, OutputName, RowsRead, check_rows, consumed, unproven_rows
 from airflow_tx.protocol.records import Ack
 from airflow_tx.protocol.rows_digest import RowsDigest
 
@@ -157,3 +158,56 @@ def test_one_that_need_not_read_all_is_compared_with_one_that_has_whoever_comes_
     for acks in ({"a": ack(many), "b": ack(RowsRead(ALL))}, {"a": ack(other), "b": ack(RowsRead(ALL))}):
         with pytest.raises(RowsDiffer, match="task b read 10 rows, digest 0000000000000005 of the batch, task a 1"):
             check(acks)
+
+
+# --- what is proven -----------------------------------------------------------------------------------------------
+
+SIZE = {"rows": 10, "why": ""}
+AT_LEAST, STOPPED = RowsRead(RowsDigest(10), at_least=True), RowsRead(RowsDigest(10), stopped=True)
+
+
+def unproven(acks: dict[Any, Ack], size: Any = None) -> tuple[str, ...]:
+    return unproven_rows({key if isinstance(key, tuple) else (key, -1): each for key, each in acks.items()}, size)
+
+
+@pytest.mark.parametrize(
+    ("acks", "size"),
+    [
+        ({"a": ack(RowsRead(ALL))}, None),
+        ({"a": ack(RowsRead(ALL)), "b": ack()}, None),
+        ({"a": ack(AT_LEAST)}, SIZE),
+        ({"a": ack(STOPPED)}, SIZE),
+        ({"a": ack(STOPPED), "b": ack(RowsRead(ALL))}, None),
+        ({"a": ack()}, {"rows": 0, "why": ""}),
+        ({"a": ack(RowsRead(ALL), counts=ALL), "b": ack(RowsRead(RowsDigest(10), (OF_A,), at_least=True))}, None),
+    ],
+)
+def test_an_exact_reading_to_the_end_or_of_a_known_number_is_proven(acks: dict[Any, Ack], size: Any) -> None:
+    assert unproven(acks, size) == ()
+
+
+@pytest.mark.parametrize(
+    ("acks", "size", "said"),
+    [
+        ({"a": ack()}, SIZE, "no task has counted the rows of the batch"),
+        ({"a": ack(AT_LEAST)}, None, "task a: it read 10 rows of the batch or more: Spark may stop early"),
+        ({"a": ack(AT_LEAST)}, {**SIZE, "at_most": True}, "task a: it read 10 rows of the batch or more"),
+        ({("a", 3): ack(STOPPED)}, {"files": 2, "why": ""}, "task a[3]: it stopped after 10 rows of the batch"),
+        ({"a": replace(ack(), unproven=["a sort"])}, SIZE, "task a: a sort"),
+        ({"a": replace(ack(RowsRead(ALL)), unproven=["a sort"])}, SIZE, "task a: a sort"),
+        (
+            {"a": ack(RowsRead(ALL), counts=ALL), "b": ack(RowsRead(RowsDigest(7), (OF_A,), stopped=True))},
+            None,
+            "task b: it stopped after 7 rows of output 'counts' of task a",
+        ),
+    ],
+)
+def test_what_is_not_proven_is_said_with_its_task(acks: dict[Any, Ack], size: Any, said: str) -> None:
+    (found,) = unproven(acks, size)
+    assert found.startswith(said)
+
+
+def test_an_ack_of_an_older_release_names_readings_to_the_end() -> None:
+    old = {name: value for name, value in RowsRead(ALL).to_json().items() if name != "stopped"}
+    assert unproven({"a": Ack("try", "op", done=True, read=[old])}) == ()
+    assert RowsRead.from_json(STOPPED.to_json()) == STOPPED

@@ -81,6 +81,7 @@ class Processing:
         self.topology = "flights"
         self.acked: list[Any] = []
         self.read: list[Any] = []
+        self.unproven: list[str] = []
         self.code = ""
 
     def ack(self, outputs: list[Any], consumed_rows: int | None) -> None:

@@ -1030,6 +1030,7 @@ export interface components {
          * @description One transaction, whole.
          *
          *     :param actions: what the user can do to it now.
+         *     :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
          *     :param losses: rows before it that were accepted as lost, in words.
          *     :param pinned: it stands for a batch that was skipped: its rows stay.
          *     :param stale: its predecessor ended elsewhere than its batch starts.
@@ -1106,6 +1107,8 @@ export interface components {
             topology: string;
             /** Txid */
             txid: number;
+            /** Unproven */
+            unproven: string[];
             waiting: components["schemas"]["WaitBar"] | null;
             /** Waiting For */
             waiting_for: string | null;

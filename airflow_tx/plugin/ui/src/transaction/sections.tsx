@@ -26,6 +26,7 @@ export function Batch({ page }: Props) {
           [position("before"), json(batch.position_before, `position before${short("position_before")}`)],
           [position("after"), json(batch.position_after, `position after${short("position_after")}`)],
           [<Term name="digest">Digest of rows</Term>, page.digest && <Code>{page.digest}</Code>],
+          ["Not proven", page.unproven.length > 0 && page.unproven.join("; ")],
           ["Pinned", page.pinned && "its rows never change again"],
           [<Term name="stale">Stale</Term>, page.stale && "its predecessor ended elsewhere than it begins"],
           ["Losses before it", page.losses.length > 0 && page.losses.join("; ")],
