@@ -41,7 +41,7 @@ def written_again() -> Mutant:
     changes = (
         (schema.upsert, base, "stored"),
         (store.SqlStore.roll_back, outranked, "sa.false()"),
-        (RedisFence.raise_calls, "int(self._kind is StateKind.OPAQUE)", "0"),
+        (RedisFence.raise_calls, "int(opaque)", "0"),
         (RedisState._bases, "int(held.is_of(grant.txid))", "0"),
         (GuardStore.apply, "if last != grant.txid:", "if last is None or last >= 0:"),
         (KeyedRows._changed, "if stored is not None and same:", "if False:"),
