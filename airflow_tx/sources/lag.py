@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, TypeAlias
 
 from airflow_tx.errors import TxError
@@ -101,6 +101,7 @@ class LagWatch:
         self._patience = patience
         self._asked_at = float("-inf")
         self._answered_at = float("-inf")
+        self._asking = Lock()
         self._thread: Thread | None = None
         self._found: dict[str, Lag | LagUnknown] = {}
 
@@ -109,19 +110,22 @@ class LagWatch:
 
         :param position: reads the position after the last committed transaction.
         """
-        if self._clock() - self._asked_at >= self._every and (self._thread is None or not self._thread.is_alive()):
-            self._asked_at = self._clock()
-            self._thread = Thread(target=self._ask, args=(position(),), name=f"lag of {self._topology}", daemon=True)
-            self._thread.start()
-            self._thread.join(self._patience)
-            self._patience = 0.0
+        with self._asking:
+            if self._clock() - self._asked_at >= self._every and (self._thread is None or not self._thread.is_alive()):
+                self._asked_at = self._clock()
+                thread = Thread(target=self._ask, args=(position(),), name=f"lag of {self._topology}", daemon=True)
+                thread.start()
+                self._thread = thread  # not before: another question may be waiting for it
+                thread.join(self._patience)
+                self._patience = 0.0
         return self.answer if isinstance(self.answer, Lag) else None
 
     def wait(self, seconds: float) -> bool:
         """Wait for the answer to the last question, and say whether there was one."""
-        if self._thread is not None:
-            self._thread.join(seconds)
-        return self._thread is None or not self._thread.is_alive()
+        thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
+        return thread is None or not thread.is_alive()
 
     @property
     def answer(self) -> Lag | LagUnknown | None:

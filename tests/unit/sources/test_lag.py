@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from airflow_tx.errors import SourceError
 from airflow_tx.sources.api import Json, TransactionalSource
 from airflow_tx.sources.files.source import FileSource
-from airflow_tx.sources.lag import Lag, LagUnknown, lags
+from airflow_tx.sources.lag import Lag, LagUnknown, LagWatch, lags
 from airflow_tx.sources.memory import MemorySource
 
 
@@ -87,3 +89,25 @@ def test_a_source_that_does_not_answer_holds_up_no_other_one() -> None:
 def test_a_partition_that_never_took_part_counts_from_its_start(position: Any) -> None:
     rows = MemorySource({"a": [{"n": 1}, {"n": 2}], "b": [{"n": 3}]})
     assert rows.backlog(position) == 3
+
+
+def test_two_may_ask_a_watch_at_once_and_the_source_is_asked_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that is made and not yet started cannot be waited for."""
+    asked, starts = threading.Event(), threading.Barrier(2, timeout=1)
+
+    class SlowThread(threading.Thread):
+        def start(self) -> None:
+            with suppress(threading.BrokenBarrierError):
+                starts.wait()
+            super().start()
+
+    monkeypatch.setattr("airflow_tx.sources.lag.Thread", SlowThread)
+    watch = LagWatch("flights", lambda: Asked(asked), every=0.0)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(watch.latest, lambda: None)
+        second = pool.submit(lambda: (starts.wait(), watch.wait(0.0)))
+        assert first.result() is None
+        second.result()
+    asked.set()
+    assert watch.wait(60)
+    assert watch.answer == Lag(1, "rows")
