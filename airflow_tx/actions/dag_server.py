@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.dags import checked_dag, transactional_dag
 from airflow_tx.actions.request import ActionRequest
@@ -124,10 +125,10 @@ def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> Da
     try:
         return {"id": question["id"], "found": answer(question)}
     except Refused as error:
-        return {"id": question["id"], "refused": str(error)}
+        return {"id": question["id"], "refused": compat.masked(str(error))}
     except Exception as error:  # noqa: BLE001 - the code of a DAG file is anybody's
         text = str(error) if isinstance(error, TxError) else f"{type(error).__name__}: {error}"
-        return {"id": question["id"], "failed": text}
+        return {"id": question["id"], "failed": compat.masked(text)}
 
 
 def prepare() -> None:
@@ -141,7 +142,7 @@ def prepare() -> None:
     from airflow.models import import_all_models
     from sqlalchemy.orm import configure_mappers
 
-    from airflow_tx import compat, spec  # noqa: F401
+    from airflow_tx import spec  # noqa: F401
     from airflow_tx.commit import handoff  # noqa: F401
     from airflow_tx.hooks import zookeeper  # noqa: F401
     from airflow_tx.store import watched  # noqa: F401

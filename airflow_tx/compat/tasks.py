@@ -345,3 +345,12 @@ def canonical(value: Any) -> Any:
 
     # Once around: some types come back as another one (a datetime with another kind of zone), and then stay.
     return serialize(deserialize(serialize(value)))
+
+
+def masked(text: str) -> str:
+    """Hide in a text the secrets that this process has got from Airflow, as Airflow does in its logs."""
+    from airflow._shared.secrets_masker import redact as redact_there
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]
+
+    # The task SDK and the rest of Airflow each know the secrets that they have read.
+    return str(redact_there(redact(text)))

@@ -275,7 +275,7 @@ class Lane(NoLane):
 
     def _leave(self, begun: Begun, note: Callable[[str], str], error: BaseException) -> None:
         """Let a transaction go: the coordinator makes an ordinary run of it, unless it was refused for good."""
-        reason = f"{type(error).__name__}: {error}"
+        reason = compat.masked(f"{type(error).__name__}: {error}")
         try:
             reason = note(reason)
         except TxError as refusal:

@@ -317,8 +317,8 @@ def failure_reason(context: Context) -> str:
 
     task, error = f"task {context['ti'].task_id}", context.get("exception")
     if not isinstance(error, BaseException):
-        return f"{task}: {type(error).__name__}: {error}" if error else task
-    return f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}"
+        return compat.masked(f"{task}: {type(error).__name__}: {error}") if error else task
+    return compat.masked(f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}")
 
 
 def refusal_of(context: Context) -> TxError | None:
@@ -332,4 +332,4 @@ def refusal_of(context: Context) -> TxError | None:
 def failure_remedy(context: Context) -> str | None:
     """Give what a refusal says to do, for the ledger; None: the task failed by another error."""
     refusal = refusal_of(context)
-    return None if refusal is None else refusal.advice
+    return None if refusal is None or refusal.advice is None else compat.masked(refusal.advice)

@@ -1,4 +1,4 @@
-"""Hosts and secrets of connections are nobody's business in a browser: what an error quotes of them is left out."""
+"""Hide addresses and credentials that an error quotes: they are nobody's business in a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from airflow.models.connection import Connection
 from airflow.utils.session import create_session
@@ -21,31 +21,23 @@ log = logging.getLogger(__name__)
 EVERY_SECONDS = 60.0
 HIDDEN = "***"
 _VARIABLE = "AIRFLOW_CONN_"
-_SHORTEST = 4
 _OWN_HOSTS = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
-_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
-# What names no secret in a connection's extra: to hide such words would make sentences unreadable.
-_PLAIN = re.compile(r"[a-z_]{1,12}|true|false|\d{1,5}", re.IGNORECASE)
-
-
-def _secrets(connections: Iterable[Connection]) -> Iterator[str]:
-    for each in connections:
-        yield each.password or ""
-        try:
-            extra = each.extra_dejson
-        except Exception:  # noqa: BLE001 - it may be no JSON
-            continue
-        yield from (text for text in _texts(extra) if not _PLAIN.fullmatch(text))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
-    elif isinstance(value, str):
-        yield value
+# Where a text has credentials or an address, whatever they are. No text is searched for a secret itself: a person could
+# find out a password by writing guesses into a reason, and a password such as "airflow" is a word of every sentence.
+_VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&)}\]\"']+)"
+_NAMES = (
+    r"pass(?:word|wd|phrase)?|pwd|[\w-]{0,30}(?:secret|token|(?:api|access|private|account)[_-]?key)[\w-]{0,30}|"
+    r"sasl[\w.-]*|user(?:name|_?id)?|uid|login|host(?:name|addr)?|server"
+)
+_BEFORE = r"user|role|login|host|host name|server at|connect(?:ion)? to"
+_ANYWHERE = (
+    (re.compile(r"(?<=://)[^\s\"'<>]*@"), f"{HIDDEN}@"),
+    (re.compile(rf"(?i)(?<![\w-])({_NAMES})([\"']?\s*(?:=>|[=:])\s*){_VALUE}"), rf"\1\2{HIDDEN}"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
+    (re.compile(rf"(?i)\b({_BEFORE})\s+(?:\"[^\"]+\"|'[^']+')"), rf"\1 {HIDDEN}"),
+    (re.compile(r"(?<=@)'[^']+'"), HIDDEN),
+)
+_ADDRESS = re.compile(r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|(?:[0-9a-fA-F]{0,4}:){4,7}[0-9a-fA-F]{0,4})(?!\.?\w)")
 
 
 def _hosts(connections: Iterable[Connection]) -> Iterator[str]:
@@ -65,7 +57,9 @@ class Redactor:
 
     def redacted(self, text: str) -> str:
         """Leave out of a text what belongs to a connection."""
-        text = _CREDENTIALS.sub(f"{HIDDEN}@", text)
+        for found, instead in _ANYWHERE:
+            text = found.sub(instead, text)
+        text = _ADDRESS.sub(_hidden_address, text)
         pattern = self._current()
         return text if pattern is None else pattern.sub(HIDDEN, text)
 
@@ -80,15 +74,16 @@ class Redactor:
             return self._pattern
 
 
+def _hidden_address(found: re.Match[str]) -> str:
+    return found[0] if found[0] in _OWN_HOSTS else HIDDEN
+
+
 def pattern_of(connections: Iterable[Connection]) -> re.Pattern[str] | None:
-    """Make the pattern of all hosts and secrets; None: there are none."""
-    known = list(connections)
-    secrets = {each for each in _secrets(known) if len(each) >= _SHORTEST}
-    hosts = {each for each in _hosts(known) if each and each not in _OWN_HOSTS and "/" not in each}
+    """Make the pattern of all hosts of connections where they stand; None: there are none."""
+    hosts = {each for each in _hosts(connections) if each and each not in _OWN_HOSTS and "/" not in each}
     # A name such as redis is a word as well: it is a host where an address stands.
     words = {each for each in hosts if re.fullmatch(r"[A-Za-z]+", each)}
-    parts = [re.escape(each) for each in sorted(secrets, key=len, reverse=True)]
-    parts += [rf"(?<![\w.-]){re.escape(each)}(?![\w-])" for each in sorted(hosts - words, key=len, reverse=True)]
+    parts = [rf"(?<![\w.-]){re.escape(each)}(?![\w-])" for each in sorted(hosts - words, key=len, reverse=True)]
     parts += [rf"(?<![\w.-]){re.escape(each)}(?=:\d)|(?<=[@/]){re.escape(each)}(?![\w-])" for each in sorted(words)]
     return re.compile("|".join(parts)) if parts else None
 

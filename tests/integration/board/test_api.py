@@ -310,7 +310,7 @@ def test_a_proxy_may_rewrite_the_host_of_a_request(board: Board, pipeline: Pipel
 
 
 def test_no_answer_has_a_host_or_a_secret_or_markup(board: Board, pipeline: Pipeline, runs: Runs) -> None:
-    text = f"<img src=x onerror=alert(1)> {MARKERS[0]}:5432 {MARKERS[1]} postgresql://u:{MARKERS[2]}@h/d"
+    text = f"<img src=x onerror=alert(1)> {MARKERS[0]}:5432 password={MARKERS[1]} postgresql://u:{MARKERS[2]}@h/d"
     from airflow_tx.protocol import processing
     from airflow_tx.protocol.attempt import TaskTry
 
