@@ -31,6 +31,10 @@ from airflow_tx.protocol.records import (
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Decision, Stamp
 
+HOURS_KEPT = 25
+"""Hours of which the topology record counts the transactions: those of a day, and the one under way."""
+HOUR = len("2013-01-01T17")
+"""Characters of a time that name its hour."""
 PACES_KEPT = 8
 """Of so many transactions it is kept how long their processing took."""
 
@@ -198,9 +202,16 @@ def ended(
     births = {name: each for name, each in {**topology.births, **dict.fromkeys(states, record.birth)}.items() if each}
     blocked = None if (topology.blocked or {}).get("txid") == txid else topology.blocked
     skips = [each for each in topology.skips if each != txid]
-    pace = pace_after(topology.pace, history)
     after = replace(
-        topology, states=final, births=births, blocked=blocked, bid=None, skips=skips, pace=pace, op=stamp.op
+        topology,
+        states=final,
+        births=births,
+        blocked=blocked,
+        bid=None,
+        skips=skips,
+        pace=pace_after(topology.pace, history),
+        hours=hours_after(topology.hours, history),
+        op=stamp.op,
     )
     after = after if receipt is None else replace(after, receipt=receipt.hash)
     acks = paths.acks(txid, record.acks)
@@ -226,6 +237,13 @@ def ended(
 def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
     """Remove the one entry that the end before it had kept: there is no older one."""
     return [Delete(paths.history(txid))] if txid > 0 and read.exists(paths.history(txid), old=True) else []
+
+
+def hours_after(hours: Mapping[str, int], history: History) -> dict[str, int]:
+    """Count a transaction that is over: the history may be shorter than the hours that people look at."""
+    hour = history.ended[:HOUR]
+    counted = {**hours, hour: hours.get(hour, 0) + 1}
+    return {each: counted[each] for each in sorted(counted)[-HOURS_KEPT:]}
 
 
 def pace_after(pace: list[list[float]], history: History) -> list[list[float]]:

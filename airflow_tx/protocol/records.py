@@ -53,6 +53,7 @@ class TopologyRecord:
     :param yielded: per run_id, a waiter that has given up its run slot, to be started again; `yields`: how many in all.
     :param skips: the open transactions that are to be skipped at their turn, in order.
     :param pace: of the last committed transactions, how many rows each had and how many seconds it was in process.
+    :param hours: how many transactions became final in each of the last hours, in UTC, such as 2013-01-01T17.
     :param losses: numbers of the repairs that accepted losses of rows, as long as the source has not passed them all.
     :param accepted: the same as older releases kept it: per partition, the losses with who, when and why.
     :param garbage: records that no step reads any more and that were too many for one multi, as paths below.
@@ -73,6 +74,7 @@ class TopologyRecord:
     yields: int = 0
     skips: list[int] = field(default_factory=list)
     pace: list[list[float]] = field(default_factory=list)
+    hours: dict[str, int] = field(default_factory=dict)
     losses: list[int] = field(default_factory=list)
     accepted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     births: dict[str, str] = field(default_factory=dict)

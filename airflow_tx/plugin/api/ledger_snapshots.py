@@ -7,7 +7,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -19,6 +19,7 @@ from airflow_tx.plugin.api.shared_answers import SharedAnswers
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.batch_words import batch_in_words
+from airflow_tx.protocol.end import HOUR
 from airflow_tx.protocol.health import HealthCode, TopologyHealth, topology_health
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -122,8 +123,16 @@ class TopologySnapshot:
         return bisect_left(self.final, moment, lo=start, key=ended)
 
     def commits_per_hour(self, now: datetime) -> list[int]:
-        """Count the transactions that were committed in each of the last hours, the oldest first."""
-        whole = now.replace(minute=0, second=0, microsecond=0)
+        """Count the transactions that became final in each of the last hours, the oldest first.
+
+        The record counts them also beyond the history; of hours before it began to count, the history knows more.
+        """
+        whole = now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
+        hours = [(whole - timedelta(hours=hour)).isoformat()[:HOUR] for hour in range(HOURS - 1, -1, -1)]
+        known = self._in_history(whole)
+        return [max(self.record.hours.get(hour, 0), count) for hour, count in zip(hours, known, strict=True)]
+
+    def _in_history(self, whole: datetime) -> list[int]:
         index = self.first_since(whole - timedelta(hours=HOURS - 1))
         counts = []
         for hour in range(HOURS - 2, -1, -1):

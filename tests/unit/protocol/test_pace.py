@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.protocol.end import PACES_KEPT, pace_after
+from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.protocol.end import HOURS_KEPT, PACES_KEPT, hours_after, pace_after
 from airflow_tx.protocol.records import History, Outcome
+from airflow_tx.protocol.view import final_txids, topology_record, topology_view
+from airflow_tx.store.memory import MemoryStore
+from tests.model.driver import Run, Topology
 
 
 def ended(size: dict[str, Any] | None, seconds: int = 5, outcome: Outcome = Outcome.COMMITTED) -> History:
@@ -62,3 +68,33 @@ def test_the_last_ones_and_the_largest_are_kept(measured: list[tuple[int, int]])
 def test_of_the_largest_ones_that_are_alike_the_newest_is_believed() -> None:
     pace = [[100, 900.0], *([[100, 10.0]] * (PACES_KEPT - 1))]
     assert pace_after(pace, of(100, 10)) == [[100, 10.0]] * PACES_KEPT
+
+
+def test_the_transactions_of_each_hour_are_counted_however_short_the_history_is() -> None:
+    hours: dict[str, int] = {}
+    for hour in range(30):
+        for minute in range(hour % 3 + 1):
+            moment = f"2026-01-0{1 + hour // 24}T{hour % 24:02}:{minute:02}:00.000+00:00"
+            hours = hours_after(hours, replace(ended(None), ended=moment))
+    assert len(hours) == HOURS_KEPT
+    assert hours["2026-01-02T05"] == 29 % 3 + 1
+    assert "2026-01-01T04" not in hours
+
+
+def test_the_record_counts_committed_and_skipped_transactions_of_an_hour_beyond_the_history() -> None:
+    memory = MemoryStore()
+    topology = Topology(lambda: memory, "/tx", [], history=2)
+    for number in range(1, 8):
+        run = Run(topology, f"r{number}")
+        run.processed(2, {})
+        if number == 4:
+            topology.skip(number)
+        else:
+            run.commit()
+    store = topology.store()
+    assert topology_record(store, topology.paths).hours == {"2013-01-01T00": 7}
+    place = LedgerPlace("trace", "zookeeper", topology.paths)
+    record, view = topology_record(store, topology.paths), topology_view(store, topology.paths)
+    shown = TopologySnapshot(record, place, store, view, final_txids(store, topology.paths))
+    assert len(shown.final) < 7
+    assert shown.commits_per_hour(topology.clock.now())[-1] == 7
