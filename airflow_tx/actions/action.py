@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from airflow_tx.errors import Refused, TxError
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
-from airflow_tx.protocol.skip import check_open
+from airflow_tx.protocol.skip import find_open
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.version import note_action, version_of
 
@@ -52,12 +52,9 @@ class ActionTarget:
         if version is not None:
             self.ledger.run(note_action, txids, version)
 
-    def opened(self, txid: int) -> TransactionRecord | Refused:
-        """Read the record of an open transaction, or say what became of it."""
-        try:
-            return self.ledger.run(check_open, txid)
-        except Refused as refused:
-            return refused
+    def opened(self, txids: Collection[int]) -> Mapping[int, TransactionRecord | Refused]:
+        """Read the records of open transactions, or say what became of them."""
+        return self.ledger.preview(find_open, txids).result
 
 
 class PersonalAction(ABC):

@@ -33,7 +33,7 @@ class NamedReplay(PersonalAction):
 
     def preview(self) -> Preview:
         version = self.target.version(self.txids)
-        found = {txid: self.target.opened(txid) for txid in self.txids}
+        found = self.target.opened(self.txids)
         opened = {txid: each for txid, each in found.items() if not isinstance(each, Refused)}
         states = compat.runs_of(self.target.record.dag_id, [each.run_id for each in opened.values()])
         live = {txid for txid, each in opened.items() if not self.force and states.get(each.run_id) in LIVE_RUN_STATES}

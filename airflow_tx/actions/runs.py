@@ -9,6 +9,7 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.actions.preview import Effect
 from airflow_tx.commit.run_slots import Comeback, comeback, start_yielded
+from airflow_tx.errors import Refused
 from airflow_tx.processing.begin import conf_of
 from airflow_tx.protocol import recovery, replay, run_slots, skip
 from airflow_tx.protocol.ledger import Ledger
@@ -140,11 +141,20 @@ class Restarts:
 
     def _named(self, txids: Sequence[int], *, force: bool) -> Iterator[tuple[int, TransactionRecord, str | None]]:
         """Give each open transaction with the state of its run, if that forbids to start it again."""
-        opened = {txid: self.ledger.run(skip.check_open, txid) for txid in sorted(set(txids))}
+        opened = self._opened(txids)
         states = self._states(record.run_id for record in opened.values())
         for txid, record in opened.items():
             live = None if force else states.get(record.run_id)
             yield txid, record, live if live in LIVE_RUN_STATES else None
+
+    def _opened(self, txids: Sequence[int]) -> dict[int, TransactionRecord]:
+        """:raises AlreadyFinal, UnknownTransaction: one of them is not open."""
+        opened: dict[int, TransactionRecord] = {}
+        for txid, found in self.ledger.run(skip.find_open, txids).items():
+            if isinstance(found, Refused):
+                raise found
+            opened[txid] = found
+        return opened
 
     def failed(self) -> Iterator[Effect]:
         """Replay what has failed, or has lost its run; and start runs again that had given up their run slots."""
@@ -154,7 +164,7 @@ class Restarts:
                 yield outcome
             else:
                 # One that is to be skipped now: its `begin` sees to that.
-                record = self.ledger.run(skip.check_open, outcome.txid)
+                record = self._opened([outcome.txid])[outcome.txid]
                 yield self._replay(outcome.txid, record, None, withdraw=False)
         for each in self.without_transaction(found.record):
             if each.found is Comeback.START:

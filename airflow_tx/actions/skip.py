@@ -33,7 +33,7 @@ class TransactionSkip(PersonalAction):
 
     def preview(self) -> Preview:
         version = self.target.version([self.txid])
-        record = self.target.opened(self.txid)
+        record = self.target.opened([self.txid])[self.txid]
         if isinstance(record, Refused):
             return Preview(version, str(record), (), (Effect(self.txid, "", str(record)),), True)
         try:

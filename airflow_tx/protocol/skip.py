@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from airflow_tx.errors import AlreadyFinal, NotSkipped, SkipRefused, UnknownTransaction
+from airflow_tx.errors import AlreadyFinal, NotSkipped, Refused, SkipRefused, UnknownTransaction
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import Token
@@ -22,7 +22,7 @@ from airflow_tx.protocol.records import (
     encode,
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import Audit, Decision, Stamp, is_committed, put
+from airflow_tx.protocol.step import Audit, Decision, Stamp, put
 
 
 def note_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit) -> Decision[Done | AlreadySkipped]:
@@ -63,12 +63,12 @@ def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, keeps_
     return Decision(Done(), writes, paths.transaction(txid))
 
 
-def check_open(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[TransactionRecord]:
-    """Give the record of an open transaction.
-
-    :raises AlreadyFinal, UnknownTransaction: it is not open.
-    """
-    return Decision(_still_open(read, paths, txid))
+def find_open(
+    read: Reader, stamp: Stamp, paths: Paths, txids: Collection[int]
+) -> Decision[dict[int, TransactionRecord | Refused]]:
+    """Give the record of each transaction, or why it is not open: all of them as of one moment."""
+    allocated = read.get(Counter, paths.allocated).txid
+    return Decision({txid: _open_or_refused(read, paths, txid, allocated) for txid in sorted(set(txids))})
 
 
 def grant_skip(
@@ -151,12 +151,26 @@ def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | No
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is not None:
         return record
-    if txid > 0 and is_committed(read, paths, txid):
+    # In this order: a transaction that becomes final between the two reads is found skipped, and never committed.
+    current = read.peek(Counter, paths.current)
+    if read.find(Skipped, paths.skipped(txid)) is not None:
+        return None
+    if 0 < txid < current.txid:
         raise AlreadyFinal(txid=txid, outcome="committed", remedy="Nothing was changed.")
-    # By its own record, and not for want of another answer: it may have been allocated since it was looked for.
-    if read.find(Skipped, paths.skipped(txid)) is None:
-        raise UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions)
-    return None
+    raise _unknown(paths, txid)
+
+
+def _open_or_refused(read: Reader, paths: Paths, txid: int, allocated: int) -> TransactionRecord | Refused:
+    if not 0 < txid <= allocated:
+        return _unknown(paths, txid)
+    try:
+        return _still_open(read, paths, txid)
+    except Refused as refused:
+        return refused
+
+
+def _unknown(paths: Paths, txid: int) -> UnknownTransaction:
+    return UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions)
 
 
 def _still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:

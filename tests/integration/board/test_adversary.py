@@ -1,0 +1,272 @@
+"""The board's API in wrong hands: any path and any question, of a viewer of one DAG, and any preview of a user."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import airflow_tx.plugin
+from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from benchmarks.requests import received
+from tests.examples import examples
+from tests.integration.board.server import OF_ONE_DAG, SAME_ORIGIN, Board
+from tests.integration.pipeline import Pipeline
+from tests.integration.test_cli_actions import Runs, fail
+
+API = json.loads((Path(airflow_tx.plugin.__file__).parent / "ui" / "openapi.json").read_text())
+TIMES_OUT = 60.0
+"""Seconds after which an answer hangs."""
+MOST_ASKED = 400
+"""Packets to ZooKeeper that one answer may cost, with what the board asks in the background. The ledger is small."""
+MOST_SENT = 2**20
+MOST_GROWTH = 96 * 2**20
+"""Bytes by which the api-server may grow."""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A request as it is sent, byte for byte.
+
+    :param target: path and query; its percent codes stay as they are.
+    :param body: None: a GET.
+    """
+
+    target: str
+    body: Any = None
+
+
+# --- what is asked ------------------------------------------------------------------------------------------------
+
+_LONG = "x" * 3000
+_KNOWN = {
+    "topology": ["flights", "nosuch"],
+    "dag_id": ["the_dag", "lossy", "hangs"],
+    "run_id": ["r1", "r2"],
+    "txid": ["1", "2", "3"],
+    "action": [],
+}
+_ODD = [
+    *("", "/", "//", "..", "%2F", "%2e%2e%2f", "flights/", "flights%00", "%0d%0a", "%1b[31m", "%ff", "%ED%A0%80"),
+    *("99999999", "0", "-1", "1e3", "1.0", "٣", "+1", "9" * 30, "9" * 4500, "0x1", "None", "NaN", "true", "null"),
+    *("%F0%9F%98%80", "the_dag%27--", "%5B", "%25", "%", "flights@", "flights@zookeeper_default/", "@/", _LONG),
+]
+_TIMES = [
+    *("2026-01-01T00:00:00Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59-23:59"),
+    *("0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z", "-1", "253402300799", "1e300", "inf", "2026-02-30T00:00:00Z"),
+]
+
+
+def _path_values(name: str, schema: Mapping[str, Any]) -> st.SearchStrategy[str]:
+    known = [*_KNOWN[name], *_schema(schema).get("enum", [])]
+    free = st.one_of(st.text(max_size=40), st.integers().map(str)).map(lambda each: quote(each, safe=""))
+    # Most requests should come past the first segment.
+    return st.one_of(st.sampled_from(known), st.sampled_from(known), st.sampled_from(_ODD), free)
+
+
+def _query_values(schema: Mapping[str, Any]) -> st.SearchStrategy[str]:
+    known = [str(each) for part in _parts(schema) for each in part.get("enum", [])]
+    odd = [*known, *_TIMES, *(each for each in _ODD if "%" not in each)]
+    return st.one_of(st.sampled_from(odd), st.integers().map(str), st.datetimes().map(str), st.text(max_size=40))
+
+
+def _schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "$ref" not in schema:
+        return schema
+    found: Mapping[str, Any] = API["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return found
+
+
+def _parts(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for each in schema.get("anyOf", [schema]):
+        yield _schema(each.get("items", each))
+
+
+@st.composite
+def _wrong(draw: st.DrawFn, method: str) -> Wrong:
+    paths = [path for path, of in API["paths"].items() if method in of and not path.endswith("/actions/{action}")]
+    path = draw(st.sampled_from(paths))
+    asked = {each["name"]: each for each in API["paths"][path][method].get("parameters", [])}
+    query = []
+    for name, each in asked.items():
+        if each["in"] == "path":
+            path = path.replace(f"{{{name}}}", draw(_path_values(name, each["schema"])))
+        elif draw(st.booleans()):
+            values = draw(st.lists(_query_values(each["schema"]), min_size=1, max_size=3))
+            query += [(name, value) for value in values]
+    target = "/tx" + quote(path, safe="/%@:;=+,!$&'()*~[]") + (f"?{urlencode(query)}" if query else "")
+    return Wrong(target, None if method == "get" else draw(_bodies))
+
+
+_bodies = st.one_of(
+    st.fixed_dictionaries(
+        {"txids": st.lists(st.one_of(st.integers(1, 3), st.integers()), max_size=120)},
+        optional={"force": st.booleans(), "changed_rows": st.booleans()},
+    ),
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=20)),
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)),
+        max_leaves=8,
+    ),
+)
+
+_T = "/tx/api/v1/topologies"
+KILLERS = [
+    *(Wrong(f"{_T}/flights/transactions/{txid}") for txid in ("99999999", "9" * 30, "9" * 4500, "-1", "0", "1" * 19)),
+    *(Wrong(f"{_T}/{name}/transactions") for name in ("", "/", "%2F", "flights%2F", "%00", "%0a", "..", "%FF", _LONG)),
+    *(Wrong(f"{_T}/{name}") for name in ("", "/", "%2e%2e%2fflights", "%2e", "a%2F%2Fb", "%EF%BF%BF", "%C2%80")),
+    *(Wrong(f"/tx/api/v1/dags/{name}") for name in ("%00", "%2F", _LONG, "%F0%9F%98%80")),
+    *(Wrong(f"/tx/api/v1/dags/the_dag/runs/{name}") for name in ("%00", "/", "a/../b", "%2F%2F", _LONG, "..", ".")),
+    *(Wrong(f"{_T}/flights/transactions?since={quote(at)}&until={quote(at)}") for at in _TIMES),
+    *(Wrong(f"{_T}/flights/transactions?before={at}") for at in ("99999999", "9" * 30, "-1", "1")),
+    *(Wrong(f"{_T}?offset={at}&text={at}&limit={at}") for at in ("9" * 30, "-1", "1")),
+    Wrong(f"{_T}?offset={'9' * 25}"),
+    Wrong(f"{_T}?" + "&".join(["state=fine"] * 2000)),
+]
+"""What once took the api-server down, and its like."""
+_P = f"{_T}/flights/actions/replay/preview"
+KILLER_PREVIEWS = [
+    Wrong(_P, {"txids": list(range(1, 1001))}),
+    Wrong(_P, {"txids": list(range(1, 101))}),
+    Wrong(_P, {"txids": [99_999_999, 10**30, 2**63, 2**31]}),
+    Wrong(_P, {"txids": [1] * 100}),
+]
+
+
+# --- what is answered ---------------------------------------------------------------------------------------------
+
+
+class Adversary:
+    """Sends requests, and judges each answer.
+
+    :param user: who is logged in.
+    """
+
+    def __init__(self, board: Board, zookeeper: LocalZooKeeper, user: str) -> None:
+        self._client = board.client(user)
+        self._client.timeout = httpx.Timeout(TIMES_OUT)
+        self._zookeeper = zookeeper
+
+    def send(self, wrong: Wrong) -> int:
+        """Send a request, and count the work that its answer costs; its status."""
+        before = received(self._zookeeper.port)
+        answer = self.ask(wrong)
+        asked = received(self._zookeeper.port) - before
+        assert asked <= MOST_ASKED, (wrong, asked)
+        return answer.status_code
+
+    def ask(self, wrong: Wrong) -> httpx.Response:
+        """Send a request; its answer."""
+        method = "GET" if wrong.body is None else "POST"
+        # A client would mend the path.
+        extensions = {"target": wrong.target.encode()}
+        answer = self._client.request(
+            method, "/", json=wrong.body, headers=SAME_ORIGIN if wrong.body is not None else {}, extensions=extensions
+        )
+        assert answer.status_code < 500 or answer.status_code in (503, 504), (wrong, answer.text)
+        assert len(answer.content) <= MOST_SENT, (wrong, len(answer.content))
+        return answer
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture
+def filled(board: Board, pipeline: Pipeline, runs: Runs) -> Pipeline:
+    """One transaction is committed, one has failed, one waits."""
+    pipeline.run("r1")
+    fail(pipeline, pipeline.begin("r2"))
+    pipeline.process(pipeline.begin("r3"))
+    runs.make(r1="success", r2="failed", r3="running", r4="queued")
+    return pipeline
+
+
+@pytest.fixture
+def viewer(board: Board, zookeeper: LocalZooKeeper, filled: Pipeline) -> Iterator[Adversary]:
+    adversary = Adversary(board, zookeeper, OF_ONE_DAG)
+    assert adversary.send(Wrong(f"{_T}/flights")) == 200
+    yield adversary
+    adversary.close()
+    _check_pages(board)
+
+
+@pytest.fixture
+def user(board: Board, zookeeper: LocalZooKeeper, filled: Pipeline) -> Iterator[Adversary]:
+    adversary = Adversary(board, zookeeper, "ulf")
+    assert adversary.send(Wrong(_P, {"txids": [2]})) == 200
+    yield adversary
+    adversary.close()
+    _check_pages(board)
+
+
+def _check_pages(board: Board) -> None:
+    """Every page is as it was, for everybody."""
+    for reader in (OF_ONE_DAG, "vera"):
+        lines = board.get("topologies", reader)["topologies"]
+        assert "flights" in [line["topology"] for line in lines]
+        assert [each["txid"] for each in board.get("topologies/flights/transactions", reader)["transactions"]] == [
+            3,
+            2,
+            1,
+        ]
+        assert board.get("dags/the_dag", reader)["topology"] == "flights"
+        assert board.get("dags/the_dag/runs/r2", reader)["txid"] == 2
+
+
+def test_what_once_took_the_board_down_is_answered_with_little_work(viewer: Adversary) -> None:
+    for wrong in KILLERS:
+        viewer.send(wrong)
+
+
+def test_what_once_took_long_in_a_preview_is_answered_with_little_work(user: Adversary) -> None:
+    for wrong in KILLER_PREVIEWS:
+        user.send(wrong)
+
+
+_ON_ONE_BOARD = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+
+
+@settings(max_examples=examples(200, 2000), suppress_health_check=_ON_ONE_BOARD)
+@given(wrong=_wrong("get"))
+def test_any_question_is_answered_with_bounded_work(viewer: Adversary, wrong: Wrong) -> None:
+    viewer.send(wrong)
+
+
+@settings(max_examples=examples(60, 500), suppress_health_check=_ON_ONE_BOARD)
+@given(wrong=_wrong("post"))
+def test_any_preview_is_answered_with_bounded_work(user: Adversary, wrong: Wrong) -> None:
+    user.send(wrong)
+
+
+@pytest.mark.long
+def test_thousands_of_different_questions_leave_no_memory_behind(board: Board, viewer: Adversary) -> None:
+    for number in range(_WARM):
+        _storm(viewer, number)
+    before = board.resident_bytes
+    for number in range(_WARM, _WARM + _STORM):
+        _storm(viewer, number)
+    assert board.resident_bytes - before < MOST_GROWTH
+
+
+_WARM, _STORM = 50, 400
+"""Rounds of a storm; each has five requests, whose addresses no other round has."""
+
+
+def _storm(viewer: Adversary, number: int) -> None:
+    moment = f"2025-{number % 12 + 1:02}-{number % 28 + 1:02}T{number % 24:02}:{number % 60:02}:00Z"
+    for target in (
+        f"{_T}/flights/transactions?since={moment}&limit={number % 1000 + 1}",
+        f"{_T}/flights/transactions/{number + 10}",
+        f"{_T}/{'n' * 200}{number}/transactions",
+        f"/tx/api/v1/dags/d{number}/runs/{'r' * 200}{number}",
+        f"{_T}?text={number}&offset={number}",
+    ):
+        viewer.ask(Wrong(target))
