@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from airflow_tx.cli import render
-from airflow_tx.cli.context import action, audit_of, check_why, is_shown, ledger_on, paths_of, store_of
+from airflow_tx.cli.context import action, audit_of, check_why, is_shown, ledger_on, paths_of, store_of, wrong_usage
 from airflow_tx.cli.dags import dag_of
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.view import topology_record
@@ -43,11 +43,11 @@ def replay(args: Namespace) -> None:
     from airflow_tx.actions.replay import FailedReplay, NamedReplay
 
     if bool(args.txids) == args.failed:
-        raise SystemExit("Give either the txids to replay, or --failed.")
+        wrong_usage("Give either the txids to replay, or --failed.")
     if args.failed and args.force:
-        raise SystemExit("--force is for transactions that are named; --failed leaves alone what is queued or runs.")
+        wrong_usage("--force is for transactions that are named; --failed leaves alone what is queued or runs.")
     if args.changed_rows and args.failed:
-        raise SystemExit("--changed-rows is for transactions that are named.")
+        wrong_usage("--changed-rows is for transactions that are named.")
     if args.changed_rows:
         _check_why(args, f"replay {args.topology} {' '.join(map(str, args.txids))} --changed-rows")
     with store_of(args) as store:

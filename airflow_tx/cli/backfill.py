@@ -150,7 +150,7 @@ class BackfilledDates:
 
     def _late(self) -> str:
         """Say how a date that is late can be counted."""
-        reset = f"airflow tx repair {self.spec.topology} --reset"
+        reset = f"airflow tx repair {self.spec.topology} --reset --why TEXT"
         if self._turn() == 1:
             return f"nothing is committed. End the runs of {self.spec.dag_id}, then: {reset}. Repeat this command."
         return (

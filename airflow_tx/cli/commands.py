@@ -5,29 +5,36 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces
 from airflow_tx.cli import render
 from airflow_tx.cli.context import (
     action,
     audit_of,
+    check_why,
     command,
     conn_id_of,
     is_shown,
+    ledger_at,
     ledger_on,
     paths_of,
     print_done,
     root_of,
     staging_of,
     store_of,
+    wrong_usage,
 )
 from airflow_tx.errors import RepairRefused, TxError, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.protocol.view import TopologyView, topologies, topology_view, transaction_details
+from airflow_tx.protocol.view import TopologyView, has_topology, topologies, topology_view, transaction_details
 from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
 from airflow_tx.state.api import FencedState
 
@@ -44,12 +51,7 @@ def list_transactions(args: Namespace) -> None:
             rows = [*render.waiters(view), *map(render.transaction, view.transactions)]
             columns, told = render.TRANSACTION_IN_SHORT, ["waiting_for", "note"]
         else:
-            views = [_topology(store, paths_of(args, name)) for name in topologies(store, root_of(args))]
-            found = _lags(args, store, [view for view in views if isinstance(view, TopologyView)])
-            rows = [
-                render.topology(view, found.get(view.name)) if isinstance(view, TopologyView) else view
-                for view in views
-            ]
+            rows = _topology_rows(args, store)
             columns, told = render.TOPOLOGY_IN_SHORT, ["problem"]
     if args.wide:
         render.print_rows(rows, args.output)
@@ -57,44 +59,105 @@ def list_transactions(args: Namespace) -> None:
         render.print_in_short(rows, columns, told, args.output)
 
 
-def _topology(store: Store, paths: Paths) -> TopologyView | render.TableRow:
+@dataclass(frozen=True)
+class ListedTopology:
+    """A topology that can be read.
+
+    :param view: its name is the one that a command takes.
+    """
+
+    view: TopologyView
+    ledger: Ledger
+    conn_id: str
+
+
+def _topology_rows(args: Namespace, store: Store) -> list[render.TableRow]:
+    """List the topologies of the ledger, and those that DAGs of this Airflow keep elsewhere."""
+    names, root, conn_id = topologies(store, root_of(args)), root_of(args), conn_id_of(args)
+    with ExitStack() as stores:
+        found = [_listed(store, LedgerPlace(name, conn_id, Paths(root, name))) for name in names]
+        if not (args.root or args.conn_id):
+            found += _listed_elsewhere(stores)
+        if not found:
+            _say_nothing_found(args)
+        lags_found = _lags(args, [each for each in found if isinstance(each, ListedTopology)])
+    return [
+        render.topology(each.view, lags_found.get(each.view.name)) if isinstance(each, ListedTopology) else each
+        for each in found
+    ]
+
+
+def _say_nothing_found(args: Namespace) -> None:
+    """:raises SystemExit: a person has named the place where nothing is."""
+    where = f"No topology lies below {root_of(args)} of connection {conn_id_of(args)!r}"
+    if args.root or args.conn_id:
+        raise SystemExit(f"{where}. Check --root and --conn-id.")
+    print(f"{where}. None has begun yet, or [tx] root is another one.", file=sys.stderr)
+
+
+def _listed(store: Store, place: LedgerPlace) -> ListedTopology | render.TableRow:
     try:
-        return topology_view(store, paths, recent=0)
+        view = topology_view(store, place.paths, recent=0)
     except (UnreadableRecord, UnknownTransaction) as error:
-        return render.unreadable(paths.topology, str(error))  # the others are well
+        return render.unreadable(place.name, str(error))  # the others are well
+    return ListedTopology(replace(view, name=place.name), ledger_at(store, place.paths), place.conn_id)
 
 
-def _lags(args: Namespace, store: Store, views: Sequence[TopologyView]) -> Mapping[str, Lag | LagUnknown]:
+def _listed_elsewhere(stores: ExitStack) -> list[ListedTopology | render.TableRow]:
+    places = LedgerPlaces()
+    found: list[ListedTopology | render.TableRow] = []
+    known: dict[str, Store | TxError] = {}
+    for place in map(places.named, places.elsewhere()):
+        if place.conn_id not in known:
+            known[place.conn_id] = _connected(stores, place.conn_id)
+        store = known[place.conn_id]
+        if isinstance(store, TxError):
+            found.append(render.unreadable(place.name, str(store)))
+        elif has_topology(store, place.paths):  # else it has not begun yet
+            found.append(_listed(store, place))
+    return found
+
+
+def _connected(stores: ExitStack, conn_id: str) -> Store | TxError:
+    from airflow_tx.hooks.zookeeper import ZooKeeperHook
+
+    try:
+        return stores.enter_context(ZooKeeperHook(conn_id).store())
+    except TxError as error:
+        return error
+
+
+def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag | LagUnknown]:
     """The lags, if they are wanted; why one is unknown goes beside the output, which may be piped."""
-    found = {} if args.no_lag else lags_of(args, store, views)
+    found = {} if args.no_lag else lags_of(listed)
     for lag in found.values():
         if isinstance(lag, LagUnknown):
             print(lag, file=sys.stderr)
     return found
 
 
-def lags_of(args: Namespace, store: Store, views: Iterable[TopologyView]) -> dict[str, Lag | LagUnknown]:
+def lags_of(listed: Iterable[ListedTopology]) -> dict[str, Lag | LagUnknown]:
     """Ask for the lag of every topology, or why it is unknown."""
     sources: dict[str, SourcePosition] = {}
     found: dict[str, Lag | LagUnknown] = {}
-    for view in views:
+    for each in listed:
+        name = each.view.name
         try:
-            sources[view.name] = _source_of(args, store, view)
+            sources[name] = _source_of(each)
         except TxError as error:
-            found[view.name] = LagUnknown(topology=view.name, reason=str(error))
+            found[name] = LagUnknown(topology=name, reason=str(error))
         except Exception as error:  # noqa: BLE001  # the DAG file is anybody's
-            found[view.name] = LagUnknown(topology=view.name, reason=f"{type(error).__name__}: {error}")
+            found[name] = LagUnknown(topology=name, reason=f"{type(error).__name__}: {error}")
     return {**found, **lags(sources, seconds=LAGS_WITHIN)}
 
 
-def _source_of(args: Namespace, store: Store, view: TopologyView) -> SourcePosition:
+def _source_of(listed: ListedTopology) -> SourcePosition:
     from airflow_tx.actions.dags import elsewhere, transactional_dag
 
-    spec, _ = transactional_dag(view.record.dag_id, anywhere=False)
-    ledger = ledger_on(store, args, view.name)
-    if reason := elsewhere(spec, ledger.paths, conn_id_of(args)):
-        raise LagUnknown(topology=view.name, reason=reason)
-    return spec.source, ledger.position()
+    spec, _ = transactional_dag(listed.view.record.dag_id, anywhere=False)
+    if reason := elsewhere(spec, listed.ledger.paths, listed.conn_id):
+        raise LagUnknown(topology=listed.view.name, reason=reason)
+    return spec.source, listed.ledger.position()
 
 
 @command
@@ -105,7 +168,8 @@ def show(args: Namespace) -> None:
             row = render.details(transaction_details(store, paths_of(args), args.txid))
         else:
             view = topology_view(store, paths_of(args), recent=0)
-            row = render.topology_details(view, _lags(args, store, [view]).get(view.name))
+            listed = ListedTopology(view, ledger_on(store, args), conn_id_of(args))
+            row = render.topology_details(view, _lags(args, [listed]).get(view.name))
     render.print_row(row, args.output)
 
 
@@ -114,7 +178,9 @@ def repair(args: Namespace) -> None:
     """`airflow tx repair TOPOLOGY (--state-lost STATE | --ledger-lost | --reset)`."""
     chosen = [name for name in ("state_lost", "ledger_lost", "reset") if getattr(args, name)]
     if len(chosen) != 1:
-        raise SystemExit("Give exactly one of --state-lost STATE, --ledger-lost and --reset.")
+        wrong_usage("Give exactly one of --state-lost STATE, --ledger-lost and --reset.")
+    if args.reset and not args.dry_run:
+        check_why(args, f"repair {args.topology} --reset")
     with store_of(args) as store:
         {"state_lost": _state_lost, "ledger_lost": _ledger_lost, "reset": _reset}[chosen[0]](args, store)
 
@@ -202,6 +268,7 @@ def _clearable(name: str, state: FencedState, refused: Callable[..., RepairRefus
 def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
     """What the DAG says of its topology, and its states by name."""
     from airflow_tx.actions.dags import elsewhere, transactional_dag
+    from airflow_tx.protocol.repair import RESET
 
     paths = paths_of(args)
     spec, states = transactional_dag(args.dag_id or _dag_id(store, paths) or args.topology)
@@ -211,7 +278,7 @@ def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]
             topology=args.topology,
             problem=problem,
             remedy=f"Repeat: airflow tx repair {spec.topology} --{what} --dag-id {spec.dag_id} "
-            f"--conn-id {spec.conn_id} --root {spec.paths.root}",
+            f"--conn-id {spec.conn_id} --root {spec.paths.root}{' --why TEXT' if what == RESET else ''}",
         )
     return spec.request, states
 

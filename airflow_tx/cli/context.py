@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.utils.cli import action_cli, suppress_logs_and_warning
 from airflow.utils.platform import getuser
@@ -101,12 +101,15 @@ def store_of(args: Namespace) -> Iterator[Store]:
 
 def ledger_on(store: Store, args: Namespace, topology: str | None = None) -> Ledger:
     """The ledger of a topology on a store; None: of the one that was named."""
+    return ledger_at(store, paths_of(args, topology))
+
+
+def ledger_at(store: Store, paths: Paths) -> Ledger:
+    """The ledger of the topology at `paths`."""
     from airflow_tx.protocol.api import SystemClock, SystemIds
     from airflow_tx.protocol.ledger import Ledger
 
-    return Ledger(
-        store, paths_of(args, topology), clock=SystemClock(), ids=SystemIds(), history=Settings.load().history
-    )
+    return Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history)
 
 
 def conn_id_of(args: Namespace) -> str:
@@ -139,13 +142,19 @@ def print_done(what: str, repaired: Repaired) -> None:
     print(f"{what}: {repaired.summary}. Generation {repaired.generation}; transaction {repaired.current} commits next.")
 
 
+def wrong_usage(text: str) -> NoReturn:
+    """End as Airflow does when it cannot understand a command line: with exit code 2. Nothing was asked or changed."""
+    print(text, file=sys.stderr)
+    raise SystemExit(2)
+
+
 def check_why(args: Namespace, command: str) -> None:
     """Refuse an action without a reason.
 
     :param command: as it was typed, for the message.
     """
     if not without_controls(args.why or "").strip():
-        raise SystemExit(f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT")
+        wrong_usage(f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT")
 
 
 def is_shown(args: Namespace, preview: Preview) -> bool:

@@ -60,7 +60,7 @@ ARG_RESET = _flag(
 )
 ARG_DAG_ID = _arg("--dag-id", help="The DAG that names the states (default: as the ledger says, else the topology)")
 ARG_SOURCE_DAG_ID = _arg("--dag-id", help="The DAG that names the source (default: as the ledger says)")
-ARG_WHY = _arg("--why", default="", help="The reason, kept with the repair")
+ARG_WHY = _arg("--why", default="", metavar="TEXT", help="The reason, kept with the repair; --reset needs one")
 ARG_REASON = _arg("--why", metavar="TEXT", help="The reason, kept in the ledger; it must be given")
 ARG_REPLAY_WHY = _arg("--why", metavar="TEXT", help="The reason for --changed-rows, kept in the ledger")
 ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")

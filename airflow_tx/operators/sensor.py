@@ -83,11 +83,14 @@ class TransactionCommittedSensor(BaseSensorOperator):
         :raises AirflowFailException: it is skipped, or the source cannot tell; AirflowSkipException with `soft_fail`.
         """
         from airflow_tx.hooks.zookeeper import ZooKeeperHook
-        from airflow_tx.triggers.committed import commit_of
+        from airflow_tx.triggers.committed import commit_of, missing_topology
 
         wanted = self._wanted()
         with ZooKeeperHook(self.zookeeper_conn_id).store() as store:
             found = commit_of(store, self._paths, wanted)
+            missing = missing_topology(store, self._paths) if found is None else None
+        if missing is not None:
+            self.log.warning("%s", missing)
         if found is None:
             self._defer(wanted)
         if "unknown" in found:

@@ -177,7 +177,7 @@ def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
                 paths,
                 f"transaction {txid} is {much} in state {each.state!r}, which cannot undo it{others}",
                 f"Restore all states from backups of one moment, then repeat it; or begin anew: airflow tx repair "
-                f'{paths.topology} --reset. kind="opaque" states can undo it.',
+                f'{paths.topology} --reset --why TEXT. kind="opaque" states can undo it.',
             )
 
 

@@ -126,7 +126,7 @@ def note_change(
 
 def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
     """Close the topology until `reset` is done; every step that tries to use it names the command."""
-    command = f"airflow tx repair {paths.topology} --reset"
+    command = f"airflow tx repair {paths.topology} --reset --why TEXT"
     mark = dumps({"format": _RESETTING + command, "op": stamp.op}).encode()
     writes = (*missing_folders(read, paths), put_or_create(read, paths.record, mark))
     return Decision(Done(), writes, paths.record)
@@ -167,7 +167,7 @@ class ResetIncomplete(TxError):
 
     template = (
         "Reset of topology {topology!r} is not complete: {reason}. Its ledger is closed, its states are emptied in "
-        "part. Correct that, then repeat: airflow tx repair {topology} --reset"
+        "part. Correct that, then repeat: airflow tx repair {topology} --reset --why TEXT"
     )
 
 

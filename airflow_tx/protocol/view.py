@@ -80,9 +80,14 @@ class TopologyView:
 
 def topologies(store: Store, root: str) -> tuple[str, ...]:
     """Name the topologies below `root`, sorted; none if the root does not exist."""
+    names = listed_topologies(store, root)
+    return tuple(name for name in names if store.get(Paths(root, name).record) is not None)
+
+
+def listed_topologies(store: Store, root: str) -> tuple[str, ...]:
+    """Name what the root lists, sorted, with one read: it may be a topology that is about to begin."""
     children = store.children(root.rstrip("/") or "/")
-    names = (decode_name(element) for element in (children.names if children else ()))
-    return tuple(sorted(name for name in names if store.get(Paths(root, name).record) is not None))
+    return tuple(sorted(decode_name(element) for element in (children.names if children else ())))
 
 
 def has_topology(store: Store, paths: Paths) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from airflow_tx.protocol.api import Store
@@ -12,6 +13,7 @@ from airflow_tx.protocol.loss import position_now
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Counter, Skipped
+from airflow_tx.protocol.view import has_topology, listed_topologies
 from airflow_tx.sources.api import rebuild
 from airflow_tx.triggers.base import Event, WaitTrigger
 
@@ -49,6 +51,24 @@ def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | 
             return None
         txid = binding.txid
     return _final(read, paths, txid, current.txid)
+
+
+def missing_topology(store: Store, paths: Paths) -> str | None:
+    """Say that a topology has not begun, with the names that may be meant; None: it has begun."""
+    if has_topology(store, paths):
+        return None
+    names = listed_topologies(store, paths.root)
+    near = get_close_matches(paths.topology, names, n=_NAMED) or names[:_NAMED]
+    known = f"Topologies there: {', '.join(near)}{', ...' if len(names) > len(near) else ''}" if near else "It is empty"
+    return (
+        f"Topology {paths.topology!r} is not in the ledger at {paths.root}: it has not begun yet, or its name is "
+        f"another one. {known}. The sensor waits until it begins. To wait for another one, correct topology= or root= "
+        "in the DAG file, and clear this task."
+    )
+
+
+_NAMED = 3
+"""Names that are offered for a topology that is not there."""
 
 
 def _final(read: Reader, paths: Paths, txid: int, current: int) -> Event | None:

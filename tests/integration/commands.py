@@ -32,6 +32,9 @@ with DAG("the_dag", schedule=None, max_active_runs=16):
             persistent_aggregate(counted, state=state("one")), persistent_aggregate(counted, state=state("two"))])
 """
 
+USAGE = 2
+"""The exit code of a command line that cannot be understood; what is wrong is beside the output."""
+
 # Airflow's own parser and the function it names, as the console script calls them.
 _SERVE = """
 import contextlib, io, json, os, sys
@@ -109,9 +112,11 @@ class Commands:
 
     def run(self, *arguments: str, root: str, fails: bool = False) -> str:
         """The output of a command; what it says on failure, if it `fails`."""
-        code, output, _ = self._answer(arguments, root)
+        code, output, told = self._answer(arguments, root)
         assert (code is not None) == fails, (code, output)
-        return str(code) if fails else str(output)
+        if not fails:
+            return str(output)
+        return str(told) if code == USAGE else str(code)
 
     def json(self, *arguments: str, root: str) -> Any:
         """The output of a command as JSON."""
@@ -122,6 +127,13 @@ class Commands:
         code, output, told = self._answer(arguments, root)
         assert code is None, (code, output)
         return str(told)
+
+    def exit_code(self, *arguments: str, root: str) -> int:
+        """The exit code of a command, as a shell has it."""
+        code, *_ = self._answer(arguments, root)
+        if code is None:
+            return 0
+        return code if isinstance(code, int) else 1  # Python prints a text, and exits with 1
 
     def both(self, *arguments: str, root: str) -> tuple[Any, list[str]]:
         """The output of a command as JSON, and what it says of lag beside it, line by line."""

@@ -96,11 +96,46 @@ def test_what_does_not_exist_is_one_line(airflow: Commands, pipeline: Pipeline, 
         (("skip", "nosuch", "1"), "Say why, it is kept in the ledger: airflow tx skip nosuch 1 --why TEXT"),
         (("replay", "nosuch", "1"), "No topology 'nosuch' in the ledger"),
         (("repair", "nosuch"), "Give exactly one of"),
+        (
+            ("repair", "nosuch", "--reset"),
+            "Say why, it is kept in the ledger: airflow tx repair nosuch --reset --why TEXT",
+        ),
         (("repair", "nosuch", "--ledger-lost", "--yes"), "--dag-id = 'nosuch' cannot be used. No DAG file defines it."),
     ):
         told = airflow.run("tx", *arguments, root=root, fails=True).strip().splitlines()
         assert len(told) == 1, told
         assert told[0].startswith(said)
+
+
+def test_an_exit_code_says_done_or_refused_or_not_understood(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    pipeline.run("r1")
+    root, reset = zookeeper_root, ("repair", "flights", "--reset", "--dag-id", "the_dag")
+    for code, arguments in (
+        (0, ("list",)),
+        (0, ("list", "flights")),
+        (0, (*reset, "--dry-run")),
+        (1, ("list", "nosuch")),
+        (1, ("list", "--root", "/nosuch")),
+        (1, ("list", "--conn-id", "nosuch")),
+        (1, ("show", "flights", "99999999")),
+        (1, ("replay", "flights", "1")),
+        (1, ("find", "flights", "nosuch.csv")),
+        (1, (*reset, "--why", "from the start")),  # nobody confirms it
+        (2, ("nosuch",)),
+        (2, ("list", "--nosuch")),
+        (2, ("show", "flights", "one")),
+        (2, ("replay", "flights")),
+        (2, ("replay", "flights", "1", "--failed")),
+        (2, ("skip", "flights", "1")),
+        (2, ("repair", "flights")),
+        (2, (*reset, "--yes")),
+    ):
+        assert airflow.exit_code("tx", *arguments, root=root) == code, arguments
+    assert pipeline.totals() == [1, 1]
+    assert airflow.exit_code("tx", "list", root="/nothing_yet") == 0
+    assert "No topology lies below /nothing_yet" in airflow.told("tx", "list", root="/nothing_yet")
 
 
 def test_a_lost_state_is_accepted_only_when_a_person_confirms(
@@ -144,7 +179,7 @@ def test_a_lost_ledger_is_rebuilt_from_the_states_of_the_dag_and_a_reset_empties
     assert pipeline.run("r3") == 3
     assert pipeline.totals() == [6, 6]
 
-    reset = ("tx", "repair", "flights", "--reset", "--dag-id", "the_dag")
+    reset = ("tx", "repair", "flights", "--reset", "--dag-id", "the_dag", "--why", "from the start")
     asked = airflow.run(*reset, root=root, fails=True)
     assert "DELETE ALL VALUES of its states: tx_state.one, tx_state.two." in asked
     assert pipeline.totals() == [6, 6]
@@ -164,7 +199,7 @@ def test_a_reset_changes_nothing_while_a_state_cannot_be_reached(
     pipeline.run("r1")
     nowhere = json.dumps({"conn_type": "sqlite", "host": "/nowhere/state.db"})
     monkeypatch.setitem(airflow.environment, "AIRFLOW_CONN_TX_STATE", nowhere)
-    reset = ("tx", "repair", "flights", "--reset", "--dag-id", "the_dag", "--yes")
+    reset = ("tx", "repair", "flights", "--reset", "--dag-id", "the_dag", "--why", "from the start", "--yes")
     (told,) = airflow.run(*reset, root=zookeeper_root, fails=True).strip().splitlines()
     assert told.startswith("Repair --reset of topology 'flights' refused: state 'tx_state.one' cannot be read (")
     assert "Nothing was changed. Let it be reached" in told
@@ -235,7 +270,7 @@ def test_a_dry_run_of_a_repair_says_what_it_would_do_and_changes_nothing(
     assert happens in [f"transaction 2: {own['done']}", *(each["done"] for each in effects)]
     assert everything(pipeline) == before
     assert ([state.fence() for state in pipeline.states], pipeline.totals()) == (fences, [1, 1])
-    done = airflow.run("tx", *command, "--yes", root=zookeeper_root)
+    done = airflow.run("tx", *command, "--why", "from the start", "--yes", root=zookeeper_root)
     summary, generation, following = effects[0]["done"].rsplit("; ", 2)
     assert done.strip().endswith(f": {summary}. {generation.capitalize()}; {following}.")
     assert everything(pipeline) != before

@@ -17,22 +17,34 @@ ROOTS = ("/of_finance", "/of_sales")
 HOME = "/at_home"
 
 
-@pytest.fixture(scope="module")
-def airflow(commands: Commands) -> Commands:
-    def dag(dag_id: str, topology: str, root: str) -> str:
-        text = DAG.replace('DAG("the_dag"', f'DAG("{dag_id}"')
-        return text.replace('topology="flights"', f'topology="{topology}", root="{root}"')
+def dag(dag_id: str, topology: str, root: str) -> str:
+    text = DAG.replace('DAG("the_dag"', f'DAG("{dag_id}"')
+    return text.replace('topology="flights"', f'topology="{topology}", root="{root}"')
 
-    finance, sales = ROOTS
-    commands.begin(
-        {
-            "bills.py": dag("bills", "bills", finance),
-            "twice_a.py": dag("twice_a", "twice", finance),
-            "twice_b.py": dag("twice_b", "twice", sales),
-        },
-        known=True,
-    )
-    return commands
+
+FINANCE, SALES = ROOTS
+FILES = {
+    "bills.py": dag("bills", "bills", FINANCE),
+    "twice_a.py": dag("twice_a", "twice", FINANCE),
+    "twice_b.py": dag("twice_b", "twice", SALES),
+}
+FAR = dag("far", "far", f'{FINANCE}", zookeeper_conn_id="gone')
+
+_NO_DAG = """
+from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
+from sqlalchemy import update
+
+with create_session() as session:
+    session.execute(update(DagModel).values(is_stale=True))
+"""
+
+
+@pytest.fixture(scope="module")
+def airflow(commands: Commands) -> Iterator[Commands]:
+    commands.begin(FILES, known=True)
+    yield commands
+    commands.python(_NO_DAG)  # else each later list has them
 
 
 @pytest.fixture
@@ -65,8 +77,8 @@ def test_a_topology_of_another_ledger_is_found_by_its_name_and_by_its_whole_name
 def test_a_namesake_in_the_ledger_of_tx_goes_before(airflow: Commands, store: ZooKeeperStore) -> None:
     begun(store, ROOTS[0], "bills", "bills")
     begun(store, HOME, "bills", "another")
-    (shown,) = airflow.json("tx", "list", root=HOME)
-    assert shown["dag_id"] == "another"
+    shown = {each["topology"]: each["dag_id"] for each in airflow.json("tx", "list", root=HOME)}
+    assert shown == {"bills": "another", f"bills@zookeeper_default{ROOTS[0]}": "bills"}
     said = airflow.run("tx", "show", "bills", "2", root=HOME, fails=True)
     assert said.startswith("No transaction 2 of topology 'bills' in the ledger at /at_home/bills")
 
@@ -81,6 +93,33 @@ def test_of_several_ledgers_that_have_it_a_person_names_one(airflow: Commands, s
     assert shown["run_id"] == "r1"
 
 
+def test_the_list_has_the_topologies_that_dags_keep_elsewhere_by_the_names_that_commands_take(
+    airflow: Commands, store: ZooKeeperStore
+) -> None:
+    begun(store, HOME, "flights", "another")
+    begun(store, ROOTS[0], "bills", "bills")
+    begun(store, ROOTS[1], "twice", "twice_b")  # that of the other root has not begun
+    listed = airflow.json("tx", "list", root=HOME)
+    finance, sales = (f"zookeeper_default{root}" for root in ROOTS)
+    assert [each["topology"] for each in listed] == ["flights", f"bills@{finance}", f"twice@{sales}"]
+    for each in listed[1:]:
+        assert airflow.json("tx", "list", each["topology"], root=HOME)[0]["run_id"] == "r1"
+    (own,) = airflow.json("tx", "list", "--root", HOME, root="/unused")
+    assert own["topology"] == "flights"
+
+
 def test_a_topology_that_no_dag_has_either_is_not_there(airflow: Commands, store: ZooKeeperStore) -> None:
     said = airflow.run("tx", "show", "nosuch", root=HOME, fails=True)
     assert said.startswith("No topology 'nosuch' in the ledger at /at_home/nosuch")
+
+
+def test_a_ledger_that_is_away_does_not_hide_the_others_in_the_list(
+    airflow: Commands, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    airflow.begin({**FILES, "far.py": FAR}, known=True)
+    begun(store, HOME, "flights", "another")
+    monkeypatch.setitem(airflow.environment, "AIRFLOW_CONN_GONE", '{"conn_type": "zookeeper", "host": "127.0.0.1:1"}')
+    flights, far = airflow.json("tx", "list", "--no-lag", root=HOME)
+    assert (flights["topology"], flights["problem"]) == ("flights", None)
+    assert far["topology"] == f"far@gone{FINANCE}"
+    assert "127.0.0.1:1" in far["problem"]

@@ -180,6 +180,23 @@ def test_the_sensor_defers_until_then_and_gives_the_txid(store: CountingStore) -
     assert sensor.execute_again({}, {"txid": 1}) == 1
 
 
+def test_a_sensor_on_a_topology_that_has_not_begun_warns_with_the_names_that_may_be_meant(
+    store: CountingStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warnings(topology: str) -> list[str]:
+        with pytest.raises(TaskDeferred):
+            TransactionCommittedSensor(task_id="wait", topology=topology, txid=7).execute({})
+        return [line for line in capsys.readouterr().out.splitlines() if "Topology" in line]
+
+    (empty,) = warnings("nubmers")
+    assert "Topology 'nubmers' is not in the ledger at /airflow_tx" in empty
+    assert "It is empty. The sensor waits until it begins." in empty
+    begin(store, "r1")
+    (near,) = warnings("nubmers")
+    assert "Topologies there: numbers. The sensor waits until it begins." in near
+    assert warnings("numbers") == []
+
+
 def test_the_sensor_fails_if_it_is_skipped_or_the_source_cannot_tell(store: CountingStore) -> None:
     begin(store, "r1")
     turn(store, 2)
