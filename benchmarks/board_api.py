@@ -1,12 +1,15 @@
-"""What the board's API costs, with many topologies and transactions.
+"""What the board's API costs, with many topologies and transactions, and how long its viewers wait.
 
 Usage: script/bench board_api [topologies] [viewers]
 """
 
 from __future__ import annotations
 
+import itertools
+import random
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +21,9 @@ from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from benchmarks.figures import machine
+from benchmarks.figures import machine, percentile
 from benchmarks.requests import received
+from benchmarks.scale.filled import FlatStore, Repeatable, copied, fill
 from tests.integration.board.server import ROOT, Board
 from tests.integration.commands import DAG
 from tests.integration.pipeline import Pipeline
@@ -29,6 +33,10 @@ LARGE = 1000
 EACH = 20
 """Transactions of each other one, two of them open."""
 REFRESHES = 10
+VIEWING = 60.0
+"""Seconds for which all viewers look at once."""
+PAUSE = 2.0
+"""Seconds between two refreshes of a page, of two questions each."""
 
 
 def main(topologies: int, viewers: int) -> None:
@@ -41,6 +49,7 @@ def main(topologies: int, viewers: int) -> None:
         try:
             board.start()
             _measure(board, zookeeper, viewers)
+            _view(board, zookeeper, topologies, viewers)
         finally:
             board.stop()
 
@@ -56,14 +65,17 @@ def _store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
 
 def _fill(store: ZooKeeperStore, topologies: int) -> None:
     for number in range(topologies):
-        pipeline = Pipeline(store, ROOT, topology=f"t{number:02}")
-        pipeline.request = TopologyRequest("the_dag", "opaque", 8)
-        many = LARGE if number == 0 else EACH
-        for txid in range(1, many - 1):
-            begun = pipeline.begin(f"r{txid}")
-            pipeline.mark(pipeline.acquire(begun, pipeline.process(begun)))
-        for txid in (many - 1, many):
-            pipeline.begin(f"r{txid}")
+        flat = FlatStore()
+        pipeline = Repeatable(flat, "", _named(number), kept=True)
+        pipeline.request = TopologyRequest(f"dag{number}", "opaque", 8)
+        fill(pipeline, 1, (LARGE if number == 0 else EACH) - 2)
+        pipeline.begin("open1")
+        pipeline.begin("open2")
+        copied(store, ROOT, flat.nodes)
+
+
+def _named(number: int) -> str:
+    return f"t{number:02}"
 
 
 def _measure(board: Board, zookeeper: LocalZooKeeper, viewers: int) -> None:
@@ -90,8 +102,7 @@ def _measure(board: Board, zookeeper: LocalZooKeeper, viewers: int) -> None:
             f"{busy / REFRESHES * 1000:.0f} ms of a processor, {asked / REFRESHES:.1f} requests to ZooKeeper"
         )
     with _store(zookeeper) as store, ThreadPoolExecutor(viewers) as pool:
-        pipeline = Pipeline(store, ROOT, topology="t00")
-        pipeline.request = TopologyRequest("the_dag", "opaque", 8)
+        pipeline = _pipeline(store, 0)
         for count in (1, viewers):
             time.sleep(1.1)
             begun = pipeline.begin(f"s{count}")  # something has changed
@@ -104,6 +115,71 @@ def _measure(board: Board, zookeeper: LocalZooKeeper, viewers: int) -> None:
             print(
                 f"{what}: {seconds * 1000:.0f} ms, {busy * 1000:.0f} ms of a processor, {asked} requests to ZooKeeper"
             )
+
+
+def _pipeline(store: ZooKeeperStore, number: int) -> Pipeline:
+    pipeline = Pipeline(store, ROOT, topology=_named(number))
+    pipeline.request = TopologyRequest(f"dag{number}", "opaque", 8)
+    return pipeline
+
+
+def _view(board: Board, zookeeper: LocalZooKeeper, topologies: int, viewers: int) -> None:
+    """Let all viewers look at every page, while a transaction begins each second, and print how long each waits."""
+    times: dict[str, list[float]] = {what: [] for what, _, _ in _ROUTES}
+    refused: list[int] = []
+    ends, held, busy = time.monotonic() + VIEWING, board.resident_bytes, board.processor_seconds
+    before = received(zookeeper.port)
+
+    def view(viewer: int) -> None:
+        chosen = random.Random(viewer)
+        questions = itertools.cycle(_ROUTES)
+        with board.client("vera") as client:
+            while time.monotonic() < ends:
+                for what, path, params in itertools.islice(questions, 2):
+                    number = chosen.randrange(topologies)
+                    began = time.perf_counter()
+                    answer = client.get(f"/api/v1/{path.format(number=number, name=_named(number))}", params=params)
+                    if answer.status_code != 200:
+                        refused.append(answer.status_code)
+                    times[what].append(time.perf_counter() - began)
+                time.sleep(PAUSE)
+
+    def change() -> None:
+        with _store(zookeeper) as store:
+            for number in itertools.cycle(range(1, topologies)):
+                if time.monotonic() >= ends:
+                    return
+                _pipeline(store, number).begin(f"later{time.monotonic_ns()}")
+                time.sleep(1)
+
+    board.token("vera")
+    changing = threading.Thread(target=change)
+    changing.start()
+    with ThreadPoolExecutor(viewers) as pool:
+        list(pool.map(view, range(viewers)))
+    changing.join()
+    print(f"{viewers} viewers for {VIEWING:.0f} s, a transaction begins each second; {machine()}")
+    for what, _, _ in _ROUTES:
+        found = times[what]
+        middle, most = percentile(found, 0.5) * 1000, percentile(found, 0.95) * 1000
+        print(
+            f"{what}: {len(found)} answers, p50 {middle:.0f} ms, p95 {most:.0f} ms, longest {max(found) * 1000:.0f} ms"
+        )
+    asked, busy = received(zookeeper.port) - before, board.processor_seconds - busy
+    print(f"not answered with 200: {len(refused)} {sorted(set(refused))}")
+    print(f"{busy:.1f} s of a processor, {asked / VIEWING:.1f} requests a second to ZooKeeper")
+    print(f"memory of the api-server: {held / 2**20:.0f} MB before, {board.resident_bytes / 2**20:.0f} MB after")
+
+
+_ROUTES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("overview", "topologies", {}),
+    ("timeline", "topologies/{name}/transactions", {"limit": 100}),
+    ("overview, filtered", "topologies", {"state": "waits", "text": "t1"}),
+    ("topology", "topologies/{name}", {}),
+    ("transaction", "topologies/{name}/transactions/5", {}),
+    ("DAG", "dags/dag{number}", {}),
+    ("run", "dags/dag{number}/runs/scheduled__0000005", {}),
+)
 
 
 if __name__ == "__main__":
