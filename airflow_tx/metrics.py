@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from airflow_tx import compat
+from airflow_tx.acks.load import AckerLoad
 from airflow_tx.compat import MetricKind
 from airflow_tx.errors import TxError
 from airflow_tx.protocol.answers import AlreadyCommitted, FailureNoted
@@ -39,6 +40,8 @@ class Metric(Enum):
     OLDEST = "oldest_seconds", MetricKind.GAUGE
     BLOCKED = "blocked", MetricKind.GAUGE
     LAG = "lag", MetricKind.GAUGE
+    TREES = "open_trees", MetricKind.GAUGE
+    ACKS = "acks_per_second", MetricKind.GAUGE
     COMMITTED = "committed", MetricKind.COUNTER
     ROWS = "rows", MetricKind.COUNTER
     FAILED = "failed", MetricKind.COUNTER
@@ -104,6 +107,13 @@ def send_open(paths: Paths, opened: Mapping[int, TransactionRecord], *, blocked:
     Metric.WAITING.send(paths, sum(record.phase is Phase.PROCESSED for record in opened.values()))
     Metric.OLDEST.send(paths, oldest_seconds(opened, now))
     Metric.BLOCKED.send(paths, int(blocked))
+
+
+def send_acker_load(paths: Paths, load: AckerLoad) -> None:
+    """Send what the ackers of a topology do."""
+    Metric.TREES.send(paths, load.trees)
+    if load.acks_a_second is not None:
+        Metric.ACKS.send(paths, load.acks_a_second)
 
 
 def oldest_seconds(opened: Mapping[int, TransactionRecord], now: datetime) -> float:

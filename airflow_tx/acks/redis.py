@@ -28,7 +28,8 @@ redis.call('SADD', KEYS[3], ARGV[4])
 return 0
 """
 
-# KEYS: the transaction, the acker. ARGV: attempt, stream, number, emitter, then root, XOR and count of each tree.
+# KEYS: the transaction, the acker. ARGV: attempt, stream, number, emitter, messages that were acked, then root, XOR and
+# count of each tree.
 # Redis counts in 53 bits, so an XOR is taken of two halves.
 _TAKE = """
 local newest = redis.call('HGET', KEYS[1], 'attempt')
@@ -43,7 +44,7 @@ local function xor(a, b)
   return bit.tohex(bit.bxor(half(a, 1), half(b, 1))) .. bit.tohex(bit.bxor(half(a, 9), half(b, 9)))
 end
 local answer, roots = {'taken'}, 0
-for i = 5, #ARGV, 3 do
+for i = 6, #ARGV, 3 do
   local field, value, count = 'tree:' .. ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local owner, tree = ARGV[2], redis.call('HGET', KEYS[2], field)
   roots = roots + 1
@@ -63,6 +64,7 @@ if ARGV[4] ~= '' then
   redis.call('HSET', KEYS[2], 'emitter:' .. ARGV[2], ARGV[4])
   redis.call('HINCRBY', KEYS[2], 'roots:' .. ARGV[2], roots)
 end
+redis.call('HINCRBY', KEYS[2], 'acked', ARGV[5])
 redis.call('HSET', KEYS[2], 'number:' .. ARGV[2], ARGV[3])
 return answer
 """
@@ -121,7 +123,7 @@ class RedisAckers:
 
     def take(self, origin: Origin, acker: int, portion: Portion) -> list[int]:
         transaction, ackers = self._keys(origin)
-        arguments: list[Any] = [origin.attempt, portion.stream, portion.number, portion.emitter]
+        arguments: list[Any] = [origin.attempt, portion.stream, portion.number, portion.emitter, portion.acked]
         for root, (value, count) in portion.changes.items():
             arguments += (f"{root:016x}", f"{value:016x}", count)
         answer, *found = self._eval(_TAKE, [transaction, f"{ackers}{acker}"], arguments)
@@ -184,6 +186,7 @@ class RedisAckers:
 
 def _acker(pairs: list[bytes]) -> Acker:
     trees, numbers, emitters, roots = dict[int, Tree](), dict[str, int](), dict[str, str](), dict[str, int]()
+    acked = 0
     for name, value in zip(pairs[::2], pairs[1::2], strict=True):
         kind, _, key = name.decode().partition(":")
         if kind == "tree":
@@ -193,6 +196,8 @@ def _acker(pairs: list[bytes]) -> Acker:
             numbers[key] = int(value)
         elif kind == "emitter":
             emitters[key] = value.decode()
+        elif kind == "acked":
+            acked = int(value)
         else:
             roots[key] = int(value)
-    return Acker(trees, numbers, {stream: (emitter, roots[stream]) for stream, emitter in emitters.items()})
+    return Acker(trees, numbers, {stream: (emitter, roots[stream]) for stream, emitter in emitters.items()}, acked)

@@ -40,6 +40,7 @@ class Stream:
         self._number = 0
         self._lock = threading.Lock()
         self._sums: dict[int, tuple[int, int]] = {}
+        self._acked = 0
         self._portion: Portion | None = None
 
     def add(self, root: int, message: int, count: int) -> None:
@@ -48,6 +49,7 @@ class Stream:
         :param count: 1: it is emitted; -1: it is acked.
         """
         with self._lock:
+            self._acked += count < 0
             before = self._sums.get(root)
             if before is not None:
                 self._sums[root] = (before[0] ^ message, before[1] + count)
@@ -77,6 +79,7 @@ class Stream:
                 sums = dict(islice(self._sums.items(), TREES_A_PORTION))
                 for root in sums:
                     del self._sums[root]
+                acked, self._acked = self._acked, 0
             if sums:
-                self._portion = Portion(self._name, self._number + 1, sums, self._emitter)
+                self._portion = Portion(self._name, self._number + 1, sums, self._emitter, acked)
         return self._portion

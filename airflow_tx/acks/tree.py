@@ -50,12 +50,14 @@ class Portion:
     :param stream: random, of one worker and acker alone.
     :param number: from 1; the acker takes each number once, and none before the one before it.
     :param emitter: the task that registers the roots of `changes`; "": they are registered already.
+    :param acked: how many messages were acked, for people; a worker of an older release does not say.
     """
 
     stream: str
     number: int
     changes: Changes
     emitter: str = ""
+    acked: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,13 @@ class Acker:
     :param trees: by root, those that are not complete.
     :param numbers: by stream, the last portion that was taken.
     :param emitters: by stream, the task that has registered roots, and how many.
+    :param acked: how many messages were acked.
     """
 
     trees: Mapping[int, Tree] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     emitters: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    acked: int = 0
 
     def take(self, origin: Origin, portion: Portion) -> tuple[Acker, list[int]]:
         """Apply a portion: the acker after it, and the roots that it does not know or whose tree is complete.
@@ -89,10 +93,11 @@ class Acker:
                 refused.append(root)
                 continue
             before = tree or Tree(0, 0, portion.stream)
-            after = replace(before, value=before.value ^ value, count=before.count + count)
-            if not after.complete:
-                trees[root] = after
-        return replace(self, trees=trees, numbers=self._numbers(portion), emitters=self._emitters(portion)), refused
+            changed = replace(before, value=before.value ^ value, count=before.count + count)
+            if not changed.complete:
+                trees[root] = changed
+        after = replace(self, trees=trees, numbers=self._numbers(portion), emitters=self._emitters(portion))
+        return replace(after, acked=self.acked + portion.acked), refused
 
     def _numbers(self, portion: Portion) -> Mapping[str, int]:
         return {**self.numbers, portion.stream: portion.number}
@@ -105,7 +110,7 @@ class Acker:
 
     def to_json(self) -> bytes:
         trees = {f"{root:016x}": [f"{tree.value:016x}", tree.count, tree.owner] for root, tree in self.trees.items()}
-        value = {"trees": trees, "numbers": self.numbers, "emitters": self.emitters}
+        value = {"trees": trees, "numbers": self.numbers, "emitters": self.emitters, "acked": self.acked}
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
@@ -117,7 +122,7 @@ class Acker:
             int(root, 16): Tree(int(val, 16), count, owner) for root, (val, count, owner) in value["trees"].items()
         }
         emitters = {stream: (emitter, count) for stream, (emitter, count) in value["emitters"].items()}
-        return cls(trees, value["numbers"], emitters)
+        return cls(trees, value["numbers"], emitters, value.get("acked", 0))
 
 
 def check_number(origin: Origin, portion: Portion, last: int) -> None:
@@ -138,25 +143,29 @@ class TreeReport:
     :param open: by task, how many of its trees are not complete.
     :param twice: by task, in how many of these some message was acked more than once.
     :param failed: why a message was failed; None: none was.
+    :param acked: how many messages were acked, in each tree that they stand in.
     """
 
     emitted: Mapping[TaskTry, int]
     open: Mapping[str, int]
     twice: Mapping[str, int]
     failed: str | None = None
+    acked: int = 0
 
     @classmethod
     def of(cls, ackers: Iterable[Acker], failed: str | None) -> TreeReport:
         """Add up what the ackers of an attempt hold."""
         emitted, still_open, twice = Counter[TaskTry](), Counter[str](), Counter[str]()
+        acked = 0
         for acker in ackers:
+            acked += acker.acked
             owners = {stream: emitter_try(emitter) for stream, (emitter, _) in acker.emitters.items()}
             for stream, (_, count) in acker.emitters.items():
                 emitted[owners[stream]] += count
             for tree in acker.trees.values():
                 still_open[str(owners[tree.owner])] += 1
                 twice[str(owners[tree.owner])] += tree.acked_twice
-        return cls(dict(emitted), dict(still_open), dict(+twice), failed)
+        return cls(dict(emitted), dict(still_open), dict(+twice), failed, acked)
 
 
 def emitter_text(task: TaskTry) -> str:

@@ -6,6 +6,7 @@ One JSON object a line: questions on stdin, answers on stdout, in any order. It 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -16,6 +17,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
+from airflow_tx.acks.load import AckerWatch
+from airflow_tx.acks.location import shared_ackers
 from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.dags import checked_dag, transactional_dag
 from airflow_tx.actions.request import ActionRequest
@@ -26,10 +29,14 @@ from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.view import open_records
 from airflow_tx.sources.lag import Lag, LagWatch
 
 if TYPE_CHECKING:
     from airflow_tx.actions.action import ParsedDag
+    from airflow_tx.spec import TransactionSpec
+
+log = logging.getLogger(__name__)
 
 PARSED_FOR = 60.0
 """Seconds for which the source of a lag is taken from a file that was parsed before."""
@@ -49,6 +56,7 @@ class DagServer:
         self._parsing = threading.Lock()
         self._parsed: dict[str, tuple[float, ParsedDag]] = {}
         self._watches: dict[str, LagWatch] = {}
+        self._acker_watches: dict[str, AckerWatch] = {}
 
     def answer(self, question: DagQuestion) -> Any:
         """Answer one question.
@@ -82,7 +90,22 @@ class DagServer:
                 found[topology] = {"why": str(watch.answer.reason)}
             if dag_id in self._parsed:
                 found[topology]["description"] = repr(self._parsed[dag_id][1][0].source)
+        for topology, dag_id, *place in asked:
+            if dag_id in self._parsed:
+                found[topology]["ackers"] = self._acker_load(topology, self._parsed[dag_id][1][0], _ledger(*place))
         return found
+
+    def _acker_load(self, topology: str, spec: TransactionSpec, ledger: Ledger) -> dict[str, Any] | None:
+        """Look at the ackers of a topology; None: it has none, or they do not answer."""
+        if not spec.ackers:
+            return None
+        watch = self._acker_watches.setdefault(topology, AckerWatch(ledger.paths.topology))
+        try:
+            with shared_ackers(spec.acker_store, ledger.store, ledger.paths.root) as ackers:
+                return asdict(watch.look(ackers, open_records(ledger.store, ledger.paths)))
+        except TxError as error:
+            log.info("The ackers of topology %s are not shown: %s", topology, error)
+            return None
 
     def _ask(self, topology: str, dag_id: str, *place: str) -> dict[str, Any]:
         """Let a source be asked, unless it has still to answer; what is returned holds if that cannot be."""

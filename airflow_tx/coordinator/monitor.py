@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx import compat
+from airflow_tx.acks.load import AckerWatch
 from airflow_tx.alarms import Alarm, AlarmChange, AlarmKind, AlarmTopology, certain, changes
 from airflow_tx.commit.alarm import raise_alarm
 from airflow_tx.coordinator.snapshot import LedgerSnapshot
 from airflow_tx.errors import TxError
-from airflow_tx.metrics import GAUGES_EVERY, Cadence, Metric, send_open
+from airflow_tx.metrics import GAUGES_EVERY, Cadence, Metric, send_acker_load, send_open
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.loss import position_now
 from airflow_tx.protocol.reader import Reader
 
 if TYPE_CHECKING:
+    from airflow_tx.acks.api import AckerStore
     from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.protocol.paths import Paths
@@ -25,20 +29,33 @@ if TYPE_CHECKING:
     from airflow_tx.spec import TransactionSpec
 
 
+log = logging.getLogger(__name__)
+
+ConnectAckers: TypeAlias = "Callable[[Store], AbstractContextManager[AckerStore]]"
+
+
 class Monitor:
     """Sends the gauges of a topology and finds which of its alarms change, from one look at the ledger after another.
 
     :param source: makes its source; None: it has no lag.
+    :param ackers: connects to its ackers; None: its tasks emit no messages.
     :param patience: seconds to wait for the first lag, if an alarm depends on it.
     """
 
     def __init__(
-        self, topology: AlarmTopology, paths: Paths, source: Callable[[], Source] | None, *, patience: float = 0.0
+        self,
+        topology: AlarmTopology,
+        paths: Paths,
+        source: Callable[[], Source] | None,
+        *,
+        ackers: ConnectAckers | None = None,
+        patience: float = 0.0,
     ) -> None:
         from airflow_tx.sources.lag import LagWatch
 
         self._topology, self._paths = topology, paths
         self._gauges = Cadence(GAUGES_EVERY)
+        self._ackers, self._acker_watch = ackers, AckerWatch(topology.name)
         waits = topology.limits.max_lag is not None
         asks = source is not None and (waits or compat.sends_metrics())
         self._lags = LagWatch(topology.name, source, patience=patience * waits) if source and asks else None
@@ -54,8 +71,18 @@ class Monitor:
             send_open(self._paths, look.opened, blocked=is_blocked, now=look.now)
             if lag is not None:
                 Metric.LAG.send(self._paths, lag.count, unit=lag.unit)
+            self._send_acker_load(store, look)
         due = changes(found, raised_alarms(Reader(store), self._paths))
         return certain(due, self._topology.limits, lag)
+
+    def _send_acker_load(self, store: Store, look: LedgerSnapshot) -> None:
+        if self._ackers is None or not compat.sends_metrics():
+            return
+        try:
+            with self._ackers(store) as ackers:
+                send_acker_load(self._paths, self._acker_watch.look(ackers, look.opened))
+        except TxError as error:
+            log.info("Metrics of the ackers of topology %s are missing: %s", self._topology.name, error)
 
     def _lag(self, store: Store) -> Lag | None:
         if self._lags is None:

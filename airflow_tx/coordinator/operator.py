@@ -111,7 +111,8 @@ class CoordinateOperator(PlacedTask, BaseOperator):
 
         spec = self.transaction
         source = (lambda: rebuild(*spec.source.serialize())) if allocates(spec) else None
-        monitor = Monitor(spec.alarm_topology, spec.paths, source, patience=LAG_PATIENCE)
+        ackers = spec.open_ackers if spec.ackers else None
+        monitor = Monitor(spec.alarm_topology, spec.paths, source, ackers=ackers, patience=LAG_PATIENCE)
         run = BlockedRun(blocked_dag_id(self.dag_id))
         return CoordinatorAlarms(spec, monitor, spec.ledger(store), run, context, self.log)
 
@@ -151,6 +152,8 @@ class CoordinateOperator(PlacedTask, BaseOperator):
             refresh=REFRESH,
             shows=shows(spec),
             limits=asdict(spec.limits),
+            messages=bool(spec.ackers),
+            acker_store=spec.acker_store,
         )
         self.defer(trigger=trigger, method_name="go_on")
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from airflow.triggers.base import TriggerEvent
 
 from airflow_tx import compat
+from airflow_tx.acks.api import AckerStore
+from airflow_tx.acks.location import shared_ackers
 from airflow_tx.alarms import AlarmLimits, AlarmTopology
 from airflow_tx.coordinator.health import CoordinatorMemory, Rules
 from airflow_tx.coordinator.monitor import Monitor
@@ -66,6 +69,8 @@ class CoordinatorTrigger(LedgerTrigger):
     :param refresh: seconds after which it fires anyway.
     :param shows: whether its committer shows in the ledger while it holds the turn.
     :param limits: fields of `AlarmLimits`.
+    :param messages: whether its tasks emit messages that ackers track.
+    :param acker_store: the id of the connection of these ackers; None: they lie beside the ledger.
     """
 
     dag_id: str
@@ -75,6 +80,8 @@ class CoordinatorTrigger(LedgerTrigger):
     refresh: float
     shows: bool = True
     limits: dict[str, Any] = field(default_factory=dict)
+    messages: bool = False
+    acker_store: str | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         watch = _Watch(self)
@@ -91,6 +98,10 @@ class CoordinatorTrigger(LedgerTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
 
+def _ackers(trigger: CoordinatorTrigger, store: Store) -> AbstractContextManager[AckerStore]:
+    return shared_ackers(trigger.acker_store, store, trigger.root)
+
+
 class _Watch:
     """What one trigger knows. The time is that of this process, which no clock can move."""
 
@@ -103,7 +114,8 @@ class _Watch:
         self._source: Source | None = None
         source = None if trigger.source is None else partial(rebuild, *trigger.source)
         topology = AlarmTopology(trigger.topology, trigger.dag_id, AlarmLimits(**trigger.limits))
-        self._monitor = Monitor(topology, self._paths, source)
+        ackers = partial(_ackers, trigger) if trigger.messages else None
+        self._monitor = Monitor(topology, self._paths, source, ackers=ackers)
         self._question: asyncio.Future[SourceAnswer] | None = None
         self._planned_at = time.monotonic()
         self._asked_at = float("-inf")

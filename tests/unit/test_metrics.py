@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
+from airflow_tx.acks.reference import Origin
+from airflow_tx.acks.znodes import ZnodeAckers
 from airflow_tx.alarms import AlarmTopology
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.errors import FailedBatch
-from airflow_tx.metrics import Metric, send_failure
+from airflow_tx.metrics import Cadence, Metric, send_failure
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.begin import allocate, ask
 from airflow_tx.protocol import processing
@@ -25,6 +28,7 @@ from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.memory import MemorySource
+from airflow_tx.testing.suites.acker_case import opened
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, run_of
 from tests.unit.coordinator.conftest import make as make_world
 from tests.unit.coordinator.lane_world import PATHS, Bounded, LaneWorld
@@ -77,6 +81,16 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     values = {name: value for name, _, value in sent(statsd)}
     assert {name: values[name] for name in ("open", "waiting", "blocked")} == {"open": 1, "waiting": 0, "blocked": 0}
     assert values["oldest_seconds"] >= 0
+    found |= {(name, "gauge") for name in values}
+
+    ackers = ZnodeAckers(world.store, PATHS.root)
+    opened(ackers, Origin("numbers", 5, 1)).emit(3)
+    monitor = Monitor(AlarmTopology("numbers", "numbers"), PATHS, None, ackers=lambda store: nullcontext(ackers))
+    monitor._gauges = Cadence(0.0)
+    for _ in range(2):
+        monitor.observe(world.store, look)
+    values = {name: value for name, _, value in sent(statsd)}
+    assert (values["open_trees"], values["acks_per_second"]) == (3, 0)
     found |= {(name, "gauge") for name in values}
 
     begin = BeginTransactionOperator(task_id="begin", transaction=world.spec)

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_tx.errors import TxError
 from airflow_tx.plugin.api.dag_process import DagProcess, dag_process
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.models import LagLine, SourceLine
+from airflow_tx.plugin.api.models import AckersLine, LagLine, SourceLine
 
 EVERY = 15.0
 """Seconds between two questions to a source."""
@@ -51,6 +51,12 @@ class LagBoard:
         if "count" in found:
             return LagLine(value=found["count"], unit=found["unit"], at=at)
         return LagLine(at=at, why=found["why"])
+
+    def ackers_line(self, topology: str) -> AckersLine | None:
+        """Say what the ackers of a topology do, as far as is known."""
+        at, found = self._found.get(topology, (None, {}))
+        load = found.get("ackers")
+        return None if at is None or load is None else AckersLine(**load, at=at)
 
     def seen(self, topology: str) -> LagsSeen:
         """Give the lags that this api-server has seen, the oldest first: it asks while a person looks."""

@@ -52,6 +52,19 @@ class LagLine(BaseModel):
     why: Words | None = None
 
 
+class AckersLine(BaseModel):
+    """What the ackers of a topology do, whose tasks emit messages.
+
+    :param trees: of messages, that are not complete.
+    :param acks_a_second: messages that were acked lately; null: they were asked once only.
+    :param at: when they were asked.
+    """
+
+    trees: int
+    acks_a_second: float | None
+    at: datetime
+
+
 class CoordinatorLine(BaseModel):
     """The DAG that starts and replays the transactions of a topology."""
 
@@ -155,8 +168,12 @@ class WaitingRun(BaseModel):
 
 
 class TopologyPage(TopologyLine):
-    """One topology, whole."""
+    """One topology, whole.
 
+    :param ackers: null: its tasks emit no messages, or its ackers have not answered.
+    """
+
+    ackers: AckersLine | None
     incarnation: str
     generation: int
     states: list[StateLine]

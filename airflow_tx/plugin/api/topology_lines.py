@@ -104,6 +104,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     skipped = () if view is None else [each for each in view.transactions if each.status == Outcome.SKIPPED.value]
     return TopologyPage(
         **_line(snapshot, access, paused),
+        ackers=lag_board().ackers_line(snapshot.name),
         incarnation=record.incarnation,
         generation=record.generation,
         states=[StateLine(name=name, last_txid=txid) for name, txid in sorted(record.states.items())],

@@ -32,6 +32,26 @@ class AckerTrees(AckerCase):
         assert store.report(origin).open == {}
         assert store.report(origin).emitted == {SPLIT: 1}
 
+    def test_the_acks_of_an_attempt_are_counted_once_each_also_those_of_complete_trees(
+        self, store: AckerStore, origin: Origin, roots: RootEmitter, collector: Collector
+    ) -> None:
+        assert store.report(origin).acked == 0
+        first, second = roots.emit(2)
+        with collector.process(first) as message:
+            word = message.emit()
+        collector.flush()
+        assert store.report(origin).acked == 1
+        for each in (word, second):
+            with collector.process(each):
+                pass
+        collector.flush()
+        assert (store.report(origin).open, store.report(origin).acked) == ({}, 3)
+        (third,) = roots.emit(1)
+        root = Reference.parse(third).id
+        for _ in range(2):  # the answer to the first one was lost
+            store.take(origin, 0, Portion("e" * 16, 1, {root: (root, -1)}, acked=1))
+        assert store.report(origin).acked == 4
+
     def test_nothing_is_complete_before_its_messages_are_acked(
         self, store: AckerStore, origin: Origin, roots: RootEmitter
     ) -> None:

@@ -87,6 +87,11 @@ function SeenTo({ state, topology }: { state: TopologyPage["state"]; topology: s
   );
 }
 
+function ackersWords(ackers: NonNullable<TopologyPage["ackers"]>): string {
+  const acks = ackers.acks_a_second == null ? "" : `, ${ackers.acks_a_second.toFixed(1)} acks a second`;
+  return `messages ${ackers.trees} open trees${acks}`;
+}
+
 function facts(page: TopologyPage, now: number): ReactNode[] {
   return [
     `source ${[page.source.description, page.source.kind].filter(Boolean).join(", ")}`,
@@ -102,6 +107,7 @@ function facts(page: TopologyPage, now: number): ReactNode[] {
       <Term name="next">next to commit</Term>
       {` ${page.turn}`}
     </>,
+    page.ackers ? ackersWords(page.ackers) : "",
     page.last_commit ? `last commit ${page.last_commit.txid}, ${ago(page.last_commit.at, now)}` : "no commit yet",
     page.paused ? "DAG paused" : "",
     page.coordinator ? `coordinator ${page.coordinator.dag_id}${page.coordinator.paused ? ", paused" : ""}` : "",

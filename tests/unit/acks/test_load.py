@@ -1,0 +1,55 @@
+"""What the ackers of a topology have to do, from one look after another."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx.acks.collector import Collector
+from airflow_tx.acks.load import AckerLoad, AckerWatch
+from airflow_tx.acks.reference import Origin
+from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.protocol.records import Phase
+from airflow_tx.store.memory import MemoryStore
+from airflow_tx.testing.suites.acker_case import opened
+
+
+def record(attempt: int = 1, phase: Phase = Phase.PROCESSING) -> Any:
+    return SimpleNamespace(attempt=attempt, phase=phase)
+
+
+@pytest.fixture
+def store() -> ZnodeAckers:
+    return ZnodeAckers(MemoryStore(), "/tx")
+
+
+def test_open_trees_are_those_of_all_open_transactions_and_acks_those_since_the_look_before(store: ZnodeAckers) -> None:
+    now = [100.0]
+    watch = AckerWatch("words", clock=lambda: now[0])
+    first, second = (opened(store, Origin("words", txid, 1)) for txid in (1, 2))
+    references = [*first.emit(4), *second.emit(2)]
+    assert watch.look(store, {1: record(), 2: record()}) == AckerLoad(6, None)
+    with Collector(store, topology="words") as collector:
+        for reference in references[:5]:
+            collector.process(reference).ack()
+        collector.flush()
+        now[0] += 10
+        assert watch.look(store, {1: record(), 2: record()}) == AckerLoad(1, 0.5)
+        now[0] += 10
+        assert watch.look(store, {1: record(), 2: record()}) == AckerLoad(1, 0.0)
+        collector.process(references[5]).ack()
+        collector.flush()
+    now[0] += 10
+    store.forget("words", 1)
+    found = watch.look(store, {2: record(), 3: record()})  # 1 has ended, and 3 has no ackers yet
+    assert found == AckerLoad(0, 0.1)
+
+
+def test_what_is_processed_has_no_open_tree_and_is_not_asked_for(store: ZnodeAckers) -> None:
+    watch = AckerWatch("words")
+    assert watch.look(store, {7: record(phase=Phase.COMMITTING)}) == AckerLoad(0, None)
+    opened(store, Origin("words", 8, 2)).emit(3)
+    assert watch.look(store, {8: record(1)}).trees == 0  # a newer attempt has begun since the ledger was read
+    assert watch.look(store, {8: record(2)}).trees == 3
