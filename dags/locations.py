@@ -77,9 +77,6 @@ class QueryLocation:
         return [] if result is None else [{"location": result}]
 
 
-locations = LocationDB()
-
-
 @task
 def seen() -> list[dict[str, Any]]:
     """Who was seen where, in the order of the batch."""
@@ -90,12 +87,12 @@ def seen() -> list[dict[str, Any]]:
 def whereabouts(rows: Any) -> list[dict[str, Any]]:
     """Where the users of the batch are now; it may know of a later batch already."""
     users = [{"user": user} for user in sorted({row["user"] for row in rows})]
-    return list(state_query(users, state=locations, query=QueryLocation()))
+    return list(state_query(users, state=last_seen, query=QueryLocation()))
 
 
 with DAG("locations", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     with Transaction(source=FileSource("seen/*.csv", files_per_batch=1), max_pending=4):
         rows = seen()
-        update = partition_persist(rows, state=locations, updater=LocationUpdater())
-        commit = CommitOperator(task_id="commit", updates=[update])
+        last_seen = partition_persist(rows, state=LocationDB(), updater=LocationUpdater())
+        commit = CommitOperator(task_id="commit", updates=[last_seen])
     commit >> whereabouts(rows)

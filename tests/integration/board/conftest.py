@@ -62,6 +62,17 @@ with DAG("lossy", schedule=None, max_active_runs=16):
 """
 """A source that has lost what comes before row 10."""
 
+MESSAGES = """
+from airflow.sdk import DAG
+from airflow_tx import CommitOperator, Transaction
+from airflow_tx.sources.files.source import FileSource
+
+with DAG("messages", schedule=None, max_active_runs=16):
+    with Transaction(source=FileSource("/nowhere/*.csv"), topology="messages", ackers=2):
+        CommitOperator(task_id="commit", updates=[])
+"""
+"""A topology whose tasks emit messages."""
+
 ELSEWHERE_ROOT = "/elsewhere"
 ELSEWHERE = f"""
 from airflow.sdk import DAG
@@ -87,7 +98,7 @@ def zookeeper() -> Iterator[LocalZooKeeper]:
 
 @pytest.fixture(scope="package")
 def board(tmp_path_factory: pytest.TempPathFactory, zookeeper: LocalZooKeeper) -> Iterator[Board]:
-    dags = {"the_dag.py": DAG, "hangs.py": HANGS, "lossy.py": LOSSY, "elsewhere.py": ELSEWHERE}
+    dags = {"the_dag.py": DAG, "hangs.py": HANGS, "lossy.py": LOSSY, "elsewhere.py": ELSEWHERE, "messages.py": MESSAGES}
     connections = {
         "marked": _MARKED,
         "other_zookeeper": {"conn_type": "zookeeper", "host": zookeeper.hosts},

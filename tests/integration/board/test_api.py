@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.acks.reference import Origin
+from airflow_tx.acks.znodes import ZnodeAckers
 from airflow_tx.protocol.begin import TopologyRequest
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from airflow_tx.testing.suites.acker_case import opened
 from tests.integration.board.conftest import ELSEWHERE_ROOT, MARKERS
 from tests.integration.board.server import ROOT, SAME_ORIGIN, STRANGER, Board
 from tests.integration.pipeline import Pipeline
@@ -424,6 +427,22 @@ def test_the_lag_is_asked_for_beside_the_page_and_a_source_that_hangs_holds_up_n
     # The actions of the same process go on.
     preview = board.post("topologies/flights/actions/accept-loss/preview", {})
     assert preview.status_code == 200
+
+
+def test_the_page_of_a_topology_says_how_many_trees_of_messages_are_open(board: Board, store: ZooKeeperStore) -> None:
+    emitting = Pipeline(store, ROOT, topology="messages")
+    emitting.request = TopologyRequest("messages", "opaque", 3)
+    begun = emitting.begin("r1")
+    ackers = ZnodeAckers(store, ROOT)
+    roots = opened(ackers, Origin("messages", begun.txid, begun.attempt.attempt), ackers=2)
+    roots.emit(10)
+
+    def shown() -> Any:
+        return board.get("topologies/messages")["ackers"]
+
+    found = eventually(shown, 120, "the ackers have answered", interval=0.5)
+    assert (found["trees"], found["acks_a_second"]) == (10, None)
+    ackers.forget("messages", begun.txid)
 
 
 def test_topologies_of_other_ledgers_are_shown_and_acted_on_and_one_that_is_away_holds_up_nobody(

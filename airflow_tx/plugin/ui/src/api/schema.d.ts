@@ -228,6 +228,25 @@ export interface components {
             why: string;
         };
         /**
+         * AckersLine
+         * @description What the ackers of a topology do, whose tasks emit messages.
+         *
+         *     :param trees: of messages, that are not complete.
+         *     :param acks_a_second: messages that were acked lately; null: they were asked once only.
+         *     :param at: when they were asked.
+         */
+        AckersLine: {
+            /** Acks A Second */
+            acks_a_second: number | null;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Trees */
+            trees: number;
+        };
+        /**
          * ActionAnswer
          * @description What was done.
          */
@@ -950,8 +969,11 @@ export interface components {
         /**
          * TopologyPage
          * @description One topology, whole.
+         *
+         *     :param ackers: null: its tasks emit no messages, or its ackers have not answered.
          */
         TopologyPage: {
+            ackers: components["schemas"]["AckersLine"] | null;
             /** Allocated */
             allocated: number;
             /** Commits Per Hour */
