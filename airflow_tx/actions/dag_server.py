@@ -92,15 +92,16 @@ class DagServer:
                 found[topology]["description"] = repr(self._parsed[dag_id][1][0].source)
         for topology, dag_id, *place in asked:
             if dag_id in self._parsed:
-                found[topology]["ackers"] = self._acker_load(topology, self._parsed[dag_id][1][0], _ledger(*place))
+                found[topology]["ackers"] = self._acker_load(topology, self._parsed[dag_id][1][0], place)
         return found
 
-    def _acker_load(self, topology: str, spec: TransactionSpec, ledger: Ledger) -> dict[str, Any] | None:
+    def _acker_load(self, topology: str, spec: TransactionSpec, place: Sequence[str]) -> dict[str, Any] | None:
         """Look at the ackers of a topology; None: it has none, or they do not answer."""
         if not spec.ackers:
             return None
-        watch = self._acker_watches.setdefault(topology, AckerWatch(ledger.paths.topology))
+        watch = self._acker_watches.setdefault(topology, AckerWatch(spec.topology))
         try:
+            ledger = _ledger(*place)
             with shared_ackers(spec.acker_store, ledger.store, ledger.paths.root) as ackers:
                 return asdict(watch.look(ackers, open_records(ledger.store, ledger.paths)))
         except TxError as error:
