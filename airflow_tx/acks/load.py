@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from airflow_tx.acks.api import AckerStore
@@ -33,6 +35,31 @@ class AckerWatch:
         self._topology, self._clock = topology, clock
         self._acked: Mapping[Origin, int] = {}
         self._looked_at: float | None = None
+        self._asked: Future[AckerLoad] | None = None
+
+    def ask(
+        self, connect: Callable[[], AbstractContextManager[AckerStore]], opened: Mapping[int, TransactionRecord]
+    ) -> Future[AckerLoad]:
+        """Look in a thread: ackers that hang hold up nobody, and are asked once.
+
+        :param connect: to the ackers, as long as the block.
+        """
+        if self._asked is None or self._asked.done():
+            self._asked = Future()
+            threading.Thread(target=self._answer, args=(self._asked, connect, opened), daemon=True).start()
+        return self._asked
+
+    def _answer(
+        self,
+        asked: Future[AckerLoad],
+        connect: Callable[[], AbstractContextManager[AckerStore]],
+        opened: Mapping[int, TransactionRecord],
+    ) -> None:
+        try:
+            with connect() as store:
+                asked.set_result(self.look(store, opened))
+        except BaseException as error:  # noqa: BLE001 - who asked gets it
+            asked.set_exception(error)
 
     def look(self, store: AckerStore, opened: Mapping[int, TransactionRecord]) -> AckerLoad:
         """Ask for the transactions that still wait for messages.

@@ -13,7 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
@@ -42,6 +44,8 @@ PARSED_FOR = 60.0
 """Seconds for which the source of a lag is taken from a file that was parsed before."""
 LAGS_WITHIN_THERE = 10.0
 """Seconds to wait for the answers of all sources together."""
+ACKERS_WITHIN_THERE = 1.0
+"""Seconds to wait at least for the ackers of a topology."""
 FIND_WITHIN_THERE = 15.0
 """Seconds after which a search ends with what it has found."""
 _AT_ONCE = 8
@@ -92,19 +96,22 @@ class DagServer:
                 found[topology]["description"] = repr(self._parsed[dag_id][1][0].source)
         for topology, dag_id, *place in asked:
             if dag_id in self._parsed:
-                found[topology]["ackers"] = self._acker_load(topology, self._parsed[dag_id][1][0], place)
+                spec, left = self._parsed[dag_id][1][0], max(deadline - time.monotonic(), ACKERS_WITHIN_THERE)
+                found[topology]["ackers"] = self._acker_load(topology, spec, place, left)
         return found
 
-    def _acker_load(self, topology: str, spec: TransactionSpec, place: Sequence[str]) -> dict[str, Any] | None:
-        """Look at the ackers of a topology; None: it has none, or they do not answer."""
+    def _acker_load(
+        self, topology: str, spec: TransactionSpec, place: Sequence[str], seconds: float
+    ) -> dict[str, Any] | None:
+        """Look at the ackers of a topology; None: it has none, or they do not answer in time."""
         if not spec.ackers:
             return None
         watch = self._acker_watches.setdefault(topology, AckerWatch(spec.topology))
         try:
             ledger = _ledger(*place)
-            with shared_ackers(spec.acker_store, ledger.store, ledger.paths.root) as ackers:
-                return asdict(watch.look(ackers, open_records(ledger.store, ledger.paths)))
-        except TxError as error:
+            connect = partial(shared_ackers, spec.acker_store, ledger.store, ledger.paths.root)
+            return asdict(watch.ask(connect, open_records(ledger.store, ledger.paths)).result(seconds))
+        except (TxError, FutureTimeout) as error:
             log.info("The ackers of topology %s are not shown: %s", topology, error)
             return None
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +14,7 @@ from airflow_tx.acks.collector import Collector
 from airflow_tx.acks.load import AckerLoad, AckerWatch
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.errors import AckersUnavailable
 from airflow_tx.protocol.records import Phase
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.testing.suites.acker_case import opened
@@ -53,3 +57,32 @@ def test_what_is_processed_has_no_open_tree_and_is_not_asked_for(store: ZnodeAck
     opened(store, Origin("words", 8, 2)).emit(3)
     assert watch.look(store, {8: record(1)}).trees == 0  # a newer attempt has begun since the ledger was read
     assert watch.look(store, {8: record(2)}).trees == 3
+
+
+def test_ackers_that_hang_hold_up_nobody_and_are_asked_once(store: ZnodeAckers) -> None:
+    answer, asked = threading.Event(), list[int]()
+
+    @contextmanager
+    def hanging() -> Iterator[ZnodeAckers]:
+        asked.append(1)
+        answer.wait(60)
+        yield store
+
+    watch = AckerWatch("words")
+    opened(store, Origin("words", 7, 1)).emit(3)
+    first = watch.ask(hanging, {7: record()})
+    assert watch.ask(hanging, {7: record()}) is first
+    assert not first.done()
+    answer.set()
+    assert first.result(60).trees == 3
+    assert watch.ask(hanging, {}).result(60).trees == 0
+    assert len(asked) == 2
+
+
+def test_who_asks_ackers_that_are_away_gets_the_error(store: ZnodeAckers) -> None:
+    @contextmanager
+    def away() -> Iterator[ZnodeAckers]:
+        raise AckersUnavailable(where="redis", reason="refused")
+        yield store
+
+    assert isinstance(AckerWatch("words").ask(away, {}).exception(60), AckersUnavailable)
