@@ -115,6 +115,7 @@ class Settings:
     coordinator_poll: float = _read_by(_positive_seconds)
     coordinator_linger: float = _read_by(_seconds)
     preload: tuple[str, ...] = _read_by(_names)
+    dag_environment: tuple[str, ...] = _read_by(_names)
     session_timeout: float = _read_by(_positive_seconds)
     connect_timeout: float = _read_by(_positive_seconds)
 

@@ -119,6 +119,14 @@ OPTIONS: dict[str, _Option] = {
         "be safe to fork: no thread, no connection.",
         "airflow_tx, psycopg2, pyspark.sql.connect.session",
     ),
+    "dag_environment": _option(
+        "string",
+        "AWS_*, GOOGLE_*, AZURE_*, JAVA_HOME, SPARK_*, HADOOP_*",
+        "Environment variables of the api-server that the code of DAG files reads where a page or a button needs it, "
+        "separated by commas; * stands for any text. Airflow's connections, Variables and options of DAGs need no name "
+        "here.",
+        "AWS_*, DATA_BUCKET",
+    ),
     "session_timeout": _option(
         "float", "10", "Seconds without a sign of life after which ZooKeeper ends a client's session."
     ),

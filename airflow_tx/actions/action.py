@@ -28,11 +28,13 @@ class ActionTarget:
     """The topology that an action is about.
 
     :param dag: parses the DAG of the topology, for its source and its states; called only where they are needed.
+    :param may_create: whether the person may create runs of the DAG.
     """
 
     ledger: Ledger
     record: TopologyRecord
     dag: Callable[[], ParsedDag]
+    may_create: bool = True
 
     @property
     def topology(self) -> str:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from airflow_tx import compat
 from airflow_tx.acks.load import AckerWatch
 from airflow_tx.acks.location import shared_ackers
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.dags import checked_dag, transactional_dag
+from airflow_tx.actions.dags import checked_dag, elsewhere, transactional_dag
 from airflow_tx.actions.request import ActionRequest
 from airflow_tx.actions.search import search_ledger
 from airflow_tx.config import Settings
@@ -36,6 +36,7 @@ from airflow_tx.sources.lag import Lag, LagWatch
 
 if TYPE_CHECKING:
     from airflow_tx.actions.action import ParsedDag
+    from airflow_tx.sources.api import Source
     from airflow_tx.spec import TransactionSpec
 
 log = logging.getLogger(__name__)
@@ -49,8 +50,34 @@ ACKERS_WITHIN_THERE = 1.0
 FIND_WITHIN_THERE = 15.0
 """Seconds after which a search ends with what it has found."""
 _AT_ONCE = 8
+_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+_NOT_ALLOWED = "airflow-db-not-allowed:///"
 
 DagQuestion = dict[str, Any]
+
+
+class SourceElsewhere(TxError):
+    """A topology whose DAG has another one by now, so that nothing says what its source is."""
+
+    template = "{problem}"
+
+
+@dataclass(frozen=True)
+class _SourceQuestion:
+    """A topology whose source is asked.
+
+    :param name: by which it is answered; `dag_id`: the DAG that its record names.
+    """
+
+    name: str
+    dag_id: str
+    conn_id: str
+    root: str
+    topology: str
+
+    @property
+    def paths(self) -> Paths:
+        return Paths(self.root, self.topology)
 
 
 class DagServer:
@@ -59,8 +86,8 @@ class DagServer:
     def __init__(self) -> None:
         self._parsing = threading.Lock()
         self._parsed: dict[str, tuple[float, ParsedDag]] = {}
-        self._watches: dict[str, LagWatch] = {}
-        self._acker_watches: dict[str, AckerWatch] = {}
+        self._watches: dict[_SourceQuestion, LagWatch] = {}
+        self._acker_watches: dict[_SourceQuestion, AckerWatch] = {}
 
     def answer(self, question: DagQuestion) -> Any:
         """Answer one question.
@@ -70,9 +97,9 @@ class DagServer:
         if "lags" in question:
             return self._lags(question["lags"])
         if "find" in question:
-            dag_id, *place = question["find"]
-            source = self._parsed_lately(dag_id)[0].source
-            return asdict(search_ledger(_ledger(*place), source, question["what"], seconds=FIND_WITHIN_THERE))
+            asked = _SourceQuestion(question["find"][-1], *question["find"])
+            ledger = _ledger(asked.conn_id, asked.paths)
+            return asdict(search_ledger(ledger, self._source(asked), question["what"], seconds=FIND_WITHIN_THERE))
         action = self._action(ActionRequest.from_json(question["request"]))
         if question["what"] == "preview":
             return asdict(action.preview())
@@ -80,50 +107,66 @@ class DagServer:
         return [asdict(each) for each in action.effects(audit, question["version"])]
 
     def _lags(self, asked: Sequence[tuple[str, ...]]) -> dict[str, dict[str, Any]]:
-        found = {name: self._ask(name, dag_id, *place) for name, dag_id, *place in asked}
+        questions = [_SourceQuestion(*each) for each in asked]
+        found = {each.name: self._ask(each) for each in questions}
         deadline = time.monotonic() + LAGS_WITHIN_THERE
-        for topology, dag_id, *_ in asked:
-            watch = self._watches[topology]
+        for each in questions:
+            watch = self._watches[each]
             in_time = watch.wait(max(deadline - time.monotonic(), 0.0))
             if isinstance(watch.answer, Lag):
                 # An older answer is better than none; its age says how old it is.
-                found[topology] = {"count": watch.answer.count, "unit": watch.answer.unit, "age": watch.age}
+                found[each.name] = {"count": watch.answer.count, "unit": watch.answer.unit, "age": watch.age}
             elif not in_time:
-                found[topology] = {"why": f"its source has not answered within {LAGS_WITHIN_THERE:g} s"}
+                found[each.name] = {"why": f"its source has not answered within {LAGS_WITHIN_THERE:g} s"}
             elif watch.answer is not None:
-                found[topology] = {"why": str(watch.answer.reason)}
-            if dag_id in self._parsed:
-                found[topology]["description"] = repr(self._parsed[dag_id][1][0].source)
-        for topology, dag_id, *place in asked:
-            if dag_id in self._parsed:
-                spec, left = self._parsed[dag_id][1][0], max(deadline - time.monotonic(), ACKERS_WITHIN_THERE)
-                found[topology]["ackers"] = self._acker_load(topology, spec, place, left)
+                found[each.name] = {"why": str(watch.answer.reason), "age": watch.age}
+        for each in questions:
+            spec = self._known_spec(each)
+            if spec is not None:
+                left = max(deadline - time.monotonic(), ACKERS_WITHIN_THERE)
+                found[each.name]["description"] = repr(spec.source)
+                found[each.name]["ackers"] = self._acker_load(each, spec, left)
         return found
 
-    def _acker_load(
-        self, topology: str, spec: TransactionSpec, place: Sequence[str], seconds: float
-    ) -> dict[str, Any] | None:
+    def _acker_load(self, question: _SourceQuestion, spec: TransactionSpec, seconds: float) -> dict[str, Any] | None:
         """Look at the ackers of a topology; None: it has none, or they do not answer in time."""
         if not spec.ackers:
             return None
-        watch = self._acker_watches.setdefault(topology, AckerWatch(spec.topology))
+        watch = self._acker_watches.setdefault(question, AckerWatch(spec.topology))
         try:
-            ledger = _ledger(*place)
+            ledger = _ledger(question.conn_id, question.paths)
             connect = partial(shared_ackers, spec.acker_store, ledger.store, ledger.paths.root)
             return asdict(watch.ask(connect, open_records(ledger.store, ledger.paths)).result(seconds))
         except (TxError, FutureTimeout) as error:
-            log.info("The ackers of topology %s are not shown: %s", topology, error)
+            log.info("The ackers of topology %s are not shown: %s", question.name, error)
             return None
 
-    def _ask(self, topology: str, dag_id: str, *place: str) -> dict[str, Any]:
+    def _ask(self, question: _SourceQuestion) -> dict[str, Any]:
         """Let a source be asked, unless it has still to answer; what is returned holds if that cannot be."""
-        if topology not in self._watches:
-            self._watches[topology] = LagWatch(topology, lambda: self._parsed_lately(dag_id)[0].source, every=0.0)
+        if question not in self._watches:
+            self._watches[question] = LagWatch(question.topology, lambda: self._source(question), every=0.0)
         try:
-            self._watches[topology].latest(_ledger(*place).position)
+            self._watches[question].latest(_ledger(question.conn_id, question.paths).position)
         except TxError as error:
             return {"why": str(error)}
         return {"why": "its source was not asked"}
+
+    def _source(self, question: _SourceQuestion) -> Source:
+        """Find the source of a topology.
+
+        :raises SourceElsewhere: its DAG has another topology by now, or the one of this name in another ledger.
+        """
+        spec, _ = self._parsed_lately(question.dag_id)
+        if problem := elsewhere(spec, question.paths, question.conn_id):
+            raise SourceElsewhere(problem=problem)
+        return spec.source
+
+    def _known_spec(self, question: _SourceQuestion) -> TransactionSpec | None:
+        """Give what the file of its DAG says of a topology; None: it was not read, or names another topology."""
+        _, parsed = self._parsed.get(question.dag_id, (None, None))
+        if parsed is None or elsewhere(parsed[0], question.paths, question.conn_id):
+            return None
+        return parsed[0]
 
     def _parsed_lately(self, dag_id: str) -> ParsedDag:
         with self._parsing:
@@ -134,21 +177,21 @@ class DagServer:
             return found
 
     def _action(self, request: ActionRequest) -> PersonalAction:
-        ledger = _ledger(request.conn_id, request.root, request.topology)
+        ledger = _ledger(request.conn_id, Paths(request.root, request.topology))
         record = ledger.topology()
 
         def parsed() -> ParsedDag:
             with self._parsing:
                 return checked_dag(record.dag_id, ledger.paths, request.conn_id)
 
-        return request.action(ActionTarget(ledger, record, parsed))
+        return request.action(ActionTarget(ledger, record, parsed, request.may_create))
 
 
-def _ledger(conn_id: str, root: str, topology: str) -> Ledger:
+def _ledger(conn_id: str, paths: Paths) -> Ledger:
     from airflow_tx.hooks.zookeeper import shared_store
 
     store, history = shared_store(conn_id), Settings.load().history
-    return Ledger(store, Paths(root, topology), clock=SystemClock(), ids=SystemIds(), history=history)
+    return Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=history)
 
 
 def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> DagQuestion:
@@ -182,6 +225,21 @@ def prepare() -> None:
     configure_mappers()
 
 
+def hide_database() -> None:
+    """Let the code of DAG files find no address of Airflow's database, as Airflow's own processor of DAG files does.
+
+    The sessions of this process are configured already.
+    """
+    from airflow import settings
+
+    assert settings.engine is not None
+    for name in [name for name in os.environ if name.startswith(_DATABASE)]:
+        del os.environ[name]
+    # The environment goes before the configuration file.
+    os.environ[_DATABASE] = _NOT_ALLOWED
+    settings.SQL_ALCHEMY_CONN = _NOT_ALLOWED
+
+
 def main() -> None:
     """Answer until nobody asks any more."""
     from airflow.utils.providers_configuration_loader import providers_configuration_loaded
@@ -193,6 +251,7 @@ def main() -> None:
     @providers_configuration_loaded
     def serve() -> None:
         prepare()
+        hide_database()
         server = DagServer()
 
         def handle(line: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.preview import Effect, Preview
-from airflow_tx.actions.runs import FailedTransactions, Restarts
+from airflow_tx.actions.runs import Restarts, RunForbidden
 from airflow_tx.commit.handoff import undoable
 from airflow_tx.commit.run_slots import Comeback
 from airflow_tx.errors import ChangeRefused, Refused
@@ -29,7 +29,7 @@ class NamedReplay(PersonalAction):
         self.force = force
         self.changed_rows = changed_rows
         self.needs_reason = changed_rows
-        self._restarts = Restarts(target.ledger, target.record.dag_id)
+        self._restarts = Restarts.of(target)
 
     def preview(self) -> Preview:
         version = self.target.version(self.txids)
@@ -39,6 +39,7 @@ class NamedReplay(PersonalAction):
         live = {txid for txid, each in opened.items() if not self.force and states.get(each.run_id) in LIVE_RUN_STATES}
         refused = [Effect(txid, "", str(each)) for txid, each in found.items() if isinstance(each, Refused)]
         refused += self._stuck(opened, live)
+        refused += self._forbidden(opened, states)
         effects: list[Effect] = []
         # All are replayed, or none.
         stuck = sorted(each.txid for each in refused if each.txid is not None)
@@ -61,7 +62,7 @@ class NamedReplay(PersonalAction):
         if self.changed_rows:
             yield from self._restarts.changed(self.txids, states, audit, force=self.force)
         else:
-            yield from self._restarts.named(self.txids, force=self.force)
+            yield from self._restarts.named(self.txids, audit, force=self.force)
 
     def _what(self, record: TransactionRecord, state: str | None, *, is_live: bool) -> str:
         if is_live:
@@ -96,6 +97,14 @@ class NamedReplay(PersonalAction):
                 stuck.append(Effect(txid, record.run_id, str(refused)))
         return stuck
 
+    def _forbidden(self, opened: Mapping[int, TransactionRecord], states: Mapping[str, str]) -> Iterator[Effect]:
+        """Name those whose run was deleted, where the person may not create another one."""
+        for txid, record in opened.items():
+            try:
+                self._restarts.runs.check_state(record.run_id, states.get(record.run_id))
+            except RunForbidden as refused:
+                yield Effect(txid, record.run_id, str(refused))
+
     def _undoable(self) -> dict[int, Mapping[str, bool | None]]:
         """By transaction, the states of the DAG, and whether each can undo it or holds nothing of it.
 
@@ -118,12 +127,13 @@ class FailedReplay(PersonalAction):
     """Replays all that has failed, or has lost its run; starts runs again that had given up their run slots."""
 
     def preview(self) -> Preview:
-        found = FailedTransactions.read(self.target.ledger, self.target.record.dag_id)
+        restarts = Restarts.of(self.target)
+        found = restarts.failed_transactions()
         effects = [
             Effect(each.txid, each.run_id, "its run is made anew" if state is None else "its run is cleared")
             for each, state in found.to_replay
         ]
-        for run in Restarts(self.target.ledger, self.target.record.dag_id).without_transaction(found.record):
+        for run in restarts.without_transaction(found.record):
             if run.found is Comeback.START:
                 effects.append(Effect(None, run.run_id, f"is cleared: it had yielded to transaction {run.blocking}"))
             elif run.is_lost:
@@ -139,7 +149,8 @@ class FailedReplay(PersonalAction):
         )
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+        restarts = Restarts.of(self.target)
         if version is not None:
-            found = FailedTransactions.read(self.target.ledger, self.target.record.dag_id)
+            found = restarts.failed_transactions()
             self.target.take([each.txid for each, _ in found.to_replay], version)
-        yield from Restarts(self.target.ledger, self.target.record.dag_id).failed()
+        yield from restarts.failed(audit)

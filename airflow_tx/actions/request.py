@@ -44,6 +44,7 @@ class ActionRequest:
     :param txids: of replay one or several, of skip and readmit one, else none.
     :param force: of replay: also transactions whose run is queued or running.
     :param changed_rows: of replay: with the rows as they are now.
+    :param may_create: whether the person may create runs of the DAG.
     """
 
     topology: str
@@ -54,6 +55,7 @@ class ActionRequest:
     txids: tuple[int, ...] = ()
     force: bool = False
     changed_rows: bool = False
+    may_create: bool = True
 
     @property
     def needs_dag(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.preview import Effect, Preview
 from airflow_tx.actions.runs import Restarts
@@ -28,7 +27,7 @@ class TransactionSkip(PersonalAction):
     def __init__(self, target: ActionTarget, txid: int) -> None:
         super().__init__(target)
         self.txid = txid
-        restarts = Restarts(target.ledger, target.record.dag_id)
+        restarts = Restarts.of(target)
         self._skips = Skips(target.ledger, restarts, lambda: target.dag()[1])
 
     def preview(self) -> Preview:
@@ -68,20 +67,22 @@ class Readmission(PersonalAction):
     def __init__(self, target: ActionTarget, txid: int) -> None:
         super().__init__(target)
         self.txid = txid
-        self._runs = Restarts(target.ledger, target.record.dag_id).runs
+        self._runs = Restarts.of(target).runs
 
     def preview(self) -> Preview:
         version = self.target.version([self.txid])
         try:
             skipped = self.target.ledger.run(check_skipped, self.txid)
+            self._runs.check([skipped.run_id])
         except Refused as refused:
             return Preview(version, str(refused), (), (Effect(self.txid, "", str(refused)),), True)
-        how = "is cleared" if skipped.run_id in compat.runs_of(self._runs.dag_id, [skipped.run_id]) else "is made anew"
+        how = "is cleared" if self._runs.state(skipped.run_id) is not None else "is made anew"
         done = f"its run {how}, and takes the rows of the same place, as they are then, as a new transaction"
         effect = Effect(self.txid, skipped.run_id, done)
         return Preview(version, self._sentence(skipped), (effect,), needs_reason=True)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+        self._runs.check([self.target.ledger.run(check_skipped, self.txid).run_id])
         self.target.take([self.txid], version)
         skipped = self.target.ledger.run(check_skipped, self.txid)
         self.target.ledger.run(note_readmission, self.txid, audit)

@@ -144,6 +144,8 @@ def lags_of(listed: Iterable[ListedTopology]) -> dict[str, Lag | LagUnknown]:
         name = each.view.name
         try:
             sources[name] = _source_of(each)
+        except LagUnknown as unknown:
+            found[name] = unknown
         except TxError as error:
             found[name] = LagUnknown(topology=name, reason=str(error))
         except Exception as error:  # noqa: BLE001  # the DAG file is anybody's

@@ -135,7 +135,7 @@ def paths_of(args: Namespace, topology: str | None = None) -> Paths:
 def audit_of(args: Namespace) -> Any:
     from airflow_tx.protocol.step import Audit
 
-    return Audit(who=getuser(), why=args.why)
+    return Audit(who=getuser(), why=args.why or "")
 
 
 def print_done(what: str, repaired: Repaired) -> None:

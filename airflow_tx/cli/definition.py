@@ -62,7 +62,9 @@ ARG_DAG_ID = _arg("--dag-id", help="The DAG that names the states (default: as t
 ARG_SOURCE_DAG_ID = _arg("--dag-id", help="The DAG that names the source (default: as the ledger says)")
 ARG_WHY = _arg("--why", default="", metavar="TEXT", help="The reason, kept with the repair; --reset needs one")
 ARG_REASON = _arg("--why", metavar="TEXT", help="The reason, kept in the ledger; it must be given")
-ARG_REPLAY_WHY = _arg("--why", metavar="TEXT", help="The reason for --changed-rows, kept in the ledger")
+ARG_REPLAY_WHY = _arg(
+    "--why", metavar="TEXT", help="The reason, kept in the ledger; it must be given with --changed-rows"
+)
 ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")
 ARG_FAILED = _flag(
     "--failed", "Every open transaction that has failed, or whose run ended or was deleted; and runs that made room"

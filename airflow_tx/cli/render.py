@@ -226,7 +226,10 @@ def _person(noted: Mapping[str, str]) -> str:
 
 
 def _person_at(noted: Mapping[str, str] | None) -> str | None:
-    return None if noted is None else f"{noted['why']} ({noted['who']}, {noted['when']})"
+    if noted is None:
+        return None
+    at = f"{noted['who']}, {noted['when']}"
+    return f"{noted['why']} ({at})" if noted["why"] else at
 
 
 def details(found: TransactionDetails) -> TableRow:
@@ -256,6 +259,8 @@ def details(found: TransactionDetails) -> TableRow:
         "blocked": view.blocked,
         "yielded": None if view.yielded is None else f"to the run of transaction {view.yielded}",
         "replay": _replay(view),
+        "replayed_by": "; ".join(f"of attempt {each['attempt']}: {_person_at(each)}" for each in view.replayed_by)
+        or None,
         "skip": _person_at(view.skip),
         "readmit": _person_at(view.readmit),
         "readmitted_as": view.readmitted_as,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -139,15 +139,19 @@ def pause_dag(dag_id: str, paused: bool) -> bool:
     return bool(done.rowcount)  # type: ignore[attr-defined]
 
 
-def log_action(what: str, *, who: str, dag_id: str, run_id: str | None = None, details: Mapping[str, Any]) -> None:
-    """Make an entry in Airflow's audit log."""
+def log_action(what: str, *, who: str, dag_id: str, entries: Iterable[tuple[str | None, Mapping[str, Any]]]) -> None:
+    """Make entries in Airflow's audit log.
+
+    :param entries: the details, each with the run that it concerns; None: it concerns no run.
+    """
     import json
 
     from airflow.models.log import Log
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        session.add(Log(event=what, owner=who, dag_id=dag_id, run_id=run_id, extra=json.dumps(dict(details))))
+        for run_id, details in entries:
+            session.add(Log(event=what, owner=who, dag_id=dag_id, run_id=run_id, extra=json.dumps(dict(details))))
 
 
 class DagFile(NamedTuple):

@@ -127,6 +127,7 @@ class TransactionRecord:
     :param pinned: it was re-admitted: its rows stay, unless a person lets them be decided again.
     :param skip: who wants it skipped at its turn, when and why; `yielded`: the txid whose run it gave up its slot for.
     :param replay: the last automatic replay that was asked for: of which attempt, how many in a row, when and why.
+    :param asked: the last replay by a person: of which attempt, who, when and why.
     :param tasks: the tasks that must ack, each with the id of the message that `begin` emitted to it (16 hex digits).
     :param rows_digest: digest of the batch's rows.
     :param outputs: per transactional state, what a grant was about to write, as `output_text` gives it.
@@ -138,7 +139,8 @@ class TransactionRecord:
     :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
     :param error: why the last try failed, until another one works on it; `remedy`: what its refusal says to do.
     :param acks: under which name the acks of this attempt lie, unique in all lives of a ledger; "": the txid.
-    :param replays: of earlier attempts, when and why each was replayed; `counted`: rows of the first complete one.
+    :param replays: of earlier attempts, when and why each was replayed, `by` which person; `counted`: rows of the first
+        complete one.
     :param for_good: the generation of the ledger in which its commit was refused for good, by `error`; 0: in none.
     """
 
@@ -178,6 +180,7 @@ class TransactionRecord:
     counted: dict[str, Any] | None = None
     remedy: str | None = None
     for_good: int = 0
+    asked: dict[str, Any] | None = None
 
     def with_failure(self, op: str, reason: str, remedy: str | None) -> TransactionRecord:
         """Note one more failure, for people: the beginning of its reason, and the end, which says what to do."""

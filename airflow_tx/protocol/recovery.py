@@ -13,7 +13,7 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
-from airflow_tx.protocol.step import Decision, Stamp, put
+from airflow_tx.protocol.step import Audit, Decision, Stamp, put
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def note_replay(
 ) -> Decision[ReplayNoted | Blocked | AlreadyCommitted]:
     """Note that an attempt is to be replayed: one of all who find it so starts its run, the others let it be.
 
-    A replay by a person leaves no note, so counting begins again after it. A commit that was refused for good is not
-    replayed at all: the whole work of its tasks would be done again, for the same refusal. A repair raises the
+    A replay by a person leaves no such note, so counting begins again after it. A commit that was refused for good is
+    not replayed at all: the whole work of its tasks would be done again, for the same refusal. A repair raises the
     generation, and with it the refusal is over.
 
     :raises StaleAttempt: a newer attempt exists.
@@ -66,6 +66,18 @@ def note_replay(
     note = {"attempt": attempt.attempt, "count": count, "when": stamp.now, "reason": request.reason}
     after = replace(record, replay=note, op=stamp.op)
     return put(path, after, ReplayNoted(True, count))
+
+
+def note_person(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit) -> Decision[Done]:
+    """Note which person replays the newest attempt: the next attempt keeps it, and so does the receipt.
+
+    Nothing else depends on the note. One that is made and not followed by an attempt says that the person asked.
+    """
+    record = read.find(TransactionRecord, paths.transaction(txid))
+    if record is None:
+        return Decision(Done())
+    asked = {**audit.noted(stamp), "attempt": record.attempt}
+    return put(paths.transaction(txid), replace(record, asked=asked, op=stamp.op), Done())
 
 
 def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> Decision[Blocked]:

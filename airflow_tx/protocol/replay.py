@@ -169,8 +169,13 @@ def _next_attempt(
 
 
 def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
-    """Say of which attempt, when and why, for the receipt."""
-    return {"attempt": record.attempt, "when": stamp.now, "why": shortened_reason(_why_replayed(record), 200)}
+    """Say of which attempt, when and why, and which person asked for it, for the receipt."""
+    replayed = {"attempt": record.attempt, "when": stamp.now, "why": shortened_reason(_why_replayed(record), 200)}
+    asked = record.asked
+    if asked is None or asked["attempt"] != record.attempt:
+        return replayed
+    by = {"who": asked["who"], "when": asked["when"], "why": shortened_reason(asked["why"], 200)}
+    return {**replayed, "by": by}
 
 
 def _why_replayed(record: TransactionRecord) -> str:

@@ -46,8 +46,9 @@ class TransactionView:
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
     :param created: when its first attempt began; "" if that is not known.
-    :param replays: of earlier attempts, when and why each was replayed; the last ones of many.
     :param unproven: why the rows that its tasks consumed are not proven; once all of them have acked.
+    :param replays: of earlier attempts, when and why each was replayed, `by` which person; the last ones of many.
+    :param asked: the last replay by a person: of which attempt, who, when and why.
     :param lane: whether a lane works on it, while it is open.
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
     :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
@@ -85,6 +86,15 @@ class TransactionView:
     batch: str = ""
     remedy: str | None = None
     unproven: tuple[str, ...] = ()
+    asked: Mapping[str, Any] | None = None
+
+    @property
+    def replayed_by(self) -> tuple[Mapping[str, Any], ...]:
+        """List the replays by persons: of which attempt, who, when and why; one that has not begun yet is last."""
+        found = [{**each["by"], "attempt": each["attempt"]} for each in self.replays if each.get("by")]
+        if self.asked is not None and self.asked["attempt"] == self.attempt:
+            found.append(dict(self.asked))
+        return tuple(found)
 
     @property
     def failed(self) -> bool:
@@ -151,6 +161,7 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
         lane=of_lane(record.request),
         remedy=record.remedy,
         unproven=_unproven(record, acks),
+        asked=record.asked,
     )
 
 

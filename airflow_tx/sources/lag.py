@@ -100,7 +100,7 @@ class LagWatch:
         self._every = every
         self._patience = patience
         self._asked_at = float("-inf")
-        self._answered_at = float("-inf")
+        self._answer_of = float("-inf")
         self._asking = Lock()
         self._thread: Thread | None = None
         self._found: dict[str, Lag | LagUnknown] = {}
@@ -134,14 +134,15 @@ class LagWatch:
 
     @property
     def age(self) -> float:
-        """Seconds since the last answer came."""
-        return self._clock() - self._answered_at
+        """Seconds since the source was asked the question that it answered last."""
+        return self._clock() - self._answer_of
 
     def _ask(self, position: Json) -> None:
+        asked_at = self._asked_at
         try:
             source = self._make()
         except Exception as error:  # noqa: BLE001  # whatever its constructor raises
             self._found[self._topology] = LagUnknown(topology=self._topology, reason=str(error))
         else:
             _answer(self._found, self._topology, source, position)
-        self._answered_at = self._clock()
+        self._answer_of = asked_at

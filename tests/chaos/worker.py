@@ -130,9 +130,9 @@ def act(topology: FiredTopology, ti: LittleTi) -> str:
         elif what == "readmit":
             effects = Readmission(target, txid).execute(AUDIT)
         elif what == "failed":
-            effects = restarts.failed()
+            effects = restarts.failed(AUDIT)
         else:
-            effects = restarts.named([txid], force=what == "replay --force")
+            effects = restarts.named([txid], AUDIT, force=what == "replay --force")
         for effect in effects:
             logging.info("%s %s: %s", what, effect.txid, effect.done)
     return "success"

@@ -113,6 +113,10 @@ class Runs:
         """Event and details of Airflow's audit log, oldest first."""
         return self._sql("SELECT event, extra FROM log ORDER BY id")
 
+    def audited_of(self, run_id: str) -> list[str]:
+        """Events of Airflow's audit log that concern a run, oldest first."""
+        return [event for (event,) in self._sql("SELECT event FROM log WHERE run_id = ? ORDER BY id", run_id)]
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Another process writes within the block."""

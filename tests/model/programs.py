@@ -192,13 +192,13 @@ def skip(env: Env, shape: Shape, txid: int) -> Any:
     except NotInEffect as error:
         if isinstance(error.__cause__, (Outranked, FenceOutranked)):
             return  # somebody else is at it; he asks again if he has to
-        for _ in restarts.named([txid], force=True):
+        for _ in restarts.named([txid], AUDIT, force=True):
             pass
 
 
 def withdraw(env: Env, shape: Shape, txid: int) -> Any:
     """As `airflow tx replay --force`: a person does not want it skipped any more."""
-    for _ in Restarts(spec_of(env, shape).ledger(env), "model").named([txid], force=True):
+    for _ in Restarts(spec_of(env, shape).ledger(env), "model").named([txid], AUDIT, force=True):
         pass
 
 

@@ -13,6 +13,7 @@ from airflow_tx.errors import OutcomeUnknown, Outranked
 from airflow_tx.protocol import recovery, run_slots, skip
 from airflow_tx.protocol.answers import Committed
 from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.protocol.step import Audit
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 
@@ -140,6 +141,11 @@ def note_replay(topology: Topology) -> Any:
     return lambda: topology.note_replay(1, 1).count
 
 
+def note_person(topology: Topology) -> Any:
+    Run(topology, "r1").begin(1)
+    return lambda: topology.ledger().run(recovery.note_person, 1, Audit("ann", "the disk is back"))
+
+
 def block(topology: Topology) -> Any:
     Run(topology, "r1").begin(1)
     return lambda: topology.note_replay(1, 1, limit=0)
@@ -164,6 +170,7 @@ STEPS = [
     give_way,
     came_back,
     note_replay,
+    note_person,
     block,
     unblock,
 ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.auth.managers.models.batch_apis import IsAuthorizedDagRequest
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
@@ -20,6 +23,27 @@ FORGERY_HEADER = "X-Requested-With"
 FORGERY_MARK = "airflow_tx"
 
 
+# About so many DAGs one request is made where the answer is not the same for all.
+_FEWER = 16
+
+
+@dataclass(frozen=True)
+class _Right:
+    """What a user may do to a DAG, or to a part of it."""
+
+    method: ResourceMethod
+    entity: DagAccessEntity | None
+
+
+_READ = _Right("GET", DagAccessEntity.RUN)
+_EDIT = _Right("PUT", DagAccessEntity.RUN)
+_CREATE = _Right("POST", DagAccessEntity.RUN)
+_PAUSE = _Right("PUT", None)
+_TASKS = _Right("GET", DagAccessEntity.TASK_INSTANCE)
+_XCOMS = _Right("GET", DagAccessEntity.XCOM)
+_AUDIT = _Right("GET", DagAccessEntity.AUDIT_LOG)
+
+
 class Access:
     """What one user may do.
 
@@ -29,37 +53,107 @@ class Access:
     def __init__(self, user: BaseUser) -> None:
         self.user = user
         self._teams: dict[str, str | None] = {}
+        self._found: dict[tuple[_Right, str], bool] = {}
 
     @property
     def name(self) -> str:
         """Name the user for the audit."""
         return self.user.get_name()
 
-    def know(self, dag_ids: Iterable[str]) -> None:
+    def readable(self, dag_ids: Iterable[str]) -> set[str]:
+        """Find the DAGs whose runs the user may read, in a few requests however many DAGs there are."""
+        wanted = sorted(set(dag_ids))
+        self._know(wanted)
+        new = [dag_id for dag_id in wanted if (_READ, dag_id) not in self._found]
+        seen = self._seen(new)
+        self._found.update({(_READ, dag_id): False for dag_id in new if dag_id not in seen})
+        self._ask(_READ, wanted)
+        return {dag_id for dag_id in wanted if self._found[_READ, dag_id]}
+
+    def editable(self, dag_ids: Iterable[str]) -> set[str]:
+        """Find the DAGs whose runs the user may read and edit, in a few requests."""
+        wanted = sorted(self.readable(dag_ids))
+        self._ask(_EDIT, wanted)
+        return {dag_id for dag_id in wanted if self._found[_EDIT, dag_id]}
+
+    def may_read(self, dag_id: str) -> bool:
+        """Ask whether the user may read the runs of a DAG."""
+        return dag_id in self.readable([dag_id])
+
+    def may_act(self, dag_id: str) -> bool:
+        """Ask whether the user may edit the runs of a DAG."""
+        return dag_id in self.editable([dag_id])
+
+    def may_create(self, dag_id: str) -> bool:
+        """Ask whether the user may create runs of a DAG."""
+        return self._may(_CREATE, dag_id)
+
+    def may_pause(self, dag_id: str) -> bool:
+        """Ask whether the user may edit a DAG itself."""
+        return self._may(_PAUSE, dag_id)
+
+    def may_see_tasks(self, dag_id: str) -> bool:
+        """Ask whether the user may read the task instances of a DAG."""
+        return self._may(_TASKS, dag_id)
+
+    def may_see_xcoms(self, dag_id: str) -> bool:
+        """Ask whether the user may read the XComs of a DAG."""
+        return self._may(_XCOMS, dag_id)
+
+    def may_see_audit(self, dag_id: str) -> bool:
+        """Ask whether the user may read what Airflow's audit log has of a DAG."""
+        return self._may(_AUDIT, dag_id)
+
+    def _may(self, right: _Right, dag_id: str) -> bool:
+        if not self.may_read(dag_id):
+            return False
+        self._ask(right, [dag_id])
+        return self._found[right, dag_id]
+
+    def _know(self, dag_ids: Sequence[str]) -> None:
         """Look up the teams of these DAGs, all of them at once."""
-        wanted = sorted(set(dag_ids) - self._teams.keys())
+        wanted = [dag_id for dag_id in dag_ids if dag_id not in self._teams]
         if wanted:
             found = DagModel.get_dag_id_to_team_name_mapping(wanted)
             self._teams.update({dag_id: found.get(dag_id) for dag_id in wanted})
 
-    def may_read(self, dag_id: str) -> bool:
-        """Ask whether the user may read the runs of a DAG."""
-        return self._may("GET", dag_id, DagAccessEntity.RUN)
+    def _seen(self, dag_ids: Sequence[str]) -> set[str]:
+        """Find the DAGs that the user may see, as Airflow's own lists do: one request for each team."""
+        by_team: dict[str | None, set[str]] = defaultdict(set)
+        for dag_id in dag_ids:
+            by_team[self._teams[dag_id]].add(dag_id)
+        manager = get_auth_manager()
+        seen: set[str] = set()
+        for team, ids in by_team.items():
+            seen |= manager.filter_authorized_dag_ids(dag_ids=ids, user=self.user, method="GET", team_name=team)
+        return seen
 
-    def may_act(self, dag_id: str) -> bool:
-        """Ask whether the user may edit the runs of a DAG."""
-        return self.may_read(dag_id) and self._may("PUT", dag_id, DagAccessEntity.RUN)
+    def _ask(self, right: _Right, dag_ids: Sequence[str]) -> None:
+        """Ask for a right to these DAGs: all at once, then about some, and about each where these differ."""
+        new = [dag_id for dag_id in dag_ids if (right, dag_id) not in self._found]
+        for at_once in (len(new), _FEWER, 1):
+            for some in _parts(new, at_once):
+                if self._may_all(right, some):
+                    self._found.update({(right, dag_id): True for dag_id in some})
+                elif len(some) == 1:
+                    self._found[right, some[0]] = False
+            new = [dag_id for dag_id in new if (right, dag_id) not in self._found]
 
-    def may_pause(self, dag_id: str) -> bool:
-        """Ask whether the user may edit a DAG itself."""
-        return self.may_read(dag_id) and self._may("PUT", dag_id, None)
+    def _may_all(self, right: _Right, dag_ids: Sequence[str]) -> bool:
+        requests: list[IsAuthorizedDagRequest] = [
+            {
+                "method": right.method,
+                "access_entity": right.entity,
+                "details": DagDetails(id=dag_id, team_name=self._teams[dag_id]),
+            }
+            for dag_id in dag_ids
+        ]
+        return get_auth_manager().batch_is_authorized_dag(requests, user=self.user)
 
-    def _may(self, method: ResourceMethod, dag_id: str, entity: DagAccessEntity | None) -> bool:
-        self.know([dag_id])
-        details = DagDetails(id=dag_id, team_name=self._teams[dag_id])
-        return get_auth_manager().is_authorized_dag(
-            method=method, access_entity=entity, details=details, user=self.user
-        )
+
+def _parts(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(names), max(size, 1)):
+        yield names[start : start + size]
 
 
 def access_of(user: GetUserDep) -> Access:

@@ -44,7 +44,7 @@ def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:
     settings = Settings.load()
     store, paths = ledger_client(request.conn_id).store_of_steps(), Paths(request.root, request.topology)
     ledger = Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=settings.history)
-    return request.action(ActionTarget(ledger, record, _no_dag))
+    return request.action(ActionTarget(ledger, record, _no_dag, request.may_create))
 
 
 def _no_dag() -> NoReturn:

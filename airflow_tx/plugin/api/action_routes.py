@@ -11,13 +11,14 @@ from fastapi import APIRouter, Depends, HTTPException, status
 from airflow_tx import compat
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.actions.request import ActionName, ActionRequest
-from airflow_tx.errors import UnreadableRecord, without_controls
+from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_controls
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
 from airflow_tx.plugin.api.action_models import ActionAnswer, ActionBody, EffectLine, PreviewAnswer, PreviewBody
 from airflow_tx.plugin.api.action_place import executed, previewed
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.models import Problem
 from airflow_tx.plugin.api.topology_routes import topology_for
+from airflow_tx.protocol.step import Audit
 
 PROBLEMS_OF_ACTIONS = {code: {"model": Problem} for code in (401, 403, 404, 409, 415, 503, 504)}
 _OF_COORDINATOR = frozenset({ActionName.PAUSE, ActionName.UNPAUSE})
@@ -34,7 +35,7 @@ def preview_action(access: AccessDep, topology: str, action: ActionName, body: P
     """Say what an action would do, and change nothing."""
     snapshot = _checked(access, topology, action)
     with _while_there(access, topology):
-        found = previewed(_request(snapshot, action, body), snapshot.record)
+        found = previewed(_request(access, snapshot, action, body), snapshot.record)
     return PreviewAnswer(
         version=found["version"],
         sentence=found["sentence"],
@@ -48,15 +49,37 @@ def preview_action(access: AccessDep, topology: str, action: ActionName, body: P
 def execute_action(access: AccessDep, topology: str, action: ActionName, body: ActionBody) -> ActionAnswer:
     """Do what was previewed; 409 if something has changed since, or it is refused."""
     snapshot = _checked(access, topology, action)
-    request, dag_id = _request(snapshot, action, body), snapshot.record.dag_id
+    request = _request(access, snapshot, action, body)
     if _needs_reason(request) and not without_controls(body.why).strip():
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger.")
-    noted = {**request.to_json(), "why": body.why}
-    compat.log_action(f"tx {action.value}", who=access.name, dag_id=dag_id, details=noted)
-    with _while_there(access, topology):
-        done = executed(request, snapshot.record, version=body.version, who=access.name, why=body.why)
+    audit = Audit(access.name, body.why)
+    try:
+        with _while_there(access, topology):
+            done = executed(request, snapshot.record, version=body.version, who=audit.who, why=audit.why)
+    except Refused as error:
+        _log("refused", request, snapshot, audit, [_nothing_done(error)])
+        raise
+    except TxError as error:
+        # A process that does not answer may have done it.
+        _log("failed", request, snapshot, audit, [_nothing_done(error)])
+        raise
+    _log("", request, snapshot, audit, done)
     ledger_snapshots().forget(topology)
     return ActionAnswer(done=_lines(done))
+
+
+def _log(
+    outcome: str, request: ActionRequest, snapshot: TopologySnapshot, audit: Audit, done: Iterable[Mapping[str, Any]]
+) -> None:
+    """Enter into Airflow's audit log what became of an action: one entry for each run that it concerns."""
+    asked = {**request.to_json(), "why": audit.reason}
+    entries = [(each["run_id"] or None, {**asked, "txid": each["txid"], "outcome": each["done"]}) for each in done]
+    event = f"tx {request.name.value} {outcome}".rstrip()
+    compat.log_action(event, who=audit.who, dag_id=snapshot.record.dag_id, entries=entries)
+
+
+def _nothing_done(error: TxError) -> Mapping[str, Any]:
+    return {"txid": None, "run_id": "", "done": str(error)}
 
 
 def _checked(access: Access, topology: str, action: ActionName) -> TopologySnapshot:
@@ -85,7 +108,7 @@ def _while_there(access: Access, topology: str) -> Iterator[None]:
         raise
 
 
-def _request(snapshot: TopologySnapshot, action: ActionName, body: PreviewBody) -> ActionRequest:
+def _request(access: Access, snapshot: TopologySnapshot, action: ActionName, body: PreviewBody) -> ActionRequest:
     place = snapshot.place
     return ActionRequest(
         topology=place.paths.topology,
@@ -96,6 +119,7 @@ def _request(snapshot: TopologySnapshot, action: ActionName, body: PreviewBody) 
         txids=tuple(body.txids),
         force=body.force,
         changed_rows=body.changed_rows,
+        may_create=access.may_create(snapshot.record.dag_id),
     )
 
 

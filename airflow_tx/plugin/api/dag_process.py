@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
+from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, TxError
 
 log = logging.getLogger(__name__)
@@ -21,6 +25,33 @@ log = logging.getLogger(__name__)
 IDLE = 300.0
 """Seconds without a question after which the process ends."""
 COMMAND = (sys.executable, "-m", "airflow_tx.actions.dag_server")
+
+
+_OF_SYSTEM = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "TEMP", "TMP",
+    "LD_*", "DYLD_*", "PYTHON*", "VIRTUAL_ENV", "CONDA_*", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+    "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy", "SSL_*", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+    "KRB5*",
+)  # fmt: skip
+_OF_AIRFLOW = ("AIRFLOW_HOME", "AIRFLOW_CONFIG", "AIRFLOW_CONN_*", "AIRFLOW_VAR_*", "AIRFLOW_TX_*")
+_OF_SECTIONS = ("core", "dag_processor", "database", "logging", "secrets", "traces", "tx", "workers")
+_USERS = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_*"
+
+
+def dag_environment(environ: Mapping[str, str], own: Iterable[str]) -> dict[str, str]:
+    """Choose the variables that the code of DAG files gets of the environment of an api-server.
+
+    :param own: names of variables that the DAG files of this Airflow need; `*` stands for any text.
+    """
+    sections = [f"AIRFLOW__{section.upper()}__*" for section in _OF_SECTIONS]
+    patterns = (*_OF_SYSTEM, *_OF_AIRFLOW, *sections, *own)
+    found = {
+        name: value
+        for name, value in environ.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns) and not fnmatchcase(name, _USERS)
+    }
+    # Connections and Variables of Airflow's database and of secrets backends, as in the DAG processor's manager.
+    return {**found, "_AIRFLOW_PROCESS_CONTEXT": "server"}
 
 
 class RefusedThere(Refused):
@@ -51,10 +82,17 @@ _ENDED = {"failed": "The process that reads DAG files has ended; repeat it."}
 
 
 class DagProcess:
-    """Starts the process when it is needed, and ends it when it was not for a while."""
+    """Starts the process when it is needed, and ends it when it was not for a while.
 
-    def __init__(self, command: tuple[str, ...] = COMMAND, *, idle: float = IDLE) -> None:
-        self._command, self._idle = command, idle
+    :param environ: the environment of which it gets `dag_environment`.
+    """
+
+    def __init__(
+        self, command: tuple[str, ...] = COMMAND, *, idle: float = IDLE, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._command = command
+        self._idle = idle
+        self._environ = environ
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         self._waiting: dict[int, _Waiting] = {}
@@ -122,7 +160,12 @@ class DagProcess:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, close_fds=True
+            self._command,
+            env=dag_environment(self._environ, Settings.load().dag_environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            close_fds=True,
         )
         for what in (self._read, self._watch):
             threading.Thread(target=what, args=(self._process,), name="airflow_tx-dags", daemon=True).start()

@@ -1,4 +1,4 @@
-"""How far sources are ahead: asked now and then in the background, however many look, so that nobody waits for one."""
+"""How far sources are ahead: each is asked now and then in the background, and no viewer waits for an answer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ EVERY = 15.0
 """Seconds between two questions to a source."""
 _PATIENCE = 60.0
 _MOST_SEEN = 240
+_Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -38,34 +39,34 @@ class LagBoard:
     def __init__(self, process: DagProcess | None = None) -> None:
         self._process = process or dag_process()
         self._lock = threading.Lock()
-        self._asked_at: dict[str, float] = {}
-        self._found: dict[str, tuple[datetime, Mapping[str, Any]]] = {}
-        self._seen: dict[str, deque[tuple[datetime, int]]] = {}
+        self._asked_at: dict[_Key, float] = {}
+        self._found: dict[_Key, tuple[datetime, Mapping[str, Any]]] = {}
+        self._seen: dict[_Key, deque[tuple[datetime, int]]] = {}
         self._thread: threading.Thread | None = None
 
-    def lag_line(self, topology: str) -> LagLine:
-        """Say how far the source of a topology is ahead, as far as is known."""
-        if topology not in self._found:
+    def lag_line(self, snapshot: TopologySnapshot) -> LagLine:
+        """Say how far the source of a topology is ahead, as far as is known, and when that was asked."""
+        if _key(snapshot) not in self._found:
             return LagLine(why="Its source has not answered yet.")
-        at, found = self._found[topology]
+        at, found = self._found[_key(snapshot)]
         if "count" in found:
             return LagLine(value=found["count"], unit=found["unit"], at=at)
         return LagLine(at=at, why=found["why"])
 
-    def ackers_line(self, topology: str) -> AckersLine | None:
+    def ackers_line(self, snapshot: TopologySnapshot) -> AckersLine | None:
         """Say what the ackers of a topology do, as far as is known."""
-        at, found = self._found.get(topology, (None, {}))
+        at, found = self._found.get(_key(snapshot), (None, {}))
         load = found.get("ackers")
         return None if at is None or load is None else AckersLine(**load, at=at)
 
-    def seen(self, topology: str) -> LagsSeen:
+    def seen(self, snapshot: TopologySnapshot) -> LagsSeen:
         """Give the lags that this api-server has seen, the oldest first: it asks while a person looks."""
-        _, found = self._found.get(topology, (None, {}))
-        return LagsSeen(tuple(self._seen.get(topology, ())), found.get("unit"))
+        _, found = self._found.get(_key(snapshot), (None, {}))
+        return LagsSeen(tuple(self._seen.get(_key(snapshot), ())), found.get("unit"))
 
     def source_line(self, snapshot: TopologySnapshot) -> SourceLine:
         """Say what a topology reads."""
-        _, found = self._found.get(snapshot.name, (None, {}))
+        _, found = self._found.get(_key(snapshot), (None, {}))
         record = snapshot.record
         return SourceLine(kind=record.source_kind, partitioned=record.partitioned, description=found.get("description"))
 
@@ -75,29 +76,33 @@ class LagBoard:
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return
-            due = [
-                (each.name, each.record.dag_id, each.place.conn_id, each.paths.root, each.paths.topology)
-                for each in snapshots
-                if now - self._asked_at.get(each.name, float("-inf")) >= EVERY
-            ]
+            due = [each for each in snapshots if now - self._asked_at.get(_key(each), float("-inf")) >= EVERY]
             if not due:
                 return
-            self._asked_at.update({name: now for name, *_ in due})
+            self._asked_at.update({_key(each): now for each in due})
             self._thread = threading.Thread(target=self._ask, args=(due,), name="airflow_tx-lags", daemon=True)
             self._thread.start()
 
-    def _ask(self, due: Sequence[tuple[str, ...]]) -> None:
+    def _ask(self, due: Sequence[TopologySnapshot]) -> None:
+        asked = [
+            (each.name, each.record.dag_id, each.place.conn_id, each.paths.root, each.paths.topology) for each in due
+        ]
         try:
-            found = self._process.ask({"lags": due}, seconds=_PATIENCE)
+            found = self._process.ask({"lags": asked}, seconds=_PATIENCE)
         except TxError as error:
-            found = {name: {"why": str(error)} for name, *_ in due}
+            found = {each.name: {"why": str(error)} for each in due}
         now = datetime.now(timezone.utc)
-        self._found.update(
-            {name: (now - timedelta(seconds=each.get("age", 0.0)), each) for name, each in found.items()}
-        )
-        for name, each in found.items():
-            if "count" in each:
-                self._seen.setdefault(name, deque(maxlen=_MOST_SEEN)).append((self._found[name][0], each["count"]))
+        for each in due:
+            answer = found[each.name]
+            at = now - timedelta(seconds=answer.get("age", 0.0))
+            self._found[_key(each)] = (at, answer)
+            if "count" in answer:
+                self._seen.setdefault(_key(each), deque(maxlen=_MOST_SEEN)).append((at, answer["count"]))
+
+
+def _key(snapshot: TopologySnapshot) -> _Key:
+    """Give what a lag is known by: another DAG of the topology has another source."""
+    return snapshot.name, snapshot.record.dag_id
 
 
 _lag_board = LagBoard()

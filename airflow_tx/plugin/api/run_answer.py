@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_tx.actions.ledger_places import BEGIN
+from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import RunRow, TaskTryRow, run_row, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
@@ -21,10 +22,11 @@ _LIVE = frozenset({"queued", "running"})
 _FAILED = frozenset({"failed", "upstream_failed"})
 
 
-def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str) -> RunAnswer | None:
+def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, access: Access) -> RunAnswer | None:
     """Find the transaction of a run, or why it has none.
 
     :param snapshots: the topologies of its DAG, the one of its file first; none: it has none yet.
+    :param access: of the user, who may read the runs of the DAG.
     :return: None: there is no such run, and there never was a transaction of it.
     """
     for snapshot in snapshots:
@@ -42,7 +44,8 @@ def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str) 
         if begun is not None and _has(snapshot, begun, run_id):
             return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=begun.txid)
     own = snapshots[0] if snapshots else None
-    why = _why(own, run, begin, said.get(WHY_NOT))
+    shown = said.get(WHY_NOT) if access.may_see_xcoms(dag_id) else None
+    why = _why(own, run, begin, shown) if access.may_see_tasks(dag_id) else _unseen()
     return RunAnswer(dag_id=dag_id, run_id=run_id, topology=None if own is None else own.name, txid=None, why=why)
 
 
@@ -78,6 +81,10 @@ def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> 
     if record is None:
         return False
     return record.birth == begun.birth if record.birth and begun.birth else record.run_id == run_id
+
+
+def _unseen() -> WhyNot:
+    return WhyNot(code=WhyCode.UNKNOWN, sentence="Its tasks say why. You may not read the task instances of this DAG.")
 
 
 def _why(snapshot: TopologySnapshot | None, run: RunRow, begin: TaskTryRow | None, said: str | None) -> WhyNot:

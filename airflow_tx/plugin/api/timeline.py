@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.airflow_runs import TaskTryRow, task_tries
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
@@ -59,19 +60,21 @@ def _whole(moment: datetime) -> datetime:
     return utc - (utc - _FIRST) % _STEP
 
 
-def timeline(snapshot: TopologySnapshot, window: TimelineWindow) -> Timeline:
-    """Describe the transactions of a topology, newest first."""
+def timeline(snapshot: TopologySnapshot, window: TimelineWindow, *, with_tasks: bool) -> Timeline:
+    """Describe the transactions of a topology, newest first.
+
+    :param with_tasks: with the tries of their tasks, which not everybody may read.
+    """
     txids = _within(snapshot, window)
     end = len(txids) if window.before is None else bisect_left(txids, window.before)
     some = txids[max(end - window.limit, 0) : end]
     opened = {each.txid: each for each in snapshot.opened}
     found = (snapshot.named(opened[txid]) if txid in opened else snapshot.final_view(txid) for txid in reversed(some))
     views = [each for each in found if each is not None]
-    rows = timeline_rows(snapshot.record.dag_id, views)
+    rows = timeline_rows(snapshot.record.dag_id, views, with_tasks=with_tasks)
     following = some[0] if len(some) < end else None
     return Timeline(
         topology=snapshot.name,
-        at=datetime.now(timezone.utc),
         transactions=rows,
         total=len(txids),
         limit=window.limit,
@@ -79,16 +82,18 @@ def timeline(snapshot: TopologySnapshot, window: TimelineWindow) -> Timeline:
     )
 
 
-def timeline_rows(dag_id: str, views: Sequence[TransactionView]) -> list[TimelineRow]:
+def timeline_rows(dag_id: str, views: Sequence[TransactionView], *, with_tasks: bool) -> list[TimelineRow]:
     """Describe these transactions, in this order."""
-    tries = task_tries(dag_id, {each.run_id for each in views if each.run_id and not each.lane})
-    return [TimelineRow(**row_fields(each, tries.get(each.run_id, ()))) for each in views]
+    run_ids = {each.run_id for each in views if each.run_id and not each.lane}
+    runs = compat.runs_of(dag_id, run_ids)
+    tries = task_tries(dag_id, run_ids) if with_tasks else {}
+    return [TimelineRow(**row_fields(each, tries.get(each.run_id, ()), has_run=each.run_id in runs)) for each in views]
 
 
-def row_fields(view: TransactionView, tries: Sequence[TaskTryRow]) -> dict[str, Any]:
+def row_fields(view: TransactionView, tries: Sequence[TaskTryRow], *, has_run: bool) -> dict[str, Any]:
     """Describe one transaction.
 
-    :param tries: of the tasks of its run.
+    :param tries: of the tasks of its run; none where the viewer may not read them.
     """
     attempts = attempt_bars(view)
     tasks = task_bars(tries, attempts)
@@ -112,7 +117,7 @@ def row_fields(view: TransactionView, tries: Sequence[TaskTryRow]) -> dict[str, 
         "error": view.error,
         "to_skip": view.open and view.skip is not None,
         "lane": view.lane,
-        "has_run": bool(tries),
+        "has_run": has_run,
     }
 
 

@@ -94,6 +94,8 @@ def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> lis
     coordinator = ledger_places().coordinator
     names = {name for each in snapshots for name in (each.record.dag_id, coordinator(each.place))}
     paused = paused_dags(names)
+    access.readable(names)
+    access.editable(each.record.dag_id for each in snapshots)
     return [TopologyLine(**_line(each, access, paused)) for each in snapshots]
 
 
@@ -104,7 +106,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     skipped = () if view is None else [each for each in view.transactions if each.status == Outcome.SKIPPED.value]
     return TopologyPage(
         **_line(snapshot, access, paused),
-        ackers=lag_board().ackers_line(snapshot.name),
+        ackers=lag_board().ackers_line(snapshot),
         incarnation=record.incarnation,
         generation=record.generation,
         states=[StateLine(name=name, last_txid=txid) for name, txid in sorted(record.states.items())],
@@ -143,7 +145,7 @@ def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]
         if coordinator in paused and access.may_read(coordinator)
         else None,
         "source": lag_board().source_line(snapshot),
-        "lag": lag_board().lag_line(snapshot.name),
+        "lag": lag_board().lag_line(snapshot),
         "open": len(snapshot.opened),
         "max_pending": record.max_pending,
         "turn": 0 if view is None else view.current,

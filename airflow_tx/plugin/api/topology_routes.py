@@ -58,8 +58,8 @@ def list_topologies(
 ) -> TopologyList:
     """List the topologies whose DAG the user may read: the most urgent first, then by name."""
     every = ledger_snapshots().all()
-    access.know(each.record.dag_id for each in every)
-    seen = [each for each in every if access.may_read(each.record.dag_id)]
+    readable = access.readable(each.record.dag_id for each in every)
+    seen = [each for each in every if each.record.dag_id in readable]
     return overview(seen, OverviewPart(frozenset(state or ()), text, limit, offset), access)
 
 
@@ -86,8 +86,13 @@ def list_transactions_of(
     _check_zones(since, until)
     snapshot = topology_for(access, topology)
     window = TimelineWindow(since, until, before, limit).rounded()
-    # The same for everybody who may read it.
-    body = ledger_snapshots().shared(snapshot, window, lambda: timeline(snapshot, window).model_dump_json().encode())
+    with_tasks = access.may_see_tasks(snapshot.record.dag_id)
+
+    def answer() -> bytes:
+        return timeline(snapshot, window, with_tasks=with_tasks).model_dump_json().encode()
+
+    # The same for everybody who may read as much of it.
+    body = ledger_snapshots().shared(snapshot, ("timeline", window, with_tasks), answer)
     return Response(body, media_type="application/json")
 
 
@@ -102,7 +107,7 @@ def get_figures(
     window = TimelineWindow(since, until).rounded()
 
     def answer() -> bytes:
-        found = figures(snapshot, FigureSpan.of(window), lag_board().seen(snapshot.name))
+        found = figures(snapshot, FigureSpan.of(window), lag_board().seen(snapshot))
         return found.model_dump_json().encode()
 
     body = ledger_snapshots().shared(snapshot, ("figures", window), answer)
@@ -160,7 +165,7 @@ def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
 def get_run(access: AccessDep, dag_id: str, run_id: str) -> RunAnswer:
     """Tell which transaction a run is, or why it is none."""
     if access.may_read(dag_id):
-        found = run_answer(ledger_snapshots().of_dag(dag_id), dag_id, run_id)
+        found = run_answer(ledger_snapshots().of_dag(dag_id), dag_id, run_id, access)
         if found is not None:
             return found
     raise no_such("transaction of run", run_id)

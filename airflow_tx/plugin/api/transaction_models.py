@@ -103,13 +103,11 @@ class TimelineRow(BaseModel):
 class Timeline(BaseModel):
     """Transactions of a topology, newest first.
 
-    :param at: the time on the server.
     :param total: how many there are, within `since` and `until`.
     :param before: give this as `before` for the next page; null: there is none.
     """
 
     topology: str
-    at: datetime
     transactions: list[TimelineRow]
     total: int
     limit: int

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from airflow_tx import compat
 from airflow_tx.actions.request import ActionName
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskTryRow, task_tries, xcoms
@@ -35,10 +36,11 @@ def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, acce
     """Describe a transaction."""
     view, dag_id = snapshot.named(found.transaction), snapshot.record.dag_id
     tries = task_tries(dag_id, [view.run_id]).get(view.run_id, [])
+    seen = tries if access.may_see_tasks(dag_id) else []
     previous, following = snapshot.neighbours(view.txid)
     may_act = access.may_act(dag_id)
     return TransactionPage(
-        **row_fields(view, tries),
+        **row_fields(view, seen, has_run=bool(compat.runs_of(dag_id, [view.run_id]))),
         topology=snapshot.name,
         dag_id=dag_id,
         may_act=may_act,
@@ -50,7 +52,7 @@ def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, acce
         failures=view.failures,
         work=_work(found),
         states=_states(snapshot, found),
-        new_values=_new_values(dag_id, view.run_id, tries),
+        new_values=_new_values(dag_id, view.run_id, tries) if access.may_see_xcoms(dag_id) else [],
         losses=list(view.lost),
         changed=[ChangedRows(attempt=each["attempt"], **person_fields(each)) for each in view.changed],
         skip=person(view.skip),
@@ -62,8 +64,8 @@ def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, acce
         previous=previous,
         following=following,
         receipt=_receipt(found),
-        audit=_audit(view),
-        links=_links(dag_id, view, tries),
+        audit=_audit(view) if access.may_see_audit(dag_id) else [],
+        links=_links(dag_id, view, seen),
     )
 
 
@@ -167,6 +169,7 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
 
 def _audit(view: TransactionView) -> list[AuditLine]:
     noted = [("rows decided anew", each) for each in view.changed]
+    noted += [(f"replay of attempt {each['attempt']}", each) for each in view.replayed_by]
     noted += [("skip", view.skip)] if view.skip else []
     noted += [("readmit", view.readmit)] if view.readmit else []
     lines = [AuditLine(what=what, **person_fields(each)) for what, each in noted]

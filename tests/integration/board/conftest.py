@@ -88,6 +88,66 @@ for dag_id, conn_id in (("elsewhere", "other_zookeeper"), ("unreachable", "gone_
 """
 """Topologies of one name in other ledgers; one of these is away."""
 
+LAGS = f"""
+from airflow.sdk import DAG
+from airflow_tx import CommitOperator, Transaction
+from airflow_tx.sources.files.source import FileSource
+
+def ahead(lag):
+    class Ahead(FileSource):
+        def backlog(self, position):
+            return lag
+
+    return Ahead("/nowhere/*.csv")
+
+for dag_id, lag, place in (("lag_here", 3, {{}}), ("lag_there", 5, {{"root": "{ELSEWHERE_ROOT}"}})):
+    with DAG(dag_id, schedule=None, max_active_runs=16):
+        with Transaction(source=ahead(lag), topology="lagging", **place):
+            CommitOperator(task_id="commit", updates=[])
+"""
+"""Two topologies of one name, whose sources have lags of 3 and of 5 files."""
+
+READS = """
+import json, os
+from airflow.sdk import DAG, BaseHook, Variable
+from airflow.sdk.configuration import conf
+from airflow_tx import CommitOperator, Transaction
+from airflow_tx.sources.files.source import FileSource
+
+PLACES = ("in_environment", "in_database", "in_backend")
+
+def seen():
+    return {
+        "hosts": [BaseHook.get_connection(f"conn_{each}").host for each in PLACES],
+        "variables": [Variable.get(f"variable_{each}") for each in PLACES],
+        "option": conf.get("tx", "root"),
+        "database": conf.get("database", "sql_alchemy_conn"),
+        "environment": dict(os.environ),
+    }
+
+def told():
+    try:
+        return seen()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+# Airflow itself parses it, too, where none of these are set.
+READ = "AIRFLOW_VAR_VARIABLE_IN_ENVIRONMENT" in os.environ
+AT_PARSE = told() if READ else None
+
+class Reading(FileSource):
+    def backlog(self, position):
+        return 7
+
+    def __repr__(self):
+        return json.dumps([AT_PARSE, told() if READ else None])
+
+with DAG("reads", schedule=None, max_active_runs=16):
+    with Transaction(source=Reading("/nowhere/*.csv"), topology="reads"):
+        CommitOperator(task_id="commit", updates=[])
+"""
+"""Tells what the code of a DAG file sees, as its file is parsed and afterwards."""
+
 
 @pytest.fixture(scope="package")
 def zookeeper() -> Iterator[LocalZooKeeper]:
@@ -98,7 +158,15 @@ def zookeeper() -> Iterator[LocalZooKeeper]:
 
 @pytest.fixture(scope="package")
 def board(tmp_path_factory: pytest.TempPathFactory, zookeeper: LocalZooKeeper) -> Iterator[Board]:
-    dags = {"the_dag.py": DAG, "hangs.py": HANGS, "lossy.py": LOSSY, "elsewhere.py": ELSEWHERE, "messages.py": MESSAGES}
+    dags = {
+        "the_dag.py": DAG,
+        "hangs.py": HANGS,
+        "lossy.py": LOSSY,
+        "elsewhere.py": ELSEWHERE,
+        "lags.py": LAGS,
+        "reads.py": READS,
+        "messages.py": MESSAGES,
+    }
     connections = {
         "marked": _MARKED,
         "other_zookeeper": {"conn_type": "zookeeper", "host": zookeeper.hosts},

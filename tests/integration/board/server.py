@@ -24,7 +24,9 @@ STRANGER = "nils"
 """A user, who has no right to the DAG."""
 OF_ONE_DAG = "otto"
 """A viewer, who may see `the_dag` alone."""
-USERS = {"vera": "viewer", "ulf": "user", "ada": "admin", STRANGER: "user", OF_ONE_DAG: "viewer"}
+LIMITED = "lars"
+"""A user who may read and edit runs, but reads neither tasks nor XComs nor the audit log, and creates no runs."""
+USERS = {"vera": "viewer", "ulf": "user", "ada": "admin", STRANGER: "user", LIMITED: "user", OF_ONE_DAG: "viewer"}
 _RIGHTS = f"""
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
@@ -33,6 +35,9 @@ class Rights(SimpleAuthManager):
     def is_authorized_dag(self, *, method, user, access_entity=None, details=None):
         seen = {{"{STRANGER}": (), "{OF_ONE_DAG}": ("the_dag",)}}.get(user.get_name())
         if seen is not None and details is not None and details.id is not None and details.id not in seen:
+            return False
+        unread = access_entity is not None and access_entity.value in ("TASK_INSTANCE", "XCOM", "AUDIT_LOG")
+        if user.get_name() == "{LIMITED}" and (unread or method == "POST"):
             return False
         return super().is_authorized_dag(method=method, user=user, access_entity=access_entity, details=details)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.testing.suites.acker_case import opened
 from tests.integration.board.conftest import ELSEWHERE_ROOT, MARKERS
-from tests.integration.board.server import ROOT, SAME_ORIGIN, STRANGER, Board
+from tests.integration.board.server import LIMITED, ROOT, SAME_ORIGIN, STRANGER, Board
 from tests.integration.pipeline import Pipeline
 from tests.integration.test_cli_actions import Runs, fail
 
@@ -154,13 +155,19 @@ def test_a_dag_has_the_topology_that_its_file_names_and_each_run_its_own_transac
     assert board.get("dags/the_dag/runs/of_nothing")["txid"] is None
 
 
-def test_an_answer_that_is_known_is_not_sent_again(board: Board, pipeline: Pipeline) -> None:
+@pytest.mark.parametrize(
+    ("path", "same"),
+    [
+        ("transactions/1", "transactions/1"),
+        # An answer that is made again, since it is asked for in other words.
+        ("transactions?since=2020-01-01T00:00:00Z", "transactions?since=2020-01-02T00:00:00Z"),
+    ],
+)
+def test_an_answer_that_is_known_is_not_sent_again(board: Board, pipeline: Pipeline, path: str, same: str) -> None:
     pipeline.run("r1")
     with board.client("vera") as client:
-        first = client.get("/api/v1/topologies/flights/transactions/1")
-        again = client.get(
-            "/api/v1/topologies/flights/transactions/1", headers={"If-None-Match": first.headers["etag"]}
-        )
+        first = client.get(f"/api/v1/topologies/flights/{path}")
+        again = client.get(f"/api/v1/topologies/flights/{same}", headers={"If-None-Match": first.headers["etag"]})
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
 
 
@@ -349,6 +356,7 @@ def test_of_two_who_press_at_once_one_does_it_and_the_other_is_told(
 ) -> None:
     fail(pipeline, pipeline.begin("r1"))
     runs.make(r1="failed")
+    before = len(runs.audited())
     path = "topologies/flights/actions/replay"
     preview = board.post(f"{path}/preview", {"txids": [1]}).json()
     assert preview["sentence"] == "Replay transaction 1 of topology flights."
@@ -362,7 +370,85 @@ def test_of_two_who_press_at_once_one_does_it_and_the_other_is_told(
         "Transaction 1 of topology 'flights' has changed since. Nothing was done; have another look, then repeat."
     )
     assert runs.states() == {"r1": "running"}
-    assert [each for each in runs.audited() if each[0] == "tx replay"]
+    audited = [(event, json.loads(extra)) for event, extra in runs.audited()[before:]]
+    assert sorted((event, details["txid"], details["outcome"]) for event, details in audited) == [
+        ("tx replay", 1, "its run was cleared"),
+        ("tx replay refused", None, refused),
+    ]
+
+
+def test_a_replay_names_the_person_on_the_page_in_the_command_and_in_the_audit_of_the_run(
+    board: Board, pipeline: Pipeline, runs: Runs
+) -> None:
+    fail(pipeline, pipeline.begin("r1"))
+    runs.make(r1="failed")
+    before = len(runs.audited_of("r1"))
+    act(board, "replay", "the disk is back", txids=[1])
+    assert runs.audited_of("r1")[before:] == ["tx replay"]
+
+    def person(each: Any) -> tuple[str, str, str]:
+        return each["what"], each["who"], each["why"]
+
+    asked = ("replay of attempt 1", "ulf", "the disk is back")
+    assert [person(each) for each in board.get("topologies/flights/transactions/1")["audit"]] == [asked]
+    fail(pipeline, pipeline.begin("r1"))
+    runs.put("r1", "failed")
+    act(board, "replay-failed", "now it is", "ada")
+    pipeline.run("r1")
+    told = board.commands.json("tx", "show", "flights", "1", root=ROOT)[0]["replayed_by"]
+    assert told.startswith("of attempt 1: the disk is back (ulf, ")
+    assert "; of attempt 2: now it is (ada, " in told
+    # Committed: the receipt has it.
+    shown = eventually(lambda: _if_final(board), 60, "the history is read")
+    assert [person(each) for each in shown["audit"]] == [asked, ("replay of attempt 2", "ada", "now it is")]
+
+
+def _if_final(board: Board) -> Any:
+    shown = board.get("topologies/flights/transactions/1")
+    return shown if shown["phase"] == "COMMITTED" else None
+
+
+def test_tries_xcoms_audit_and_new_runs_ask_for_their_own_rights(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+    pipeline.run("r1")
+    fail(pipeline, pipeline.begin("r2"))
+    runs.make(r1="success", r2="failed", r3="queued")
+    board.commands.python(_COMMIT_SAYS, "r2")
+    act(board, "replay", "once more", txids=[2])
+    # Whose answer is made first does not matter: those who may not read the tries never get the others' answer.
+    for day, users in enumerate(((LIMITED, "ulf"), ("ulf", LIMITED)), 1):
+        path, since = "topologies/flights/transactions", f"2020-01-0{day}T00:00:00Z"
+        for user in users:
+            rows = board.get(path, user, since=since)["transactions"]
+            assert [bool(row["tasks"]) for row in rows] == [user == "ulf"] * 2, user
+            assert [row["has_run"] for row in rows] == [True] * 2
+    for user in ("ulf", LIMITED):
+        page = board.get("topologies/flights/transactions/2", user)
+        guarded = (page["tasks"], page["links"]["tasks"], page["new_values"], page["audit"])
+        assert [bool(each) for each in guarded] == [user == "ulf"] * 4
+    assert board.get("dags/the_dag/runs/r3", LIMITED)["why"]["sentence"].startswith("Its tasks say why. You may not")
+    runs.delete()
+    path = "topologies/flights/actions/replay"
+    preview = board.post(f"{path}/preview", {"txids": [2]}, LIMITED).json()
+    forbidden = "Run 'r2' was deleted, and you may not create runs of DAG 'the_dag'."
+    assert (preview["effects"], [each["what"].startswith(forbidden) for each in preview["refused"]]) == ([], [True])
+    answer = board.post(path, {"txids": [2], "version": preview["version"]}, LIMITED)
+    assert (answer.status_code, answer.json()["detail"].startswith(forbidden)) == (409, True)
+    (left,) = act(board, "replay-failed", user=LIMITED)
+    assert left["what"].startswith(f"left alone: {forbidden}")
+    assert runs.states() == {}
+    assert act(board, "replay", txids=[2]) == [
+        {"txid": 2, "run_id": "r2", "what": "its run did not exist, and was made anew"}
+    ]
+
+
+_COMMIT_SAYS = """
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+
+with create_session() as session:
+    said = {"name": "kept", "rows": 3}
+    XComModel.set(key="kept", value=said, dag_id="the_dag", run_id=arguments[0], task_id="commit", session=session)
+"""
 
 
 def test_all_that_failed_is_replayed(board: Board, pipeline: Pipeline, runs: Runs) -> None:
@@ -443,6 +529,30 @@ def test_the_page_of_a_topology_says_how_many_trees_of_messages_are_open(board: 
     found = eventually(shown, 120, "the ackers have answered", interval=0.5)
     assert (found["trees"], found["acks_a_second"]) == (10, None)
     ackers.forget("messages", begun.txid)
+
+
+def test_a_lag_is_that_of_the_source_which_the_topology_reads(board: Board, store: ZooKeeperStore) -> None:
+    here, there = (Pipeline(store, root, topology="lagging") for root in (ROOT, ELSEWHERE_ROOT))
+    earlier = Pipeline(store, ROOT, topology="earlier")
+    for each in (here, there, earlier):
+        each.request = TopologyRequest("lag_here", "opaque", 3)
+        each.run("r1")
+    other = f"lagging@zookeeper_default{ELSEWHERE_ROOT}"
+
+    def lags() -> dict[str, Any]:
+        return {line["topology"]: line["lag"] for line in board.get("topologies")["topologies"]}
+
+    def answered(name: str) -> Any:
+        return eventually(lambda: lags()[name]["at"] and lags()[name], 120, f"{name} has answered", interval=0.5)
+
+    assert answered("lagging")["value"] == 3
+    why = f"DAG 'lag_here' keeps topology 'lagging' at {ROOT} of 'zookeeper_default'"
+    for name in ("earlier", other):
+        assert (answered(name)["value"], answered(name)["why"]) == (None, why)
+    renamed = ("tx", "rename", "lagging", "--dag-id", "lag_there", "--why", "it is another one", "--yes")
+    board.commands.run(*renamed, "--root", ELSEWHERE_ROOT, root=ROOT)
+    eventually(lambda: lags()[other]["value"] == 5, 120, "its own source has answered", interval=0.5)
+    assert lags()["lagging"]["value"] == 3
 
 
 def test_topologies_of_other_ledgers_are_shown_and_acted_on_and_one_that_is_away_holds_up_nobody(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import sys
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from airflow_tx.plugin.api.dag_process import DagProcess, RefusedThere
+from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.store.zookeeper import ZooKeeperStore
 from tests.integration.board.server import ROOT, Board
 from tests.integration.pipeline import Pipeline
 
 
-def fresh(board: Board) -> DagProcess:
-    """A process that has imported nothing, as the api-server of the board starts it."""
-    environment = [f"{name}={value}" for name, value in board.commands.environment.items()]
-    return DagProcess(("env", "-i", *environment, sys.executable, "-m", "airflow_tx.actions.dag_server"))
+def fresh(board: Board, **more: str) -> DagProcess:
+    """A process that has imported nothing, as the api-server of the board starts it, with more in its environment."""
+    return DagProcess(environ={**board.commands.environment, "AIRFLOW__TX__ROOT": ROOT, **more})
 
 
 def test_questions_that_arrive_together_in_a_new_process_are_all_answered(board: Board, pipeline: Pipeline) -> None:
@@ -41,3 +44,58 @@ def test_questions_that_arrive_together_in_a_new_process_are_all_answered(board:
             assert list(pool.map(asked, questions)) == ["answered"] * len(questions)
     finally:
         process.end()
+
+
+_KEEP = """
+from airflow.models import Connection, Variable
+from airflow.utils.session import create_session
+
+with create_session() as session:
+    session.add(Connection(conn_id="conn_in_database", conn_type="http", host="host-in-database"))
+    Variable.set("variable_in_database", "in_database", session=session)
+"""
+
+
+def test_the_code_of_a_dag_file_has_what_it_needs_and_no_secret_of_the_api_server(
+    board: Board, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = Pipeline(store, ROOT, topology="reads")
+    pipeline.request = TopologyRequest("reads", "opaque", 3)
+    pipeline.run("r1")
+    board.commands.python(_KEEP)
+    files = {
+        "variables_file_path": {"variable_in_backend": "in_backend"},
+        "connections_file_path": {"conn_in_backend": {"conn_type": "http", "host": "host-in-backend"}},
+    }
+    for name, content in files.items():
+        (board.home / f"{name}.json").write_text(json.dumps(content))
+    database = f"sqlite:///{board.home}/airflow.db"
+    monkeypatch.setenv("AIRFLOW__TX__DAG_ENVIRONMENT", "NAMED_*")
+    process = fresh(
+        board,
+        AIRFLOW_CONN_CONN_IN_ENVIRONMENT=json.dumps({"conn_type": "http", "host": "host-in-environment"}),
+        AIRFLOW_VAR_VARIABLE_IN_ENVIRONMENT="in_environment",
+        AIRFLOW__SECRETS__BACKEND="airflow.secrets.local_filesystem.LocalFilesystemBackend",
+        AIRFLOW__SECRETS__BACKEND_KWARGS=json.dumps({name: str(board.home / f"{name}.json") for name in files}),
+        AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=database,
+        AIRFLOW__CELERY__BROKER_URL="redis://secret",
+        NAMED_BY_OPTION="named",
+        PASSWORD_OF_SOMETHING="secret",
+    )
+    place = ["reads", "reads", "zookeeper_default", ROOT, "reads"]
+    try:
+        (answer,) = process.ask({"lags": [place]}, seconds=120).values()
+    finally:
+        process.end()
+    assert answer["count"] == 7, answer
+    for seen in json.loads(answer["description"]):
+        assert seen["hosts"] == ["host-in-environment", "host-in-database", "host-in-backend"]
+        assert seen["variables"] == ["in_environment", "in_database", "in_backend"]
+        assert (seen["option"], seen["environment"]["NAMED_BY_OPTION"]) == (ROOT, "named")
+        assert seen["database"] == seen["environment"]["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
+        assert seen["database"] == "airflow-db-not-allowed:///"
+        hidden = {name for name in board.commands.environment if name.startswith("AIRFLOW__API")}
+        hidden |= {"AIRFLOW__CELERY__BROKER_URL", "PASSWORD_OF_SOMETHING"}
+        hidden |= {"AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE"}
+        assert "AIRFLOW__API_AUTH__JWT_SECRET" in hidden
+        assert hidden & seen["environment"].keys() == set()

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_tx.errors import RunHeld, StaleBegin
 from airflow_tx.protocol import commit, recovery
+from airflow_tx.protocol.answers import Done, ReplayNoted
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest
@@ -16,7 +17,9 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, Phase, TransactionRecord, encode
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.replay import note_changed
+from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.view import transaction_details
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 
@@ -115,6 +118,39 @@ def test_a_retry_keeps_what_a_first_begin_would_set_anew(topology: Topology) -> 
     topology.clock.advance(60)
     begin(topology, task_try="t2", retry=True)
     assert (record(topology).began, record(topology).replay) == (before.began, before.replay)
+
+
+def test_the_next_attempt_keeps_which_person_replayed_it_and_a_later_one_does_not_take_it_over(
+    topology: Topology,
+) -> None:
+    begin(topology)
+    topology.ledger().run(recovery.note_person, 1, Audit("ann", "the disk\x1b[0m is back " + "x" * 1000))
+    begin(topology, task_try="t2")
+    topology.note_replay(1, 2)
+    begin(topology, task_try="t3")
+    first, second = record(topology).replays
+    assert (first["attempt"], first["by"]["who"]) == (1, "ann")
+    assert first["by"]["why"].startswith("the disk")
+    assert len(first["by"]["why"]) <= 200
+    assert (second["attempt"], "by" in second) == (2, False)
+    assert [each["attempt"] for each in view(topology).replayed_by] == [1]
+    topology.ledger().run(recovery.note_person, 1, Audit("bob", ""))
+    assert [(each["attempt"], each["who"]) for each in view(topology).replayed_by] == [(1, "ann"), (3, "bob")]
+
+
+def test_a_note_of_a_person_counts_no_replay_and_holds_up_none(topology: Topology) -> None:
+    begin(topology)
+    topology.ledger().run(recovery.note_person, 1, Audit("ann", ""))
+    assert topology.note_replay(1, 1) == ReplayNoted(True, 1)
+
+
+def test_a_person_who_comes_when_a_transaction_is_final_notes_nothing(topology: Topology) -> None:
+    topology.skip(begin(topology).txid)
+    assert topology.ledger().run(recovery.note_person, 1, Audit("ann", "")) == Done()
+
+
+def view(topology: Topology) -> TransactionView:
+    return transaction_details(topology.store(), topology.paths, 1).transaction
 
 
 # --- the next one ------------------------------------------------------------------------------------------------

@@ -21,11 +21,12 @@ describe("refusals", () => {
 });
 
 describe("what is written", () => {
-  it("writes a lag with its unit", () => {
-    expect(lagWords({ value: 1200, unit: "files" })).toBe("1\u202f200 files");
-    expect(lagWords({ value: 1, unit: "files" })).toBe("1 file");
-    expect(lagWords({ value: 0, unit: null })).toBe("0");
-    expect(lagWords({ value: null, why: "not read yet" })).toBe("?");
+  it("writes a lag with its unit and its age", () => {
+    const now = Date.parse("2026-01-01T00:01:00Z");
+    expect(lagWords({ value: 1200, unit: "files", at: "2026-01-01T00:00:48Z" }, now)).toBe("1\u202f200 files, 12 s ago");
+    expect(lagWords({ value: 1, unit: "files" }, now)).toBe("1 file");
+    expect(lagWords({ value: 0, unit: null }, now)).toBe("0");
+    expect(lagWords({ value: null, why: "not read yet" }, now)).toBe("?");
   });
 
   it("names what an action is about", () => {

@@ -843,16 +843,10 @@ export interface components {
          * Timeline
          * @description Transactions of a topology, newest first.
          *
-         *     :param at: the time on the server.
          *     :param total: how many there are, within `since` and `until`.
          *     :param before: give this as `before` for the next page; null: there is none.
          */
         Timeline: {
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
             /** Before */
             before: number | null;
             /** Limit */

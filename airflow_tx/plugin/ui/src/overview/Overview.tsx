@@ -167,7 +167,7 @@ function Line({ line, now }: { line: TopologyLine; now: number }) {
         </Text>
         {line.state.remedy && <Text overflowWrap="anywhere">{`What to do: ${line.state.remedy}`}</Text>}
         <Text color="fg.muted" display={{ lg: "none" }} fontSize="xs" mt={1}>
-          {`open ${line.open} of ${line.max_pending} · next to commit ${line.turn} · lag ${lagWords(line.lag)}`}
+          {`open ${line.open} of ${line.max_pending} · next to commit ${line.turn} · lag ${lagWords(line.lag, now)}`}
         </Text>
       </Table.Cell>
       <Table.Cell display={WIDE}>
@@ -177,7 +177,7 @@ function Line({ line, now }: { line: TopologyLine; now: number }) {
         </Text>
       </Table.Cell>
       <Table.Cell display={WIDE} title={line.lag.why ?? undefined} whiteSpace="nowrap">
-        {lagWords(line.lag)}
+        {lagWords(line.lag, now)}
       </Table.Cell>
       <Table.Cell display={WIDE} whiteSpace="nowrap">{`${line.open} of ${line.max_pending}`}</Table.Cell>
       <Table.Cell display={WIDE}>{line.turn}</Table.Cell>

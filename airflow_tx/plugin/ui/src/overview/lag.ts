@@ -1,10 +1,11 @@
 /** How a lag is written. */
 
 import type { TopologyLine } from "../api/client";
-import { count, counted } from "../parts/words";
+import { ago, count, counted } from "../parts/words";
 
-/** Writes a lag with its unit; `?`: it is not known, as in `airflow tx list`. */
-export function lagWords(lag: TopologyLine["lag"]): string {
+/** Writes a lag with its unit and its age; `?`: it is not known, as in `airflow tx list`. */
+export function lagWords(lag: TopologyLine["lag"], now: number): string {
   if (lag.value == null) return "?";
-  return lag.unit ? counted(lag.value, lag.unit.replace(/s$/, ""), lag.unit) : count(lag.value);
+  const words = lag.unit ? counted(lag.value, lag.unit.replace(/s$/, ""), lag.unit) : count(lag.value);
+  return lag.at ? `${words}, ${ago(lag.at, now)}` : words;
 }

@@ -40,7 +40,7 @@ export function useFittingRange(topology: string, wanted: boolean): [number | nu
   });
   if (query.data === undefined) return [null, query];
   const begun = query.data.transactions.flatMap((row) => row.attempts.map((attempt) => attempt.begun_at ?? row.commit?.start));
-  return [fittingRange(begun.flatMap((at) => (at ? [Date.parse(at)] : [])), Date.parse(query.data.at)), query];
+  return [fittingRange(begun.flatMap((at) => (at ? [Date.parse(at)] : [])), query.dataUpdatedAt), query];
 }
 
 export interface TimelineRows {

@@ -97,7 +97,7 @@ function facts(page: TopologyPage, now: number): ReactNode[] {
     `source ${[page.source.description, page.source.kind].filter(Boolean).join(", ")}`,
     <>
       <Term name="lag">lag</Term>
-      {` ${lagWords(page.lag)}${page.lag.why ? ` (${page.lag.why})` : ""}`}
+      {` ${lagWords(page.lag, now)}${page.lag.why ? ` (${page.lag.why})` : ""}`}
     </>,
     <>
       <Term name="open">open</Term>
