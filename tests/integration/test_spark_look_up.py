@@ -10,11 +10,13 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 
+from airflow_tx.commit.update import partition_persist
 from airflow_tx.errors import ConfigError
 from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.operators.spark_submit import SparkBatchOperator
@@ -218,6 +220,24 @@ def test_a_query_and_a_state_of_ones_own_are_asked_once_for_each_batch_of_a_part
     assert len(rows) == sum(number % 3 for number in range(100))
     assert sum(map(int, Path(factory.log).read_text().split())) == 100
     assert len(Path(factory.log).read_text().split()) <= 3
+
+
+class UpdatePlaces:
+    """The updater of an update that is only asked."""
+
+    def update_state(self, state: Places, rows: Sequence[Mapping[str, Any]]) -> None: ...
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_the_state_of_an_update_is_asked_through_the_update(batch: Any, tmp_path: Path, partitions: int) -> None:
+    output: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
+    factory = PlacesFactory(str(tmp_path / "calls"))
+    writers: Any = {"partitions": partitions, "partition_by": ["id"]}
+    update = partition_persist(output, state=factory, updater=UpdatePlaces(), **writers)
+    found = batch.look_up(update, frame(batch), query=QueryPlaces(), fields="place string, number int")
+    rows = sorted((row["id"], row["place"], row["number"]) for row in found.collect())
+    assert rows[:3] == [(1, "place 1", 0), (2, "place 2", 0), (2, "place 2", 1)]
+    assert len(rows) == sum(number % 3 for number in range(100))
 
 
 def test_maps_and_static_states_are_asked_by_their_keys(
