@@ -366,7 +366,7 @@ MUTANTS = (
     ),
     Mutant(
         "a transaction just allocated is taken for skipped",
-        ((skip.open_record, "read.find(Skipped, paths.skipped(txid)) is None", "False"),),
+        ((skip.open_record, "read.find(Skipped, paths.skipped(txid)) is not None", "True"),),
         _trace(test_skips.TestAnswers, "test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped"),
     ),
     Mutant(

@@ -115,7 +115,10 @@ def check_verify(world: World) -> None:
     """
     store = ModelStore()
     store.nodes = world.nodes
-    found = verified(ledger_evidence(store, PATHS), ())
+    try:
+        found = verified(ledger_evidence(store, PATHS), ())
+    except UnreadableRecord as error:
+        raise Violation(f"verify cannot read the ledger: {error}") from error
     if found.findings:
         raise Violation(f"verify finds {found.findings}")
 

@@ -75,6 +75,7 @@ class Waiting:
             mapped=(),
             phase=None,
             ackers=None,
+            requires_proof=False,
         )
         states = {run.run_id: {"p": "success"}}
         ti = SimpleNamespace(
