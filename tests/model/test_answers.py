@@ -72,6 +72,7 @@ class Waiting:
             paths=topology.paths,
             tasks=("p",),
             needed=frozenset({"p"}),
+            requires_proof=False,
             mapped=(),
             phase=None,
             ackers=None,
