@@ -20,9 +20,11 @@ WIDE = ViewportSize(width=1280, height=800)
 # What is seen of the board: Airflow's own parts of a page are not ours to correct.
 _OURS = ["[data-testid=board]", "[role=dialog]"]
 # A dialog that fades in has other colours for a moment; what loads has no rows yet.
+# What is still to come pulses without end, for as long as the ledger is away.
 _AT_REST = """
 ours => document.getAnimations().every(each =>
-    each.playState !== "running" || !ours.some(part => each.effect.target?.closest(part)))
+    each.playState !== "running" || each.effect.getComputedTiming().iterations === Infinity
+    || !ours.some(part => each.effect.target?.closest(part)))
 """
 
 expect.set_options(timeout=PATIENCE)

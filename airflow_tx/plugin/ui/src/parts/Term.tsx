@@ -17,8 +17,9 @@ export function Term({ name, children }: { name: TermName; children: ReactNode }
           <Link to={write({ word: name })}>{children}</Link>
         </Styled>
       </Tooltip.Trigger>
-      <Tooltip.Positioner>
-        <Tooltip.Content fontSize="sm" maxW="320px" p={2}>
+      {/* A tip that is about to close must not catch a click on what lies below it. */}
+      <Tooltip.Positioner pointerEvents="none">
+        <Tooltip.Content fontSize="sm" maxW="320px" p={2} pointerEvents="none">
           {TERMS[name].text}
         </Tooltip.Content>
       </Tooltip.Positioner>
