@@ -72,7 +72,6 @@ class Waiting:
             paths=topology.paths,
             tasks=("p",),
             needed=frozenset({"p"}),
-            requires_proof=False,
             mapped=(),
             phase=None,
             ackers=None,
