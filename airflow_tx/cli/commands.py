@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -38,21 +39,45 @@ from airflow_tx.protocol.view import TopologyView, has_topology, topologies, top
 from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
 from airflow_tx.state.api import FencedState
 
+WATCH_EVERY = 2.0
+"""Seconds between two lists of `--watch`."""
 LAGS_WITHIN = 10.0
 """Seconds that a person waits for the answers of all sources at most."""
 
 
 @command
 def list_transactions(args: Namespace) -> None:
-    """`airflow tx list [TOPOLOGY]`."""
+    """`airflow tx list [TOPOLOGY] [--state STATE] [--watch]`."""
+    _check_list(args)
     with store_of(args) as store:
-        if args.topology is not None:
-            view = topology_view(store, paths_of(args), recent=max(args.limit, 0))
-            rows = [*render.waiters(view), *map(render.transaction, view.transactions)]
-            columns, told = render.TRANSACTION_IN_SHORT, ["waiting_for", "note"]
-        else:
-            rows = _topology_rows(args, store)
-            columns, told = render.TOPOLOGY_IN_SHORT, ["problem"]
+        if not args.watch:
+            _print_list(args, store)
+            return
+        args.no_lag = True  # each question for a lag parses DAG files
+        with suppress(KeyboardInterrupt):
+            while True:
+                render.clear_screen()
+                _print_list(args, store)
+                time.sleep(WATCH_EVERY)
+
+
+def _check_list(args: Namespace) -> None:
+    """:raises SystemExit: an option has a value that it cannot have."""
+    known = render.TOPOLOGY_STATES if args.topology is None else render.TRANSACTION_STATES
+    if args.state is not None and args.state not in known:
+        wrong_usage(f"--state {args.state}: there is no such state. Give one of {', '.join(known)}.")
+
+
+def _print_list(args: Namespace, store: Store) -> None:
+    if args.topology is not None:
+        view = topology_view(store, paths_of(args), recent=max(args.limit, 0))
+        waiters = render.waiters(view) if args.state in (None, "open") else []
+        some = [each for each in view.transactions if render.is_in_state(each, args.state)]
+        rows = [*waiters, *map(render.transaction, some)]
+        columns, told = render.TRANSACTION_IN_SHORT, ["waiting_for", "note"]
+    else:
+        rows = [each for each in _topology_rows(args, store) if args.state in (None, each["state"])]
+        columns, told = render.TOPOLOGY_IN_SHORT, ["problem"]
     if args.wide:
         render.print_rows(rows, args.output)
     else:

@@ -43,6 +43,12 @@ ARG_TXID_OR_TOPOLOGY = _arg(
 )
 ARG_NO_LAG = _flag("--no-lag", "Do not ask the sources how much they have that is not committed: no DAG file is parsed")
 ARG_WIDE = _flag("--wide", "A table with every column, however wide it is")
+ARG_ONLY = _arg(
+    "--state",
+    help="Only topologies in this state: blocked, unreadable, failed, late, waits or fine. Of a named topology, only "
+    "transactions that are open, failed, processing, processed, committing, committed, skipped or readmitted",
+)
+ARG_WATCH = _flag("--watch", "Print the list again every two seconds until Ctrl-C; no source is asked for its lag")
 ARG_LIMIT = _arg("--limit", type=int, default=25, help="How many ended transactions to list at most (default: 25)")
 ARG_CONN_ID = _arg("--conn-id", help="The connection of the ledger (default: option zookeeper_conn_id of section tx)")
 ARG_ROOT = _arg("--root", help="The znode below which topologies lie (default: option root of section tx)")
@@ -132,7 +138,7 @@ TX_COMMANDS = (
             "The lag of a topology is what its source has behind the last committed transaction, asked of the source "
             "now; it is ? where it cannot be told."
         ),
-        args=(ARG_TOPOLOGY_OR_ALL, ARG_LIMIT, ARG_WIDE, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
+        args=(ARG_TOPOLOGY_OR_ALL, ARG_ONLY, ARG_WATCH, ARG_LIMIT, ARG_WIDE, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="show",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -10,7 +11,7 @@ from typing import Any
 from airflow_tx.actions.preview import Effect
 from airflow_tx.errors import without_controls
 from airflow_tx.protocol.batch import Loss
-from airflow_tx.protocol.health import topology_health
+from airflow_tx.protocol.health import HealthCode, topology_health
 from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.status import TransactionView, size_in_words
 from airflow_tx.protocol.view import TopologyView, TransactionDetails
@@ -18,14 +19,34 @@ from airflow_tx.sources.lag import Lag, LagUnknown
 
 TableRow = dict[str, Any]
 
-_TOPOLOGY_COLUMNS = "dag_id source next_commit allocated open failed max_pending lag states repairs".split()
+_TOPOLOGY_COLUMNS = "dag_id state source next_commit allocated open failed max_pending lag states repairs".split()
 _RUN_COLUMNS = "txid attempt status run_id rows size began processing commit ended".split()
 
 
 IN_SHORT = 80
 """Columns of a terminal that a list in short takes."""
-TOPOLOGY_IN_SHORT = "topology next_commit open failed lag".split()
+TOPOLOGY_IN_SHORT = "topology state next_commit open failed lag".split()
 TRANSACTION_IN_SHORT = "txid attempt status run_id rows".split()
+TOPOLOGY_STATES = tuple(each.value for each in HealthCode)
+TRANSACTION_STATES = ("open", "failed", "processing", "processed", "committing", "committed", "skipped", "readmitted")
+"""What `airflow tx list --state` takes."""
+
+
+def clear_screen() -> None:
+    """Let the next list stand in place of the last one, on a terminal."""
+    if sys.stdout.isatty():
+        print("\033[2J\033[H", end="")
+
+
+def is_in_state(view: TransactionView, state: str | None) -> bool:
+    """Ask whether a transaction is in one of `TRANSACTION_STATES`; None: in any."""
+    if state is None:
+        return True
+    if state == "open":
+        return view.open
+    if state == "failed":
+        return view.failed or view.blocked is not None
+    return view.status.lower() == state
 
 
 def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = None) -> None:
@@ -93,6 +114,7 @@ def topology(view: TopologyView, lag: Lag | LagUnknown | None = None) -> TableRo
     return {
         "topology": view.name,
         "dag_id": view.record.dag_id,
+        "state": topology_health(view).code.value,
         "source": view.record.source_kind,
         "next_commit": view.current,
         "allocated": view.allocated,
@@ -157,7 +179,12 @@ def _problem(view: TopologyView) -> str | None:
 
 def unreadable(name: str, problem: str) -> TableRow:
     """The line of a topology that cannot be read."""
-    return {"topology": name, **dict.fromkeys(_TOPOLOGY_COLUMNS), "problem": problem}
+    return {
+        "topology": name,
+        **dict.fromkeys(_TOPOLOGY_COLUMNS),
+        "state": HealthCode.UNREADABLE.value,
+        "problem": problem,
+    }
 
 
 def transaction(view: TransactionView) -> TableRow:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -71,6 +75,38 @@ def test_list_and_show_tell_what_the_ledger_says(
     airflow.run("connections", "add", "zk_in_database", *kept, root=root)
     (again,) = airflow.json("tx", "list", "--conn-id", "zk_in_database", root=root)
     assert again == topology
+
+
+def test_a_list_may_show_one_state_only(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+    root = zookeeper_root
+    pipeline.run("r1")
+    pipeline.begin("r2")
+    broken = Pipeline(pipeline.store, root, topology="broken")
+    broken.begin("r1")
+    pipeline.store.multi([], [Put(broken.paths.record, b'{"format": 99}')])
+    (unreadable,) = airflow.json("tx", "list", "--state", "unreadable", "--no-lag", root=root)
+    assert unreadable["topology"] == "broken"
+    (fine,) = airflow.json("tx", "list", "--state", "fine", "--no-lag", root=root)
+    assert fine["topology"] == "flights"
+    for state, txids in (("open", ["2"]), ("processing", ["2"]), ("committed", ["1"]), ("skipped", [])):
+        listed = airflow.run("tx", "list", "flights", "--state", state, "--output", "plain", root=root)
+        assert [line.split()[0] for line in listed.splitlines()[1:]] == txids, (state, listed)
+    assert "Give one of blocked, unreadable, failed" in airflow.run(
+        "tx", "list", "--state", "red", root=root, fails=True
+    )
+
+
+def test_a_list_is_watched_until_it_is_interrupted(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
+    pipeline.run("r1")
+    command = [sys.executable, "-m", "airflow", "tx", "list", "--watch", "--root", zookeeper_root]
+    environment = {**os.environ, **airflow.environment}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lists = (line for line in process.stdout if line.startswith("flights"))
+        assert next(lists) == next(lists)
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert process.returncode == 0
 
 
 def test_a_topology_that_cannot_be_read_does_not_hide_the_others(

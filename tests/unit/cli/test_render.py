@@ -61,6 +61,13 @@ def parts(printed: str) -> tuple[list[str], list[str]]:
     return lines[: min([*below, end or len(lines)])], [lines[number] for number in below]
 
 
+def test_a_list_of_states_shows_a_refused_commit_as_failed_and_open() -> None:
+    (refused,) = with_first(phase=Phase.COMMITTING, error="it went back", remedy="Restore it").transactions
+    shown = [state for state in render.TRANSACTION_STATES if render.is_in_state(refused, state)]
+    assert shown == ["open", "failed", "committing"]
+    assert render.is_in_state(refused, None)
+
+
 def test_what_a_program_reads_has_every_column(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [render.topology(with_first(phase=Phase.PROCESSED))]
     render.print_in_short(rows, render.TOPOLOGY_IN_SHORT, ("problem",), "json")
