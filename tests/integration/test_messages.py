@@ -177,7 +177,7 @@ def test_a_tree_of_many_messages_takes_the_space_of_one(make_run: MakeRun) -> No
                 waiting = further
                 size, fields = held()
                 assert fields == one[1]
-                assert size <= one[0] + 4, "the digits of the count"
+                assert size <= one[0] + 8, "the digits of two counts: of messages, and of acks"
         assert len(waiting) == 8000
         with working(redis.url(), waiting, children=0, action="flush"):
             assert run.commit_now() is None
