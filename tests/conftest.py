@@ -130,6 +130,8 @@ def spark_connect(failpoints: Failpoints, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("connect")
     conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder.as_uri()}
     conf |= {"spark.jars": ",".join(map(str, available_kafka_jars()))}
+    # On a busy machine Spark logs an event that took a second, and with it a whole plan and its options.
+    conf |= {"spark.scheduler.listenerbus.logSlowEvent.enabled": "false"}
     with LocalSparkConnect(folder, master="local[2,3]", conf=conf, env=failpoints.environment) as server:
         yield server
 
