@@ -15,6 +15,7 @@ from airflow_tx.testing.suites.state_suite import StateSuite
 from airflow_tx.testing.suites.state_tools import MakeState
 from tests.contract.opening import opening
 from tests.mysql import LocalMySQL
+from tests.plain_delta import PlainDeltaTable, plain_delta
 
 
 class TestMemoryState(StateSuite):
@@ -53,6 +54,13 @@ class TestSqlStateOnMariaDB(StateSuite):
     @pytest.fixture
     def make_state(self, mariadb: LocalMariaDB) -> MakeState:
         return _tables(mariadb.url())
+
+
+class TestDeltaStateWithoutSpark(StateSuite):
+    @pytest.fixture
+    def make_state(self) -> MakeState:
+        tables = dict[str, PlainDeltaTable]()
+        return opening(lambda name, **given: plain_delta(f"/{name}", tables, **given))
 
 
 @pytest.mark.long

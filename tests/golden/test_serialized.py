@@ -23,7 +23,26 @@ from airflow_tx.compat.intervals import IntervalSchedule
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.sources.run.next_interval import NextIntervalSource
-from airflow_tx.state import Avg, Count, Max, MemoryState, RedisGuard, RedisState, SqlGuard, SqlState, Sum
+from airflow_tx.state import (
+    Avg,
+    CachedMap,
+    Count,
+    DeltaState,
+    Max,
+    MemcachedState,
+    MemoryMap,
+    MemoryState,
+    OpaqueMap,
+    RedisGuard,
+    RedisMap,
+    RedisState,
+    SqlGuard,
+    SqlState,
+    Sum,
+    TransactionalMap,
+)
+from airflow_tx.state.persisted import PersistedState
+from airflow_tx.state.trident.aggregate import TridentAggregate
 from airflow_tx.triggers.base import LedgerTrigger
 from airflow_tx.triggers.committed import CommittedTrigger
 from airflow_tx.triggers.messages import MessagesTrigger
@@ -44,6 +63,10 @@ def read(**_: Any) -> list[dict[str, Any]]:
 
 def counted(rows: list[dict[str, Any]]) -> list[list[Any]]:
     return [["INCR", "n"] for _ in rows]
+
+
+class Updater:
+    def update_state(self, state: Any, rows: Any) -> None: ...
 
 
 def sources() -> dict[str, Source]:
@@ -144,6 +167,7 @@ def triggers() -> dict[str, LedgerTrigger]:
 
 def states() -> dict[str, Any]:
     """Each state as a serialized DAG names it."""
+    cached: Any = CachedMap(MemoryMap(), 5)
     values: dict[str, Any] = {"n": Sum(), "rows": Count(), "last": Max("timestamp"), "mean": Avg()}
     return {
         "sql": SqlState("db", table="s.totals", keys=["day"], values=values, kind="opaque", types={"day": "date"}),
@@ -151,6 +175,16 @@ def states() -> dict[str, Any]:
         "memory": MemoryState("totals", keys=["word"], values={"n": Sum()}),
         "sql guard": SqlGuard("db", name="counted", statements=[("INSERT INTO t VALUES (:n)", {"n": 1})]),
         "redis guard": RedisGuard("cache", prefix="counted", commands=counted),
+        "delta": DeltaState("s3://bucket/totals", keys=["word"], values={"n": Sum()}, kind="transactional"),
+        "delta, append": DeltaState("s3://bucket/rows", mode="append", types={"word": "text"}),
+        "map": TridentAggregate(OpaqueMap(MemoryMap()), keys=["word"], values={"n": Sum()}),
+        "persisted": PersistedState(OpaqueMap(cached), Updater()),
+        "redis map": TridentAggregate(
+            TransactionalMap(RedisMap("cache", prefix="totals")), keys=["word"], values={"n": Sum()}
+        ),
+        "memcached": TridentAggregate(
+            MemcachedState.opaque(["one:11211"], prefix="w:"), keys=["word"], values={"n": Sum()}
+        ),
     }
 
 
