@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -153,11 +152,10 @@ def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> TableR
 
 
 def _accepted(view: TopologyView) -> Iterator[str]:
-    of = [(partition, each, each) for partition, losses in view.record.accepted.items() for each in losses]
-    of += [(each["partition"], each, asdict(repair)) for repair in view.repairs for each in repair.losses]
-    for partition, each, by in sorted(of, key=lambda found: found[0]):
-        where = f"partition {partition}: " if partition else ""
-        yield f"{where}{each['what']} ({by['why']}; {by['who']}, {by['when']})"
+    found = [(each, repair) for repair in view.repairs for each in repair.losses]
+    for each, by in sorted(found, key=lambda loss: str(loss[0]["partition"])):
+        where = f"partition {each['partition']}: " if each["partition"] else ""
+        yield f"{where}{each['what']} ({by.why}; {by.who}, {by.when})"
 
 
 def loss(accepted: Loss) -> TableRow:

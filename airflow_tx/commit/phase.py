@@ -34,7 +34,7 @@ def grant_of(shared: Any, topology: str) -> Grant | None:
     if shared.get("final"):
         return None
     own = (shared["incarnation"], Token.from_json(shared["token"]), shared["last"])
-    return Grant(topology, *own, claim=shared.get("claim", ""))  # none, if an older release granted it
+    return Grant(topology, *own, claim=shared["claim"])
 
 
 class PhasePart(Commit):
@@ -250,12 +250,12 @@ class PhaseEnd(PhasePart):
         found = dict[str, Any]()
         for task in self.phase.committers:
             if task in shared["healed"]:
-                found |= shared.get("written", {}).get(task, {})
+                found |= shared["written"][task]
                 continue
             wrote = compat.pull(self.ti, task)
             if not isinstance(wrote, dict) or wrote.get("token") != shared["token"]:
                 raise self.incomplete(f"{task} has not written under the grant of this phase", task)
-            found |= wrote.get("written", {})
+            found |= wrote["written"]
         return found
 
     def _check_states(self) -> None:

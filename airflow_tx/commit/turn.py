@@ -112,7 +112,7 @@ class WaitingLine:
     def watched(self, paths: Paths) -> tuple[str, ...]:
         """The records whose change may change the decision; every ack touches the one that holds the acks."""
         txids = (*self.earlier, self.txid)
-        return (paths.current, paths.acks(self.txid, self.acks), *map(paths.transaction, txids))
+        return (paths.current, paths.acks(self.acks), *map(paths.transaction, txids))
 
 
 def read_line(
@@ -149,7 +149,7 @@ def read_line(
 
 
 def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord, mapped: Collection[str]) -> bool:
-    folder = paths.acks(txid, record.acks)
+    folder = paths.acks(record.acks)
     children = store.children(folder)
     if record.phase is not Phase.PROCESSING or children is None:  # None: it became final in between
         return children is None

@@ -47,7 +47,7 @@ def check_upstream(context: Context, processing: Processing) -> None:
         record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(processing.attempt.txid))
         if record is None:
             return  # it is final, as its start will find
-        found = store.children(spec.paths.acks(processing.attempt.txid, record.acks))
+        found = store.children(spec.paths.acks(record.acks))
     if found is None:
         return
     acked = {ack_element(name) for name in found.names}

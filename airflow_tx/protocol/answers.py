@@ -76,10 +76,7 @@ class Begun:
         return self.attempt.txid
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the tasks of the run need of it, as plain JSON.
-
-        The names are those of every release: another one than that of `begin` may execute a task of its run.
-        """
+        """Give what the tasks of the run need of it, as plain JSON."""
         return {
             "txid": self.attempt.txid,
             "attempt": self.attempt.attempt,
@@ -92,8 +89,8 @@ class Begun:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Begun:
-        """Read what `to_json` gave; an older release gave no birth."""
-        attempt = TransactionAttempt(value["txid"], value["attempt"], value.get("birth", ""))
+        """Read what `to_json` gave."""
+        attempt = TransactionAttempt(value["txid"], value["attempt"], value["birth"])
         return cls(attempt, value["rows"], value["position"], value["rows_digest"], value["replay"])
 
 

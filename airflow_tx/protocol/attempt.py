@@ -77,7 +77,7 @@ class Token:
     :param attempt: its attempt.
     :param epoch: grows with every grant and every restart of the transaction.
     :param nonce: random, of this grant alone.
-    :param birth: random, of this transaction alone; "" if an older release began it.
+    :param birth: random, of this transaction alone.
     """
 
     generation: int

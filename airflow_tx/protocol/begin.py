@@ -190,7 +190,7 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
         Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),
         *stored,
         Create(paths.transaction(txid), encode(record)),
-        Create(paths.acks(txid, record.acks), b""),
+        Create(paths.acks(record.acks), b""),
         *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
     )
     return Decision(Begun.of(txid, record, rows, meta.position), writes, paths.transaction(txid))

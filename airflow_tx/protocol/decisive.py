@@ -50,9 +50,9 @@ def _topology_findings(chain: Chain, now: Decisive) -> Iterator[str]:
         yield f"it lists {in_short(topology.skips)} to be skipped, and the open transactions say {in_short(wanted)}"
     yield from _loss_findings(chain)
     paths = Paths("", chain.ledger.name)
-    folders = [path.removeprefix(f"{paths.base}/") for path in (paths.all_acks, paths.sources)]
+    acks = paths.all_acks.removeprefix(f"{paths.base}/")
     for each in topology.garbage:
-        if each != folders[1] and not each.startswith(f"{folders[0]}/"):
+        if not each.startswith(f"{acks}/"):
             yield f"it notes that {each} is to be removed, which is still needed"
 
 

@@ -172,8 +172,8 @@ def ended(
     :param written: per state what it was given; of those that are not named, nothing.
     """
     given = {state: (written or {}).get(state, Written()) for state in states}
-    # One that an older release granted has none.
-    receipt = None if record.claim is None else Receipt.from_json(record.claim).with_written(given)
+    assert record.claim is not None, "its grant has noted it"
+    receipt = Receipt.from_json(record.claim).with_written(given)
     history = History(
         txid=txid,
         attempts=record.attempt,
@@ -192,14 +192,13 @@ def ended(
         lost=record.lost,
         changed=record.changed,
         birth=record.birth,
-        receipt=None if receipt is None else receipt.to_json(),
+        receipt=receipt.to_json(),
         digest=digest_text(record.counted),
         created=record.created,
     )
     read.get(Counter, paths.current)
     final = {**topology.states, **dict.fromkeys(states, txid)}
-    # Of one that an older release began nothing is known.
-    births = {name: each for name, each in {**topology.births, **dict.fromkeys(states, record.birth)}.items() if each}
+    births = {**topology.births, **dict.fromkeys(states, record.birth)}
     blocked = None if (topology.blocked or {}).get("txid") == txid else topology.blocked
     skips = [each for each in topology.skips if each != txid]
     after = replace(
@@ -211,17 +210,15 @@ def ended(
         skips=skips,
         pace=pace_after(topology.pace, history),
         hours=hours_after(topology.hours, history),
+        receipt=receipt.hash,
         op=stamp.op,
     )
-    after = after if receipt is None else replace(after, receipt=receipt.hash)
-    acks = paths.acks(txid, record.acks)
+    acks = paths.acks(record.acks)
     gone = garbage.deletes(acks, read.names(acks))
     if gone is None:
         after = garbage.left(after, paths, acks)
     after = without_passed(read, paths, after, txid)
     rotating = RotatingTransactionalState(read, paths)
-    if rotating.last_by_partition(txid):
-        after = garbage.left(after, paths, paths.sources)
     writes = (
         Put(paths.record, encode(after)),
         Put(paths.current, encode(Counter(txid + 1))),

@@ -65,7 +65,7 @@ def start_after(read: Reader, paths: Paths, topology: TopologyRecord, position: 
 
 
 def _written(loss: Loss) -> dict[str, Any]:
-    """Name the fields of a loss as the records of all releases do."""
+    """Name the fields of a loss as its record does."""
     return {"partition": loss.partition, "place": loss.position, "goes_on": loss.resume_at, "what": loss.description}
 
 
@@ -73,8 +73,8 @@ _Accepted = dict[str, list[dict[str, Any]]]
 
 
 def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> _Accepted:
-    """By partition, the losses that a batch may still be decided behind; of one place the last that was accepted."""
-    found: _Accepted = {partition: list(each) for partition, each in topology.accepted.items()}
+    """Read, by partition, the losses that a batch may still be decided behind; of one place the last accepted."""
+    found: _Accepted = {}
     for number in topology.losses:
         for loss in read.peek(RepairRecord, paths.repair(number)).losses:
             others = [each for each in found.get(loss["partition"], []) if each["place"] != loss["place"]]
@@ -110,19 +110,11 @@ def without_passed(read: Reader, paths: Paths, topology: TopologyRecord, txid: i
         for partition, place in (item for found in places for item in found.items()):
             ahead |= {(partition, digest(loss["place"])) for loss in losses_behind(accepted, partition, place)}
 
-    def is_ahead(partition: str, loss: dict[str, Any]) -> bool:
-        return (partition, digest(loss["place"])) in ahead
+    def is_ahead(number: int) -> bool:
+        losses = read.peek(RepairRecord, paths.repair(number)).losses
+        return any((each["partition"], digest(each["place"])) in ahead for each in losses)
 
-    old = {name: [each for each in losses if is_ahead(name, each)] for name, losses in topology.accepted.items()}
-    return replace(
-        topology,
-        accepted={name: losses for name, losses in old.items() if losses},
-        losses=[
-            number
-            for number in topology.losses
-            if any(is_ahead(each["partition"], each) for each in read.peek(RepairRecord, paths.repair(number)).losses)
-        ],
-    )
+    return replace(topology, losses=[number for number in topology.losses if is_ahead(number)])
 
 
 def position_now(read: Reader, paths: Paths) -> Any:

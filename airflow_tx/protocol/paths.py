@@ -70,12 +70,12 @@ class Paths:
     def all_acks(self) -> str:
         return f"{self.coordinator}/acks"
 
-    def acks(self, txid: int, name: str) -> str:
+    def acks(self, name: str) -> str:
         """What the tasks of one attempt have contributed.
 
-        :param name: as the record of the transaction has it; "": the txid, as older releases called it.
+        :param name: as the record of the transaction has it.
         """
-        return f"{self.all_acks}/{name or txid}"
+        return f"{self.all_acks}/{name}"
 
     def owner(self, nonce: str) -> str:
         """Ephemeral, while the committer that was given this grant holds the turn; for display only."""
@@ -108,19 +108,6 @@ class Paths:
     def skipped(self, txid: int) -> str:
         """Rows of a skipped batch."""
         return f"{self.all_skipped}/{txid}"
-
-    @property
-    def sources(self) -> str:
-        """Metadata per partition, as older releases kept it."""
-        return f"{self.base}/source"
-
-    def places(self, partition: str) -> str:
-        """The metadata of one partition, by txid."""
-        return f"{self.sources}/{encode_name(partition)}"
-
-    def place(self, partition: str, txid: int) -> str:
-        """Rows and position of one partition in one batch."""
-        return f"{self.places(partition)}/{txid}"
 
     @property
     def repairs(self) -> str:

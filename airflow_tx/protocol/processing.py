@@ -68,7 +68,7 @@ def start(
     record = newest_record(read, paths, attempt, "start")
     if isinstance(record, AlreadyCommitted):
         return Decision(record)
-    folder = paths.acks(attempt.txid, record.acks)
+    folder = paths.acks(record.acks)
     path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
     found = read.find(Ack, path, new=True)  # a first try has no entry yet
     another = found is not None and not task.same_instance(found.task_try)
@@ -116,7 +116,7 @@ def ack(
     record = newest_record(read, paths, attempt, "ack")
     if isinstance(record, AlreadyCommitted):
         raise UnknownTransaction(what=f"open transaction {attempt.txid}", path=paths.transaction(attempt.txid))
-    folder = paths.acks(attempt.txid, record.acks)
+    folder = paths.acks(record.acks)
     path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
     found = _own(read, path, attempt, task, "ack")
     if record.phase is not Phase.PROCESSING and not found.done:
@@ -154,7 +154,7 @@ def fail(
     record = newest_record(read, paths, attempt, "fail")
     if isinstance(record, AlreadyCommitted) or record.phase not in (Phase.PROCESSING, Phase.PROCESSED):
         return Decision(FailureNoted(first=False))
-    path = f"{paths.acks(attempt.txid, record.acks)}/{ack_name(task.task_id, task.map_index)}"
+    path = f"{paths.acks(record.acks)}/{ack_name(task.task_id, task.map_index)}"
     _own(read, path, attempt, task, "fail")
     return _failed(paths, stamp, attempt, record, reason, remedy)
 
@@ -215,7 +215,7 @@ def processed(
         raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted")
     if record.rows_digest != rows_digest:
         raise RowsChanged(txid=attempt.txid, attempt=attempt.attempt, digest=rows_digest, found=record.rows_digest)
-    found = _acks(read, paths.acks(attempt.txid, record.acks))
+    found = _acks(read, paths.acks(record.acks))
     wanted = must_ack(record, found) if expected is None else set(expected)
     acks = {instance: entry for instance, entry in found.items() if instance in wanted}
     missing = missing_acks(acks, wanted)

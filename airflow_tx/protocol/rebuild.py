@@ -232,7 +232,7 @@ def ledger_lost(
         receipt="",
         op=stamp.op,
     )
-    after = garbage.left(after, paths, *_left(read, paths))
+    after = garbage.left(after, paths, *_old_acks(read, paths))
     skipped, without_rows = _skipped_again(read, stamp, paths, plan)
     writes = [*missing_folders(read, paths), *_emptied(read, stamp, paths, plan, first), *_restarted(read, paths, plan)]
     writes += skipped
@@ -356,7 +356,6 @@ def _readmitted_as(plan: RebuildPlan, skipped: Receipt) -> int | None:
     return min(later, default=None)
 
 
-def _left(read: Reader, paths: Paths) -> list[str]:
-    """What is as large as the batches were: nothing that is begun after this finds it under its name."""
-    acks = [f"{paths.all_acks}/{name}" for name in read.names_if_any(paths.all_acks)]
-    return [*acks, *([paths.sources] if read.names_if_any(paths.sources) else [])]
+def _old_acks(read: Reader, paths: Paths) -> list[str]:
+    """List the folders of acks. No transaction that begins after the rebuild uses one of their names."""
+    return [paths.acks(name) for name in read.names_if_any(paths.all_acks)]

@@ -55,7 +55,7 @@ class TopologyRecord:
     :param pace: of the last committed transactions, how many rows each had and how many seconds it was in process.
     :param hours: how many transactions became final in each of the last hours, in UTC, such as 2013-01-01T17.
     :param losses: numbers of the repairs that accepted losses of rows, as long as the source has not passed them all.
-    :param accepted: the same as older releases kept it: per partition, the losses with who, when and why.
+    :param accepted: always empty; the field is part of the format.
     :param garbage: records that no step reads any more and that were too many for one multi, as paths below.
     :param receipt: hash of the last receipt, "" if there is none; `origin`: the position before the first transaction.
     """
@@ -76,7 +76,7 @@ class TopologyRecord:
     pace: list[list[float]] = field(default_factory=list)
     hours: dict[str, int] = field(default_factory=dict)
     losses: list[int] = field(default_factory=list)
-    accepted: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    accepted: dict[str, Any] = field(default_factory=dict)
     births: dict[str, str] = field(default_factory=dict)
     rebuilt: int = 0
     garbage: list[str] = field(default_factory=list)
@@ -102,16 +102,15 @@ class Binding:
 class Metadata:
     """Exactly which rows a transaction has, and where the source stands after them.
 
-    :param rows: what a source calls the metadata of its batch; records of all releases have it under this name.
-    :param partitions: of a partitioned source, if an older release wrote it: per partition, the last transaction up to
-        this one that it took part in, where its rows and position lie.
+    :param rows: what a source calls the metadata of its batch.
+    :param partitions: always None; the field is part of the format.
     :param begin: of each partition that had no position before: where it begins, for replays of an opaque source.
     """
 
     attempt: int
     rows: Any
     position: Any
-    partitions: dict[str, int] | None = None
+    partitions: None = None
     begin: Any = None
 
 
@@ -138,7 +137,7 @@ class TransactionRecord:
     :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
     :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
     :param error: why the last try failed, until another one works on it; `remedy`: what its refusal says to do.
-    :param acks: under which name the acks of this attempt lie, unique in all lives of a ledger; "": the txid.
+    :param acks: the name of the folder with the acks of this attempt, unique in all lives of a ledger.
     :param replays: of earlier attempts, when and why each was replayed, `by` which person; `counted`: rows of the first
         complete one.
     :param for_good: the generation of the ledger in which its commit was refused for good, by `error`; 0: in none.
@@ -224,7 +223,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class History:
-    """What became of a final transaction; `digest`: of its rows. Older releases gave no receipt, and no `created`."""
+    """What became of a final transaction; `digest`: of its rows. A rebuilt one has no receipt."""
 
     txid: int
     attempts: int

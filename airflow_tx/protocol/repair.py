@@ -142,7 +142,7 @@ def is_being_reset(data: bytes) -> bool:
 
 def remove_records(store: Store, paths: Paths) -> None:
     """Delete every record below the folders of a topology, the notes of repairs aside."""
-    for path in (*paths.folders, paths.sources):
+    for path in paths.folders:
         if path not in (paths.base, paths.coordinator):
             garbage.empty(store, path)
 

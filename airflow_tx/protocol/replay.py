@@ -71,7 +71,7 @@ def begin_again(
             return Decision(NeedRunState(record.run_id))
         if run_states[record.run_id] in LIVE_RUN_STATES:
             raise RunHeld(run_id=request.run_id, txid=txid, holder=record.run_id, state=run_states[record.run_id])
-    started = begins.read.names(begins.paths.acks(txid, record.acks))
+    started = begins.read.names(begins.paths.acks(record.acks))
     same = record.request == request.task_try
     # "": it was allocated for this run before the run existed.
     again = request.retry or record.request == ""
@@ -162,8 +162,8 @@ def _next_attempt(
     writes: tuple[Write, ...] = (
         Put(paths.transaction(txid), encode(again)),
         state.override_state(txid, Metadata(again.attempt, rows, ended, begin=taken_up)),
-        Create(paths.acks(txid, again.acks), b""),
-        *garbage.removed(read, stamp, paths, paths.acks(txid, record.acks), started),
+        Create(paths.acks(again.acks), b""),
+        *garbage.removed(read, stamp, paths, paths.acks(record.acks), started),
     )
     return Decision(Begun.of(txid, again, rows, ended), writes, paths.transaction(txid))
 

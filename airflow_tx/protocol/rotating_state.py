@@ -21,10 +21,6 @@ class RotatingTransactionalState:
 
     It reads as a step does: every state read becomes a requirement of the multi that follows, so each change is a write
     that the step makes. A state that is missing is never taken for an empty one.
-
-    Older releases kept one record for each partition: `coordinator/meta/<txid>` said, for every partition there is,
-    which transaction was the last one that it took part in; `source/<partition>/<that txid>` holds its rows and
-    position. Such states are still read. A transaction writes none.
     """
 
     def __init__(self, read: Reader, paths: Paths) -> None:
@@ -33,13 +29,13 @@ class RotatingTransactionalState:
         self._found: dict[int, Metadata] = {}
 
     def get_state(self, txid: int) -> Metadata:
-        """Read the state of `txid`, by partition if its source has any.
+        """Read the state of `txid`.
 
         :raises UnreadableRecord: there is none, or it is damaged.
         """
         if txid not in self._found:
             self._found[txid] = self._read.get(Metadata, self._paths.meta(txid))
-        return self._whole(txid, self._found[txid])
+        return self._found[txid]
 
     def get_previous_state(self, txid: int) -> Metadata | None:
         """Read the state that the batch of `txid` is decided from; None for the first one."""
@@ -82,32 +78,10 @@ class RotatingTransactionalState:
         before = self.get_previous_state(txid)
         return None if before is None else before.position
 
-    def last_by_partition(self, txid: int) -> bool:
-        """Ask whether the state before `txid` is the last one that names records of partitions."""
-        before = self._read.find(Metadata, self._paths.meta(txid - 1)) if txid > 1 else None
-        if before is None:
-            return False
-        self._found[txid - 1] = before
-        return before.partitions is not None and all(
-            self._read.get(Metadata, self._paths.meta(each)).partitions is None
-            for each in range(txid, self.last_txid + 1)
-        )
-
     @cached_property
     def last_txid(self) -> int:
         """Read the txid that was allocated last; 0 before the first one."""
         return self._read.get(Counter, self._paths.allocated).txid
-
-    def _whole(self, txid: int, meta: Metadata) -> Metadata:
-        if meta.partitions is None:
-            return meta
-        places = {name: self._paths.place(name, last) for name, last in meta.partitions.items()}
-        parts = {name: self._read.get(Metadata, path) for name, path in places.items()}
-        taken = {name: part for name, part in parts.items() if meta.partitions[name] == txid}
-        rows = {name: part.rows for name, part in taken.items() if part.rows is not None}
-        begins = {name: part.begin for name, part in taken.items() if part.begin is not None}
-        position = {name: part.position for name, part in parts.items()}
-        return Metadata(meta.attempt, rows or None, position or None, begin=begins or None)
 
 
 def position_after(before: Any, after: Any, *, partitioned: bool) -> Any:

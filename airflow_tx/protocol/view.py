@@ -248,7 +248,7 @@ def kept_batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
 
 
 def _acks(store: Store, paths: Paths, txid: int, record: TransactionRecord) -> dict[tuple[str, int], Ack]:
-    folder = paths.acks(txid, record.acks)
+    folder = paths.acks(record.acks)
     children = store.children(folder)
     names = children.names if children else ()
     found = {ack_element(name): Reader(store).peek_if_any(Ack, f"{folder}/{name}") for name in names}

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_tx.errors import LossRefused, SourceError, UnreadableRecord
 from airflow_tx.protocol.answers import Begun, NoData
-from airflow_tx.protocol.api import Put, Store
+from airflow_tx.protocol.api import Create, Put, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, Loss
 from airflow_tx.protocol.begin import TopologyRequest
@@ -22,6 +22,7 @@ from airflow_tx.protocol.records import (
     RECORD_FORMAT,
     History,
     Metadata,
+    RepairRecord,
     TopologyRecord,
     TransactionRecord,
     decode,
@@ -328,35 +329,20 @@ def test_records_of_before_there_were_sizes_and_losses_are_read(each_store: Stor
     assert topology.begin("r3").metadata == [20, 30]
 
 
-def old_losses(topology: Topology) -> None:
-    """Keep the accepted losses as older releases did: in the record of the topology."""
-    view = topology_view(topology.store, topology.paths)
-    accepted: dict[str, list[Any]] = {}
-    for repair in view.repairs:
-        for loss in repair.losses:
-            told = {"who": repair.who, "when": repair.when, "why": repair.why}
-            accepted.setdefault(loss["partition"], []).append({**loss, **told})
-    topology.store.multi([], [Put(topology.paths.record, encode(replace(view.record, losses=[], accepted=accepted)))])
-
-
-@pytest.mark.parametrize("release", ["this", "an older one"])
 def test_a_loss_is_dropped_once_the_source_has_passed_it_everywhere(
-    each_store: Store, zookeeper_root: str, kind: str, release: str
+    each_store: Store, zookeeper_root: str, kind: str
 ) -> None:
     log = Log(a=range(100), b=range(100))
     topology = Topology(each_store, zookeeper_root, log, kind)
     first = topology.begin("r1")
     log.there = {"a": range(20, 100), "b": range(40, 40)}
     topology.accept({"a": 10, "b": 10})
-    if release != "this":
-        old_losses(topology)
 
     def kept() -> int:
-        record = topology_view(topology.store, topology.paths).record
-        return len(record.losses) + sum(map(len, record.accepted.values()))
+        return len(topology_view(topology.store, topology.paths).record.losses)
 
     topology.finish(first)
-    assert kept() == (1 if release == "this" else 2)
+    assert kept() == 1
     topology.finish(topology.begin("r2"))
     assert kept() == 1, "b has taken no part"
     log.there["b"] = range(40, 100)
@@ -391,17 +377,22 @@ def test_the_losses_of_thousands_of_partitions_are_accepted_again_and_again(
 
 
 def test_no_loss_moves_nothing() -> None:
-    read, paths = Reader(MemoryStore()), Paths("/", "t")
+    store, paths = MemoryStore(), Paths("/", "t")
+    read = Reader(store)
     none = TopologyRecord("i", "dag", "opaque", 1)
     assert start_after(read, paths, none, 10).position == 10
     assert start_after(read, paths, none, 10).passed(20) == []
-    lost = {"": [{"place": None, "goes_on": 5, "what": "rows"}]}
-    record = TopologyRecord("i", "dag", "opaque", 1, accepted=lost)
+    losses = [{"partition": "", "place": None, "goes_on": 5, "what": "rows"}]
+    store.ensure(paths.repairs)
+    repair = RepairRecord(1, "accept-loss", "ada", "2013-01-01", "gone", "lost", 1, "op", losses)
+    store.multi([], [Create(paths.repair(1), encode(repair))])
+    record = replace(none, losses=[1])
     assert start_after(read, paths, record, None).position is None
 
 
 def test_a_record_of_losses_is_read_as_it_was_written() -> None:
-    record = TopologyRecord("i", "dag", "opaque", 1, accepted={"a": [{"place": {"x": [1]}, "goes_on": 5, "what": "r"}]})
-    assert decode(TopologyRecord, "", encode(record)) == record
+    losses = [{"partition": "a", "place": {"x": [1]}, "goes_on": 5, "what": "r"}]
+    record = RepairRecord(1, "accept-loss", "ada", "2013-01-01", "gone", "lost", 1, "op", losses)
+    assert decode(RepairRecord, "", encode(record)) == record
     with pytest.raises(UnreadableRecord):
         decode(History, "", encode(Metadata(RECORD_FORMAT, None, None)))

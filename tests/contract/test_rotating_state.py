@@ -23,7 +23,7 @@ class Steps:
     def __init__(self, store: Store, paths: Paths) -> None:
         self.store = store
         self.paths = paths
-        for path in (*paths.folders, paths.sources):
+        for path in paths.folders:
             store.ensure(path)
         self.write(Create(paths.allocated, encode(Counter(0))))
 
@@ -149,16 +149,3 @@ def test_a_damaged_or_newer_record_stops_with_its_path(steps: Steps, data: bytes
     for read in (lambda: steps.state.get_state(1), lambda: steps.state.get_state_or_create(1, never)):
         with pytest.raises(UnreadableRecord, match=steps.paths.meta(1)):
             read()
-
-
-def test_a_state_that_an_older_release_kept_by_partition_is_put_together(steps: Steps) -> None:
-    paths = steps.paths
-    for partition, txid, rows in (("A", 7, [1, 2]), ("B", 5, [0, 9])):
-        steps.store.ensure(paths.places(partition))
-        steps.write(Create(paths.place(partition, txid), encode(Metadata(1, rows, rows[-1]))))
-    steps.write(Create(paths.meta(7), encode(Metadata(3, None, None, partitions={"A": 7, "B": 5}))))
-    steps.override(8, {"A": 4})
-    assert steps.state.get_state(7) == Metadata(3, {"A": [1, 2]}, {"A": 2, "B": 9})
-    assert steps.state.position_before(8) == {"A": 2, "B": 9}
-    assert steps.state.last_by_partition(8)
-    assert not steps.state.last_by_partition(9)

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import StaleBatch
-from airflow_tx.protocol.api import Create, Put, Write
-from airflow_tx.protocol.records import Metadata, decode, encode
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 
@@ -157,48 +155,6 @@ class TestSkippedPartitions:
         second.commit()
         assert first.whole({}).metadata == {"A": [0, 1], "B": [0, 2]}
         assert fourth.whole({"B": 1}).metadata == {"B": [2, 3]}
-
-
-def kept_as_before(topology: Topology) -> None:
-    """Let the ledger look as older releases kept it: one record for each partition and transaction."""
-    store, paths = topology.store(), topology.paths
-    lasts: dict[str, int] = {}
-    writes: list[Write] = [Create(paths.sources, b"")]
-    for txid in sorted(map(int, store.children(paths.metas).names)):
-        meta = decode(Metadata, "", store.get(paths.meta(txid)).data)
-        rows, begins = meta.rows or {}, meta.begin or {}
-        parts = {name for name in meta.position if name in rows or name not in lasts}
-        for name in sorted(parts):
-            writes += [] if name in lasts else [Create(paths.places(name), b"")]
-            part = Metadata(meta.attempt, rows.get(name), meta.position[name], begin=begins.get(name))
-            writes.append(Create(paths.place(name, txid), encode(part)))
-        lasts |= dict.fromkeys(parts, txid)
-        writes.append(Put(paths.meta(txid), encode(Metadata(meta.attempt, None, None, dict(lasts)))))
-    store.multi([], writes)
-
-
-@pytest.mark.parametrize("replayed", [False, True], ids=["committed", "replayed"])
-def test_records_by_partition_of_an_older_release_are_read_and_removed_with_the_last_batch_that_names_them(
-    partitioned: Topology, replayed: bool
-) -> None:
-    Run(partitioned, "r1").whole({"A": 1, "B": 5})
-    second, third = Run(partitioned, "r2"), Run(partitioned, "r3")
-    second.begin({"A": 1})
-    third.begin({"B": 1})
-    kept_as_before(partitioned)
-    assert partitioned.position(3) == {"A": 2, "B": 6}
-    if replayed:
-        second.begin({"A": 2})
-    second.process({})
-    second.commit()
-    if replayed:
-        third.begin({"B": 1})
-    third.process({})
-    third.commit()
-    assert partitioned.position(3) == {"A": 3 if replayed else 2, "B": 6}
-    assert Run(partitioned, "r4").whole({"A": 1}).position == {"A": 4 if replayed else 3, "B": 6}
-    # Not if it was replayed: then nothing names them, and nothing is due to be forgotten.
-    assert replayed == any(path.startswith(partitioned.paths.sources) for path in partitioned.tree())
 
 
 def kinds(tree: list[str], topology: Topology) -> list[str]:

@@ -172,7 +172,7 @@ class World:
     def acks(self, txid: int) -> str:
         """Where the acks of an open transaction lie; somewhere else, if it is none."""
         record = self.record(txid)
-        return PATHS.acks(txid, "none" if record is None else record.acks)
+        return PATHS.acks("none" if record is None else record.acks)
 
     def skipped(self, txid: int | None) -> Skipped | None:
         node = None if txid is None else self.nodes.get(PATHS.skipped(txid))

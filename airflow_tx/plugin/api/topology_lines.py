@@ -166,11 +166,11 @@ def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:
 
 
 def _losses(snapshot: TopologySnapshot) -> Iterator[AcceptedLoss]:
-    of = [(partition, each, each) for partition, losses in snapshot.record.accepted.items() for each in losses]
     repairs = () if snapshot.view is None else snapshot.view.repairs
-    of += [(each["partition"], each, asdict(repair)) for repair in repairs for each in repair.losses]
-    for partition, each, by in of:
-        yield AcceptedLoss(partition=partition or None, description=each["what"], **person_fields(by))
+    for repair in repairs:
+        person = person_fields(asdict(repair))
+        for each in repair.losses:
+            yield AcceptedLoss(partition=each["partition"] or None, description=each["what"], **person)
 
 
 def person(noted: Mapping[str, Any] | None) -> Person | None:

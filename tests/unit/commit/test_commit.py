@@ -40,7 +40,7 @@ from airflow_tx.processing.outputs import returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol import recovery
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
-from airflow_tx.protocol.api import Delete, Put
+from airflow_tx.protocol.api import Delete
 from airflow_tx.protocol.attempt import Grant, TaskTry, Token
 from airflow_tx.protocol.records import History, Phase, TopologyRecord, TransactionRecord, decode
 from airflow_tx.sources.api import Batch, SourceKind
@@ -603,25 +603,6 @@ def test_a_broken_ledger_is_named_as_such(make: Any) -> None:
     run.work()
     with pytest.raises(LedgerBehind):
         run.commit_now()
-
-
-def test_a_transaction_that_an_older_release_began_without_a_birth_goes_on(
-    make: Any, store: CountingStore, state: MemoryState
-) -> None:
-    run = make("r1")
-    run.begin()
-    path = "/airflow_tx/numbers/coordinator/transactions/1"
-    node = store.get(path)
-    assert node is not None
-    store.multi([], [Put(path, json.dumps({**json.loads(node.data), "birth": ""}).encode())])
-    run.begun = Begun.from_json({name: told for name, told in run.begun.to_json().items() if name != "birth"})
-    run.work()
-    run.commit_now()
-    following = make("r2")
-    following.begin()
-    following.work()
-    following.commit_now()
-    assert counts(state) == {"count": 20}
 
 
 def test_the_fence_keeps_rows_position_and_the_position_before(make: Any, state: MemoryState) -> None:

@@ -110,8 +110,6 @@ def test_its_receipt_says_what_each_state_was_given(phase: PhaseRun, of_b: Memor
 def test_what_the_first_task_shares_is_the_grant(phase: PhaseRun) -> None:
     grant = phase.acquire()
     assert grant_of(phase.shared, "numbers") == replace(grant, batch=Grant.batch)
-    of_older_release = {name: each for name, each in phase.shared.items() if name != "claim"}
-    assert grant_of(of_older_release, "numbers") == replace(grant, batch=Grant.batch, claim="")
 
 
 def test_tasks_of_a_transaction_that_is_final_have_nothing_to_do(phase: PhaseRun, of_b: MemoryState) -> None:
@@ -295,16 +293,6 @@ def test_what_a_committer_wrote_that_is_not_to_run_again_is_written_again(
     fence = of_b.fence()
     assert fence is not None
     assert fence.token == grant.token
-
-
-def test_a_phase_that_an_older_release_took_over_is_marked(phase: PhaseRun) -> None:
-    phase.acquire()
-    phase.commit("b", "d")
-    phase.acquire()
-    shared = {name: each for name, each in phase.shared.items() if name != "written"}
-    phase.xcoms["acquire", "return_value", -1] = shared
-    phase.mark()
-    assert is_committed(phase)
 
 
 def test_what_a_committer_wrote_is_not_written_again_if_its_input_is_made_again(

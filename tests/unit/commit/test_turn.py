@@ -87,7 +87,7 @@ def test_it_is_woken_to_skip_the_transaction_whose_turn_it_is() -> None:
 def test_it_watches_the_turn_its_own_records_and_those_of_the_ones_before_it() -> None:
     paths = Paths("/tx", "t")
     watched = replace(line(5, 3, t3=True, t4=True), acks="5.1-x").watched(paths)
-    assert watched == (paths.current, paths.acks(5, "5.1-x"), *(paths.transaction(txid) for txid in (3, 4, 5)))
+    assert watched == (paths.current, paths.acks("5.1-x"), *(paths.transaction(txid) for txid in (3, 4, 5)))
 
 
 # --- the line as it is read --------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_one_whose_acks_are_gone_became_final_in_between(topology: Topology) -> 
     first = run(topology, 1)
     paths, record = topology.paths, topology.record(1)
     assert record is not None
-    topology.store().multi([], [Delete(paths.acks(1, record.acks))])
+    topology.store().multi([], [Delete(paths.acks(record.acks))])
     assert read(topology, 2).earlier[1].ready
     first.topology.store().multi([], [Put(paths.transaction(1), encode(replace(record, phase=Phase.FAILED)))])
     assert read(topology, 2).earlier[1].ready
@@ -185,7 +185,7 @@ def test_an_ack_that_is_removed_while_it_is_read_counts_for_nothing(
     run(topology, 1).process({})
     store, record = topology.store(), topology.record(1)
     assert record is not None
-    folder, listed = topology.paths.acks(1, record.acks), store.children
+    folder, listed = topology.paths.acks(record.acks), store.children
 
     def listed_before(path: str) -> Children | None:
         found: Children | None = listed(path)

@@ -20,7 +20,6 @@ from airflow_tx.processing.order import order_in
 from airflow_tx.protocol import loss, skip
 from airflow_tx.protocol.answers import Begun, WindowFull
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.records import TopologyRecord, decode
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.run.data_interval import DataIntervalSource, order_from
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, run_of
@@ -126,15 +125,6 @@ def test_the_order_begins_where_the_record_says(days: Days) -> None:
         "intervals": [[FIRST.isoformat(), (FIRST + DAY).isoformat()]]
     }
     assert order_in(days.store, days.spec.paths) == FIRST + DAY
-
-
-def test_a_record_of_an_older_release_has_no_origin(days: Days) -> None:
-    days.begin(0)
-    path = days.spec.paths.record
-    node = days.store.get(path)
-    assert node is not None
-    old = {name: value for name, value in json.loads(node.data).items() if name != "origin"}
-    assert decode(TopologyRecord, path, json.dumps(old).encode()).origin is None
 
 
 def test_a_gap_holds_up_what_comes_after_it_until_its_run_begins(days: Days) -> None:

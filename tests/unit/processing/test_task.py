@@ -46,11 +46,7 @@ class Dag:
 
     def begin(self) -> dict[str, Any]:
         answer: Any = ask(self.spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
-        self.payload = {
-            "topology": "numbers", "txid": answer.attempt.txid, "attempt": answer.attempt.attempt,
-            "rows": answer.metadata, "position": answer.position, "rows_digest": answer.rows_digest,
-            "replay": answer.replay,
-        }  # fmt: skip
+        self.payload = {"topology": "numbers", **answer.to_json()}
         return self.payload
 
     def context(self, task_id: str, *arguments: Any, **states: str) -> Any:
@@ -63,7 +59,7 @@ class Dag:
         return {"ti": ti, "dag": self.dag, "task": done}
 
     def ack(self, task_id: str) -> Ack | None:
-        path = f"{PATHS.acks(1, self.record().acks)}/{ack_name(task_id, -1)}"
+        path = f"{PATHS.acks(self.record().acks)}/{ack_name(task_id, -1)}"
         node = self.store.get(path)
         return None if node is None else decode(Ack, path, node.data)
 

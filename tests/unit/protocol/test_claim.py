@@ -91,15 +91,6 @@ def test_a_state_that_was_given_nothing_is_named(topology: Topology, second: Run
     assert receipt(topology, 3).written == {"s": Written().to_json()}
 
 
-def test_a_transaction_that_an_older_release_granted_has_no_receipt(topology: Topology, second: Run) -> None:
-    grant, last = granted(second), topology.topology.receipt
-    noted(topology, 2, claim=None)
-    topology.ledger().run(commit.commit, grant.token, states=[])
-    history = topology.history(2)
-    assert history is not None
-    assert (history.receipt, topology.topology.receipt) == (None, last)
-
-
 def test_of_long_rows_and_positions_a_receipt_keeps_the_digests(topology: Topology, second: Run) -> None:
     long = list(range(METADATA_KEPT))
     grant = granted(second, metadata=long, position=long)

@@ -118,14 +118,6 @@ def test_what_is_noted_of_another_one_stays(topology: Topology, run: Run) -> Non
     assert answer.skip is False
 
 
-def test_a_transaction_that_an_older_release_began_has_no_birth_to_note(topology: Topology, run: Run) -> None:
-    changed(topology, birth="")
-    assert run.begun is not None
-    run.begun = replace(run.begun, attempt=replace(run.attempt, birth=""))
-    end(run, "s")
-    assert (topology.topology.states, topology.topology.births) == ({"s": 1}, {})
-
-
 def test_the_end_requires_the_turn_as_it_was(topology: Topology, run: Run) -> None:
     """A repair that sets it back refuses a mark that has read it before."""
     token = acquire(run).grant.token
@@ -133,7 +125,7 @@ def test_the_end_requires_the_turn_as_it_was(topology: Topology, run: Run) -> No
     commit.commit(read, Stamp("2013-01-01", "op", 1, 10), topology.paths, token, states=())
     required = {each.path for each in read.requirements(frozenset())}
     paths = topology.paths
-    assert {paths.current, paths.record, paths.transaction(1), paths.acks(1, changed(topology).acks)} <= required
+    assert {paths.current, paths.record, paths.transaction(1), paths.acks(changed(topology).acks)} <= required
 
 
 @pytest.mark.parametrize("history", [1, 2])
@@ -172,7 +164,7 @@ def test_an_end_does_not_look_for_the_history_that_it_removes(topology: Topology
 
 def instances(run: Run, count: int) -> None:
     """So many mapped instances have acked."""
-    folder = run.topology.paths.acks(1, changed(run.topology).acks)
+    folder = run.topology.paths.acks(changed(run.topology).acks)
     names = run.topology.store().children(folder).names
     done = run.topology.store().get(f"{folder}/{names[0]}").data
     entries = [Create(f"{folder}/m@{index}", done) for index in range(count - len(names))]
@@ -216,9 +208,9 @@ def test_so_is_what_is_too_much_for_a_replay(
 
 def test_what_is_to_be_removed_is_noted_once_beside_what_is_noted(topology: Topology) -> None:
     topology.ledger().open(topology.request)
-    paths, record = topology.paths, replace(topology.topology, garbage=["source"])
-    noted = garbage.left(record, paths, paths.acks(1, "x"), paths.sources, paths.acks(1, "x"))
-    assert noted.garbage == ["source", "coordinator/acks/x"]
+    paths, record = topology.paths, replace(topology.topology, garbage=["y"])
+    noted = garbage.left(record, paths, paths.acks("x"), paths.acks("x"))
+    assert noted.garbage == ["y", "coordinator/acks/x"]
 
 
 def test_only_what_was_removed_is_noted_no_more(topology: Topology) -> None:

@@ -404,7 +404,7 @@ def test_a_folder_is_not_listed_anew_for_every_portion_that_is_removed(
     store: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(garbage, "DELETIONS_A_MULTI", 5)
-    folder = PATHS.acks(1, "1.1-x")
+    folder = PATHS.acks("1.1-x")
     store.ensure(folder)
     store.multi([], [Create(f"{folder}/task@{index}", b"") for index in range(100)])
     store.calls.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,15 +81,6 @@ def test_each_partition_starts_behind_its_own(by_partition: Topology) -> None:
     assert (found.passed({"A": 10}), found.passed({"B": 5})) == (["A 3 to 9"], [])
 
 
-def test_what_an_older_release_kept_in_the_topology_counts_too(topology: Topology) -> None:
-    topology.ledger().open(topology.request)
-    old = {"partition": "", "place": 3, "goes_on": 9, "what": "old"}
-    record = replace(topology.topology, accepted={"": [old]})
-    topology.store().multi([], [Put(topology.paths.record, encode(record))])
-    accepted(topology, of("", 9, 12))
-    assert started(topology, 3).lost == {"": ["old", " 9 to 12"]}
-
-
 def test_a_loss_is_dropped_once_no_transaction_starts_before_it(topology: Topology) -> None:
     Run(topology, "r1").begin(3)
     accepted(topology, of("", 3, 9), of("", 30, 40))
@@ -111,20 +101,6 @@ def test_where_an_open_transaction_took_a_partition_up_counts_too(by_partition: 
     empty = Metadata(1, None, None)
     by_partition.store().multi([], [Put(by_partition.paths.meta(1), encode(empty))])
     assert dropped(by_partition, 1).losses == []
-
-
-def test_an_older_record_of_losses_is_emptied_loss_by_loss(by_partition: Topology) -> None:
-    Run(by_partition, "r1").begin({"A": 3})
-    old = {"place": 3, "goes_on": 9, "what": "old"}
-    record = replace(
-        by_partition.topology,
-        accepted={
-            "A": [{**old, "partition": "A"}, {**old, "partition": "A", "place": 2}],
-            "B": [{**old, "partition": "B"}],
-        },
-    )
-    by_partition.store().multi([], [Put(by_partition.paths.record, encode(record))])
-    assert dropped(by_partition, 1).accepted == {"A": [{**old, "partition": "A"}]}
 
 
 def test_losses_are_noted_in_as_many_repairs_as_it_takes(topology: Topology, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def processed(run: Run, rows_digest: str | None = None, expected: Any = None, **
 def folder(run: Run) -> str:
     record = run.topology.record(1)
     assert record is not None
-    return run.topology.paths.acks(1, record.acks)
+    return run.topology.paths.acks(record.acks)
 
 
 def entry(run: Run, task: TaskTry) -> Ack:

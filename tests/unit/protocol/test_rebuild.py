@@ -380,9 +380,3 @@ def test_a_skip_that_the_ledger_knows_is_kept_as_it_is(topology: Topology) -> No
     skip = {"who": "bob", "when": EARLY, "why": "broken"}
     rebuilt(topology, of(topology, plan(held("s", 1, key="r1", run_id="r1", skip=skip))))
     assert Reader(topology.store()).peek(Skipped, topology.paths.skipped(1)) == before
-
-
-def test_what_an_older_release_kept_by_partition_goes(behind: Topology) -> None:
-    behind.store().ensure(behind.paths.places("A"))
-    rebuilt(behind, of(behind, plan(held("s", 2))))
-    assert "source" in behind.topology.garbage

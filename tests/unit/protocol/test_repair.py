@@ -171,7 +171,6 @@ def reset(topology: Topology, clear: Any = lambda: None) -> Repaired:
 def test_a_reset_leaves_a_new_ledger_and_the_notes_of_repairs(committed: Topology) -> None:
     before = committed.topology
     lost(committed, "t")
-    committed.store().ensure(committed.paths.places("A"))
     done = reset(committed)
     after = committed.topology
     assert done == Repaired(1, 1, "the ledger and its states were emptied; transaction 1 is next")
@@ -179,7 +178,7 @@ def test_a_reset_leaves_a_new_ledger_and_the_notes_of_repairs(committed: Topolog
     assert after.incarnation != before.incarnation
     assert (after.states, after.generation, after.dag_id) == ({}, 1, "trace")
     assert [noted(committed, number).what for number in (1, 2)] == [STATE_LOST, RESET]
-    folders = {*committed.paths.folders, committed.paths.sources, committed.paths.repairs, committed.paths.record}
+    folders = {*committed.paths.folders, committed.paths.repairs, committed.paths.record}
     assert set(committed.tree()) - folders == {
         committed.paths.current,
         committed.paths.allocated,

@@ -148,7 +148,7 @@ def test_what_is_listed_and_gone_before_it_is_read_is_left_out(
 def test_an_ack_that_is_gone_before_it_is_read_is_left_out(store: Meddled, topology: Topology, runs: list[Run]) -> None:
     record = topology.record(2)
     assert record is not None
-    store.also[topology.paths.acks(2, record.acks)] = ("other@-1",)
+    store.also[topology.paths.acks(record.acks)] = ("other@-1",)
     assert set(transaction_details(store, topology.paths, 2).acks) == {"p"}
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import ConfigError
+from airflow_tx.protocol.api import Create
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.protocol.records import RepairRecord, TopologyRecord, encode
 from airflow_tx.sources.kafka.positions import (
     Extent,
     OffsetRange,
@@ -102,7 +103,9 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
 ) -> None:
     source = KafkaSource(topic="t")
     topology = TopologyRecord("i", "d", "transactional", 1, partitioned=True)
-    read, paths = Reader(MemoryStore()), Paths("/", "t")
+    store, paths = MemoryStore(), Paths("/", "t")
+    store.ensure(paths.repairs)
+    read = Reader(store)
     position: Any = {"t-0": position_json(ids[0], 7)}
     batches = []
     # Cut to 5, written again up to 7, and cut and written once more.
@@ -111,9 +114,12 @@ def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
             seen = OffsetsSnapshot({"t-0": Extent(topic_id, 5, end)}, ids={"t": topic_id})
             monkeypatch.setattr(source, "_snapshot", lambda seen=seen: seen)
             for loss in losses(seen, start_after(read, paths, topology, position).position):
-                topology.accepted.setdefault(loss.partition, []).append(
-                    {"place": loss.position, "goes_on": loss.resume_at, "what": loss.description}
-                )
+                number = len(topology.losses) + 1
+                lost = {"place": loss.position, "goes_on": loss.resume_at, "what": loss.description}
+                repair = RepairRecord(number, "accept-loss", "ada", "2013-01-01", "cut", "lost", 1, "op")
+                repair.losses.append({"partition": loss.partition, **lost})
+                store.multi([], [Create(paths.repair(number), encode(repair))])
+                topology.losses.append(number)
             decided = source.decide(TransactionAttempt(1, 1), start_after(read, paths, topology, position).position)
             if decided is not None:
                 batches.append((decided.metadata["t-0"]["from"], decided.metadata["t-0"]["to"]))  # type: ignore[index,call-overload]
