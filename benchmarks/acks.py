@@ -19,9 +19,9 @@ from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.root_emitter import RootEmitter
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine
+from tests.servers.redis import LocalRedis
 
 MESSAGES = 1_000_000
 WORKERS = 4

@@ -25,12 +25,12 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import History
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.backfilled.names import ALONE, DEFERRED, FIRST, IN_FLIGHT, ORDERED, OURS, PLAIN, SLEPT, name_of
 from benchmarks.figures import machine, quiet
 from benchmarks.peers.stopwatch import Took, adopt_orphans, measured
 from benchmarks.topology import connected
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 
 NUMBERS = (32, 8, 5)
 DAGS = Path(__file__).parent / "backfilled"

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_tx.sources.kafka.source import KafkaSource
-from airflow_tx.testing.jars import kafka_connector_jars
-from airflow_tx.testing.servers.kafka import LocalKafka
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks import topology
 from benchmarks.figures import machine, quiet
+from tests.servers.jars import kafka_connector_jars
+from tests.servers.kafka import LocalKafka
+from tests.servers.postgres import LocalPostgres
 
 BATCH = 1_000_000
 BACKLOG = 10_000_000

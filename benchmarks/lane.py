@@ -93,8 +93,8 @@ def measure(hosts: str, folder: str, name: str, url: str, pending: int, seconds:
 def main(seconds: float = SECONDS) -> None:
     """Measure and print."""
     quiet()
-    from airflow_tx.testing.servers.postgres import LocalPostgres
     from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+    from tests.servers.postgres import LocalPostgres
 
     print(f"Transactions of {topology.KEYS} Python rows through a lane; {machine()}")
     with tempfile.TemporaryDirectory() as folder, LocalZooKeeper() as zookeeper, LocalPostgres() as postgres:

@@ -17,7 +17,6 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import History
 from airflow_tx.testing.airflow import LocalAirflow, connection
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine, quiet
@@ -25,6 +24,7 @@ from benchmarks.lane_spark import SERVER, check, totals_in, write_flights
 from benchmarks.peers.stopwatch import Took, adopt_orphans, measured
 from benchmarks.topology import connected
 from examples.flights import FLIGHTS, write_days
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 
 DAYS = 365
 DAGS = Path(__file__).parent / "laned"

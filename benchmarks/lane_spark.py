@@ -239,9 +239,9 @@ def report(title: str, rows: int, found: dict[str, float]) -> None:
 
 def main(count: int = SMALL) -> None:
     """Measure and print."""
-    from airflow_tx.testing.servers.postgres import LocalPostgres
     from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
     from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+    from tests.servers.postgres import LocalPostgres
 
     with (
         tempfile.TemporaryDirectory() as name,

@@ -38,9 +38,9 @@ VERIFIED = 10_000
 
 def opened(stack: ExitStack, folder: Path) -> Iterator[tuple[str, Callable[[str], FencedState]]]:
     """Every store, with how to make a state in it."""
-    from airflow_tx.testing.servers.mariadb import LocalMariaDB
-    from airflow_tx.testing.servers.postgres import LocalPostgres
-    from airflow_tx.testing.servers.redis import LocalRedis
+    from tests.servers.mariadb import LocalMariaDB
+    from tests.servers.postgres import LocalPostgres
+    from tests.servers.redis import LocalRedis
 
     made: dict[str, Any] = {"keys": ["key"], "values": {"n": Sum()}}
     urls = {"SQLite": f"sqlite:///{folder / 'state.db'}"}

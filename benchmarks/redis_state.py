@@ -16,8 +16,8 @@ from typing import Any
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state import Grant, Sum
 from airflow_tx.state.redis.state import RedisState
-from airflow_tx.testing.servers.redis import LocalRedis
 from benchmarks.figures import machine
+from tests.servers.redis import LocalRedis
 
 KEYS = 100_000
 REPEATS = 5

@@ -227,9 +227,9 @@ def small_commits(name: str, state: FencedState) -> None:
 
 def main() -> None:
     """Measure and print."""
-    from airflow_tx.testing.servers.mariadb import LocalMariaDB
-    from airflow_tx.testing.servers.postgres import LocalPostgres
-    from airflow_tx.testing.servers.redis import LocalRedis
+    from tests.servers.mariadb import LocalMariaDB
+    from tests.servers.postgres import LocalPostgres
+    from tests.servers.redis import LocalRedis
 
     if sys.argv[1:2] == ["spark"]:
         from benchmarks import state_spark

@@ -22,9 +22,9 @@ from typing import Any
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.spark.writers import WriteJob, run, seal, total, written_by
 from airflow_tx.state import Grant
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from benchmarks import topology
 from benchmarks.figures import machine, quiet
+from tests.servers.postgres import LocalPostgres
 
 KEYS = 1_000_000
 WRITERS = 4

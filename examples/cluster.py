@@ -15,7 +15,6 @@ from airflow_tx.failpoints import VARIABLE
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.servers.kafka import LocalKafka
 from examples import report
 from examples.cluster_airflow import ClusterAirflow, clear_ledger_and_states, ledger, state_url
 from examples.demo import Demo
@@ -25,6 +24,7 @@ from examples.kafka_counts import KafkaCounts
 from examples.ledger import history
 from examples.orders import Orders
 from examples.servers import ROOT, STATE_VARIABLE
+from tests.servers.kafka import LocalKafka
 
 NAMES = ("flights", "kafka_counts", "orders")
 _DAGS = (*NAMES, "orders_coordinator")

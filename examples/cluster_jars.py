@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_tx.testing.jars import fetch_jars, kafka_connector_jars
-from airflow_tx.testing.servers.kafka import KAFKA_VERSION
 from examples.s3_jars import s3_connector_jars, s3_server_jar
+from tests.servers.jars import fetch_jars, kafka_connector_jars
+from tests.servers.kafka import KAFKA_VERSION
 
 
 def collect(folder: Path) -> None:

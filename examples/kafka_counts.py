@@ -9,13 +9,13 @@ from collections import Counter
 from airflow_tx.protocol.api import Store
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.airflow_client import AirflowClient
-from airflow_tx.testing.jars import kafka_connector_jars
-from airflow_tx.testing.servers.kafka import LocalKafka
 from examples.cluster_airflow import ClusterAirflow
 from examples.example import Example, differences
 from examples.ledger import history
 from examples.servers import database
 from examples.stored import rows
+from tests.servers.jars import kafka_connector_jars
+from tests.servers.kafka import LocalKafka
 
 TOPIC = "events"
 USERS = ("ann", "bob", "cleo", "dan", "eve")

@@ -8,10 +8,10 @@ from typing import Any
 from airflow_tx.protocol.api import Store
 from airflow_tx.state import MemcachedState
 from airflow_tx.testing.airflow import LocalAirflow
-from airflow_tx.testing.servers.memcached import LocalMemcached
 from examples.example import Example, differences
 from examples.ledger import history
 from examples.sentences import counted, write_sentences
+from tests.servers.memcached import LocalMemcached
 
 FILES = 3
 

@@ -13,9 +13,9 @@ from playwright.sync_api import expect
 
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.browser import NARROW, Person, chromium
+from tests.servers.postgres import LocalPostgres
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 _DAGS = Path(__file__).parent / "pictured"

@@ -14,13 +14,13 @@ from pathlib import Path
 from airflow_tx.protocol.api import Store
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from examples.example import Example, differences
 from examples.ledger import history
 from examples.sentences import counted, write_sentences
 from examples.servers import database
 from examples.stored import rows
 from examples.word_workers import ONCE
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
 FILES = 4
 HELD = 50

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_tx.testing.jars import fetch_jars, pyspark_jars
+from airflow_tx.testing.servers.server import pyspark_jars
+from tests.servers.jars import fetch_jars
 
 S3PROXY_VERSION = "4.1.0"
 # What hadoop-aws names of the release that pyspark ships; its `bundle` has 686 MB, of which S3 needs 11.

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.testing.airflow import LocalAirflow
-from airflow_tx.testing.jars import fetch_jars
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from examples.example import Example, differences
 from examples.ledger import history
+from tests.servers.jars import fetch_jars
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 
 PRODUCTS = ("bolts", "nuts", "screws")
 SELLERS = 8

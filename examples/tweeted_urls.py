@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.testing.airflow import LocalAirflow
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from examples.example import Example, differences
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import LocalPostgres
 
 FILES = 4
 TWEETS = 200

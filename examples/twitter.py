@@ -13,12 +13,12 @@ from airflow_tx.protocol.records import History
 from airflow_tx.state import RedisState, Sum
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from examples.example import Example
 from examples.ledger import history
 from examples.servers import ROOT
 from examples.twitter_tweets import Counts, TweetWriter, guarded
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
 _TIMEOUT = 300
 

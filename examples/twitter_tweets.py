@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from airflow_tx.testing.servers.redis import LocalRedis
+from tests.servers.redis import LocalRedis
 
 Counts: TypeAlias = dict[str, Counter[str]]
 """Hash -> field -> how often."""

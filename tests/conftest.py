@@ -11,20 +11,22 @@ from hypothesis import HealthCheck, settings
 from airflow_tx import compat
 from airflow_tx.testing.eventually import NotInTime
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.servers.kafka import LocalKafka
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.servers.rabbit import LocalRabbit
-from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.budget import BUDGET, Budget, limit_of, rotated
 from tests.examples import examples
-from tests.mysql import LocalMySQL, MySQLUnavailable, mysql_root
-from tests.servers import KAFKA_PASSWORD, available_kafka_jars, in_this_process, skipped_without_jars
+from tests.servers.kafka import LocalKafka
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.mysql import LocalMySQL, MySQLUnavailable, mysql_root
+from tests.servers.postgres import LocalPostgres
+from tests.servers.rabbit import LocalRabbit
+from tests.servers.redis import LocalRedis
+from tests.servers.spark_session import KAFKA_PASSWORD, available_kafka_jars, in_this_process, skipped_without_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# A failed assert in these modules shows its values, as in a test module.
+pytest.register_assert_rewrite("tests.suites")
 # How long an example takes says how busy the machine is.
 settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(40, 100)

@@ -8,18 +8,11 @@ from airflow_tx.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from airflow_tx.testing.airflow import LocalAirflow as LocalAirflow
-    from airflow_tx.testing.servers.kafka import LocalKafka as LocalKafka
-    from airflow_tx.testing.servers.mariadb import LocalMariaDB as LocalMariaDB
-    from airflow_tx.testing.servers.memcached import LocalMemcached as LocalMemcached
-    from airflow_tx.testing.servers.postgres import LocalPostgres as LocalPostgres
-    from airflow_tx.testing.servers.rabbit import LocalRabbit as LocalRabbit
-    from airflow_tx.testing.servers.redis import LocalRedis as LocalRedis
     from airflow_tx.testing.servers.spark_connect import LocalSparkConnect as LocalSparkConnect
     from airflow_tx.testing.servers.zookeeper import LocalZooKeeper as LocalZooKeeper
     from airflow_tx.testing.suites.map_suite import MapSuite as MapSuite
     from airflow_tx.testing.suites.source_suite import SourceSuite as SourceSuite
     from airflow_tx.testing.suites.state_suite import StateSuite as StateSuite
-    from airflow_tx.testing.suites.store_suite import StoreSuite as StoreSuite
 
     __all__: list[str]
 else:

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from benchmarks.figures import machine, quiet
 from benchmarks.peers import streaming, through_airflow, trident
 from benchmarks.peers.jobs import JOBS, Data, Job
 from benchmarks.peers.place import MissingPart, Peer, Place
 from benchmarks.peers.ratios import Figure, committed, compare, ratios, table, write
 from benchmarks.peers.stopwatch import adopt_orphans, measured
+from tests.servers.postgres import LocalPostgres
 
 ENGINES: dict[str, Callable[[Place], AbstractContextManager[list[Peer]]]] = {
     "trident": trident.started,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from airflow_tx.errors import TxError
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from benchmarks.peers.jobs import Data, Job, Span, Totals
+from tests.servers.postgres import LocalPostgres
 
 UPSERT = """
 INSERT INTO {table} AS old (key, n, total) VALUES %s

@@ -14,11 +14,11 @@ from pathlib import Path
 from airflow_tx.errors import TxError
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.peers.jobs import Job, Span
 from benchmarks.peers.place import Peer, Place
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER
 
 DAGS = Path(__file__).with_name("dags")
 FIRST = datetime(2013, 1, 1, tzinfo=timezone.utc)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from airflow_tx.testing.jars import JarsUnavailable, fetch_jars
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER
 from airflow_tx.testing.servers.server import find_java
 from benchmarks.peers.jobs import Job, Span
 from benchmarks.peers.place import MissingPart, Peer, Place
+from tests.servers.jars import JarsUnavailable, fetch_jars
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER
 
 NAME = "Storm Trident"
 STORM, JDBC = "2.8.3", "42.7.7"

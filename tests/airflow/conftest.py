@@ -14,12 +14,12 @@ from typing import Any, TypeGuard
 import pytest
 
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.ahead import Ahead
 from tests.airflow.client import TriedAirflow
 from tests.airflow.stack import DAGS, Stack, environment, write_numbers
 from tests.budget import BUDGET
+from tests.servers.postgres import LocalPostgres
 
 _ahead = pytest.StashKey[Ahead]()
 

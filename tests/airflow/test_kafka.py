@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.testing.jars import kafka_connector_jars
-from airflow_tx.testing.servers.kafka import LocalKafka
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.airflow.stack import Stack
-from tests.servers import KAFKA_PASSWORD, skip_without
+from tests.servers.jars import kafka_connector_jars
+from tests.servers.kafka import LocalKafka
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
+from tests.servers.spark_session import KAFKA_PASSWORD, skip_without
 
 DAG = "kafka_pipeline"
 FIRST, MORE = 900, 500

@@ -11,12 +11,12 @@ import sqlalchemy as sa
 
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
-from airflow_tx.testing.servers.rabbit import LocalRabbit
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.airflow.stack import FILES, NUMBERS_A_FILE, Stack, expected
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
+from tests.servers.rabbit import LocalRabbit
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
 pytestmark = pytest.mark.long
 

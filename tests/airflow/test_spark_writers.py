@@ -7,9 +7,9 @@ import hashlib
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.airflow.stack import DAGS, FILES, NUMBERS_A_FILE, Stack, expected
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 
 DAG = "big_counts"
 NUMBERS = FILES * NUMBERS_A_FILE

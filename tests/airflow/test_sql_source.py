@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from tests.airflow.stack import Stack
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 
 DAG = "sql_source"
 PRODUCTS = ("bolts", "nuts", "screws")

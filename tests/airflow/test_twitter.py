@@ -9,11 +9,11 @@ import pytest
 
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from examples.twitter_tweets import TweetWriter, guarded
 from tests.airflow.stack import RawLedger, environment
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
 ROOT = Path(__file__).parents[2]
 DAG, DATABASES = "twitter_partitioned", [1, 2, 3, 4]

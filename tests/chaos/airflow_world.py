@@ -12,12 +12,12 @@ import httpx
 
 from airflow_tx.testing.airflow import COMPONENTS, LocalAirflow
 from airflow_tx.testing.airflow_client import AirflowAnswer
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from tests.chaos.airflow_runs import AirflowRuns
 from tests.chaos.dates import day_of
 from tests.chaos.scheduler import LittleScheduler
 from tests.chaos.topology import COORDINATED, DAGS, DATED, REAL, STORES
 from tests.chaos.world import World
+from tests.servers.postgres import LocalPostgres
 
 _METADATA = "metadata database"
 # Seconds. Airflow is to notice within moments that a scheduler, a triggerer or a task is dead.

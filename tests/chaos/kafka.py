@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_tx.testing.servers.kafka import LocalKafka
+from tests.servers.kafka import LocalKafka
 
 TOPIC = "numbers"
 

@@ -8,9 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from airflow_tx.testing.jars import pyspark_jars
 from airflow_tx.testing.processes import marked
-from airflow_tx.testing.servers.server import LocalServer
+from airflow_tx.testing.servers.server import LocalServer, pyspark_jars
 
 DRIVER = "AIRFLOW_TX_CHAOS_DRIVER"
 """Names the file in which a driver says how its gateway is reached, and what its process is."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx.state.delta.session import CONF
 from tests.chaos.spark import DRIVER
-from tests.servers import delta_jars
+from tests.servers.spark_session import delta_jars
 
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # One executor of one core; every statement is new and small: to compile it takes longer than to run it.

@@ -21,9 +21,6 @@ from typing_extensions import Self
 from airflow_tx.testing.eventually import NotInTime, eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.processes import signal_process
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.server import LocalServer
 from tests.chaos.dags.under_fire import ROWS
 from tests.chaos.dates import day_of
@@ -35,6 +32,9 @@ from tests.chaos.spark import DRIVER, LocalSpark
 from tests.chaos.stacks import say_where
 from tests.chaos.topology import COORDINATED, DATED, ROOT, STORES, is_used
 from tests.integration.proxy import ReplyEater
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import LocalPostgres
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
 SESSION = 5.0
 """Seconds of silence after which ZooKeeper ends a session."""

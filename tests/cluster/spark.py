@@ -11,8 +11,7 @@ from typing import Any
 from typing_extensions import Self
 
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.jars import pyspark_jars
-from airflow_tx.testing.servers.server import JavaServer
+from airflow_tx.testing.servers.server import JavaServer, pyspark_jars
 from tests.cluster.hosts import Host, Network
 
 _QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

@@ -20,14 +20,14 @@ from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Armed, Failpoints
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.cluster.committer import Committer, expected
 from tests.cluster.disks import SmallDisk, small_disk
 from tests.cluster.ensemble import LocalEnsemble
 from tests.integration.pipeline import Pipeline
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import LocalPostgres
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.cluster.hosts import Host
 from tests.cluster.object_storage import S3Server
 from tests.cluster.spark_jobs import Job, Workers
 from tests.cluster.world import Topology, World
-from tests.servers import skipped_without_jars
+from tests.servers.spark_session import skipped_without_jars
 
 
 @pytest.fixture(scope="module")

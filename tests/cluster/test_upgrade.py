@@ -20,10 +20,10 @@ from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.cluster.committer import REPOSITORY, Committer, expected
 from tests.integration.pipeline import Pipeline
+from tests.servers.postgres import LocalPostgres
 
 # Nothing was released yet. These are states of the package that wrote less into its records.
 OLDEST = "f95d57e"  # no births, no digests, a record for each partition

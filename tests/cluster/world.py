@@ -12,11 +12,11 @@ from typing_extensions import Self
 
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Armed, Failpoints
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from tests.cluster.committer import Committer, expected
 from tests.cluster.ensemble import LocalEnsemble
 from tests.cluster.hosts import Host, Network
 from tests.cluster.runs import ROWS
+from tests.servers.postgres import LocalPostgres
 
 
 class SharedPostgres(LocalPostgres):

@@ -11,10 +11,10 @@ import pytest
 from airflow_tx.acks.location import open_ackers
 from airflow_tx.acks.znodes import ZnodeAckers
 from airflow_tx.store.memory import MemoryStore
-from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from airflow_tx.testing.suites.acker_case import MakeStore
-from airflow_tx.testing.suites.acker_suite import AckerSuite
+from tests.servers.redis import LocalRedis
+from tests.suites.acker_case import MakeStore
+from tests.suites.acker_suite import AckerSuite
 
 
 class TestAckersInMemory(AckerSuite):

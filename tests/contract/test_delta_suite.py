@@ -11,7 +11,7 @@ from airflow_tx.state.delta.state import DeltaState
 from airflow_tx.testing.suites.state_suite import StateSuite
 from airflow_tx.testing.suites.state_tools import MakeState
 from tests.contract.opening import opening
-from tests.servers import delta_jars, skip_without
+from tests.servers.spark_session import delta_jars, skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Message, Producer
 
 from airflow_tx.sources.kafka.source import KafkaSource
-from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.suites.source_case import Row
 from airflow_tx.testing.suites.source_suite import SourceSuite
-from tests.servers import KAFKA_PASSWORD
+from tests.servers.kafka import LocalKafka
+from tests.servers.spark_session import KAFKA_PASSWORD
 
 # Kafka deletes what is older than a week.
 AT = int(time.time()) * 1000

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.redis.state import RedisState
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.suites.state_tools import Grants
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import LocalPostgres
+from tests.servers.redis import LocalRedis
 
 KEYS = 30_000
 

@@ -13,9 +13,9 @@ from airflow_tx.sources.api import Source
 from airflow_tx.sources.redis.list import RedisListSource
 from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.suites.source_case import Row
 from airflow_tx.testing.suites.source_suite import SourceSuite
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
 
 @pytest.fixture(scope="module")

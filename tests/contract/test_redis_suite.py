@@ -8,12 +8,12 @@ import pytest
 
 from airflow_tx.state.redis.map import RedisMap
 from airflow_tx.state.redis.state import RedisState
-from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.suites.map_suite import MapSuite
 from airflow_tx.testing.suites.map_tools import MakeBacking
 from airflow_tx.testing.suites.state_suite import StateSuite
 from airflow_tx.testing.suites.state_tools import MakeState
 from tests.contract.opening import opening
+from tests.servers.redis import LocalRedis
 
 
 class TestRedisState(StateSuite):

@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from airflow_tx.state import RedisState, SqlState
 from airflow_tx.state.sql.sqlite import ROWS_A_STATEMENT
 from airflow_tx.state.sql.store import ROWS_AT_ONCE
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.suites.aggregator_cases import Balance, steps
 from airflow_tx.testing.suites.state_tools import Grants
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import LocalPostgres
+from tests.servers.redis import LocalRedis
 
 KEYS = 20_000
 

@@ -11,13 +11,13 @@ import sqlalchemy as sa
 from airflow_tx.sources.sql.shards import PartitionedSqlSource
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
-from airflow_tx.testing.servers import mariadb as of_mariadb
-from airflow_tx.testing.servers import postgres as of_postgres
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.suites.source_case import Row
 from airflow_tx.testing.suites.source_suite import SourceSuite
-from tests.mysql import LocalMySQL
+from tests.servers import mariadb as of_mariadb
+from tests.servers import postgres as of_postgres
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.mysql import LocalMySQL
+from tests.servers.postgres import LocalPostgres
 
 ID = {
     "postgresql": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",

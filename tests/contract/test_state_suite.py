@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from airflow_tx.state import MemoryDatabase, MemoryState, SqlState
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.suites.state_suite import StateSuite
 from airflow_tx.testing.suites.state_tools import MakeState
 from tests.contract.opening import opening
-from tests.mysql import LocalMySQL
 from tests.plain_delta import PlainDeltaTable, plain_delta
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.mysql import LocalMySQL
+from tests.servers.postgres import LocalPostgres
 
 
 class TestMemoryState(StateSuite):

@@ -12,7 +12,7 @@ from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from airflow_tx.testing.suites.store_suite import StoreSuite
+from tests.suites.store_suite import StoreSuite
 
 
 class TestMemoryStore(StoreSuite):

@@ -16,9 +16,9 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import DeltaState, MemoryState, RedisGuard, RedisState, SqlGuard, SqlState, Sum
 from airflow_tx.state.api import FencedState, Grant
-from airflow_tx.testing.servers.redis import LocalRedis
 from tests.golden.written import check_golden
 from tests.plain_delta import PlainDeltaTable, plain_delta
+from tests.servers.redis import LocalRedis
 
 KINDS = ("opaque", "transactional")
 COLUMNS: dict[str, Any] = {"keys": ["key"], "values": {"n": Sum()}, "types": {"key": "text"}}

@@ -11,11 +11,11 @@ import pytest
 
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.commands import Commands
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import LocalPostgres
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb", pytest.param("mysql", marks=pytest.mark.long)])

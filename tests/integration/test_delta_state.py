@@ -20,7 +20,7 @@ from airflow_tx.state.delta.state import DeltaState
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
-from tests.servers import delta_jars, skip_without
+from tests.servers.spark_session import delta_jars, skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,10 @@ from airflow_tx.errors import PortionsLost, StateBehind
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.state.api import Grant
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.postgres import LocalPostgres, postgres_program
 from airflow_tx.testing.suites.state_tools import Grants, rows
 from tests.integration.databases import query
 from tests.integration.spark_runs import Topology, update
+from tests.servers.postgres import LocalPostgres, postgres_program
 from tests.unit.bench import Numbers
 
 KEYS = 3001

@@ -16,8 +16,8 @@ from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.state import Count, SqlState
 from airflow_tx.testing.eventually import eventually
 from tests.integration.spark_runs import Topology, update
-from tests.kafka_cluster import LocalKafkaCluster
-from tests.servers import skipped_without_jars
+from tests.servers.kafka_cluster import LocalKafkaCluster
+from tests.servers.spark_session import skipped_without_jars
 
 pytestmark = pytest.mark.long
 

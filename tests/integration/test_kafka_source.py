@@ -17,8 +17,8 @@ from airflow_tx.protocol.batch import Loss
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.servers.server import free_ports
+from tests.servers.kafka import LocalKafka
 
 
 @pytest.fixture(autouse=True)

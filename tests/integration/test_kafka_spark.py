@@ -17,9 +17,9 @@ from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.spark.connect import session
 from airflow_tx.staging import read_output
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.kafka import LocalKafka
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology
+from tests.servers.kafka import LocalKafka
 
 pytestmark = pytest.mark.spark
 

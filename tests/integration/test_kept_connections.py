@@ -13,10 +13,10 @@ import sqlalchemy as sa
 
 from airflow_tx.errors import StateError
 from airflow_tx.state import SqlGuard, SqlState, Sum
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.databases import query
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import LocalPostgres
 
 SESSION = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT connection_id()"}
 END = {"postgresql": "SELECT pg_terminate_backend({})", "mysql": "KILL {}"}

@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_tx.errors import TxError
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.jars import JarsUnavailable, fetch_jars
 from airflow_tx.testing.processes import marked
-from airflow_tx.testing.servers.kafka import KAFKA_VERSION, LocalKafka
-from tests.servers import skipped_without_jars
+from tests.servers.jars import JarsUnavailable, fetch_jars
+from tests.servers.kafka import KAFKA_VERSION, LocalKafka
+from tests.servers.spark_session import skipped_without_jars
 
 # The tests of KafkaSource use all of it.
 pytestmark = pytest.mark.long

@@ -20,9 +20,9 @@ from airflow_tx.state import Last, Max, SqlState, Sum
 from airflow_tx.state.sql import engines
 from airflow_tx.state.sql.primary_key import DIGEST_COLUMN
 from airflow_tx.state.sql.schema import state_table
-from airflow_tx.testing.servers.mariadb import DATABASE, MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.integration.databases import query
+from tests.servers.mariadb import DATABASE, MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
 
 _SOON = 60.0
 

@@ -21,7 +21,7 @@ from airflow_tx.state import (
     TransactionalValue,
 )
 from airflow_tx.state.memcached.map import MemcachedMap, MemcachedState
-from airflow_tx.testing.servers.memcached import LocalMemcached
+from tests.servers.memcached import LocalMemcached
 
 Map = SnapshottableMap[Any]
 KINDS = {

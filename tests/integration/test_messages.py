@@ -19,8 +19,8 @@ from airflow_tx.errors import MessagesFailed, MessagesLost
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.servers.redis import LocalRedis
 from tests.unit.bench import Numbers
 from tests.unit.commit.message_run import MessageRun, MessageSpec
 

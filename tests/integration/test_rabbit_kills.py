@@ -14,9 +14,9 @@ from pika import BasicProperties  # type: ignore[import-untyped]
 
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.servers.rabbit import LocalRabbit
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration import queue_worker
+from tests.servers.rabbit import LocalRabbit
 
 POINTS = (
     "rabbit.after_receive",

@@ -21,7 +21,7 @@ from airflow_tx.sources.api import Batch
 from airflow_tx.sources.rabbit import source as rabbit_source
 from airflow_tx.sources.rabbit.source import RabbitQueueSource
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.rabbit import LocalRabbit
+from tests.servers.rabbit import LocalRabbit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

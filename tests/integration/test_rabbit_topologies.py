@@ -27,7 +27,7 @@ from airflow_tx.sources.rabbit.source import RabbitQueueSource
 from airflow_tx.staging import StagingArea
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.rabbit import LocalRabbit
+from tests.servers.rabbit import LocalRabbit
 from tests.unit.bench import FakeTi, MemorySpec, run_of
 
 AUDIT = Audit("ann", "why")

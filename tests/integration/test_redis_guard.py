@@ -21,8 +21,8 @@ from airflow_tx.errors import (
 from airflow_tx.state import StateKind
 from airflow_tx.state.redis import guard as module
 from airflow_tx.state.redis.guard import Command, RedisGuard
-from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip, about_to_write
+from tests.servers.redis import LocalRedis
 
 
 def _guard(server: LocalRedis, prefix: str) -> RedisGuard:

@@ -16,8 +16,8 @@ from airflow_tx.sources.redis.list import RedisListSource
 from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.suites.source_case import plain
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
 ATTEMPT = TransactionAttempt(1, 1)
 

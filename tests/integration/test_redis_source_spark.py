@@ -21,9 +21,9 @@ from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.spark.failure import Failure
 from airflow_tx.staging import read_output
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

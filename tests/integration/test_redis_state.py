@@ -38,10 +38,10 @@ from airflow_tx.state.redis import state as module
 from airflow_tx.state.redis.fence import RedisFence
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.examples import examples
 from tests.integration.proxy import ReplyEater
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
 _SOON = 60.0
 both_kinds = pytest.mark.parametrize("kind", ["opaque", "transactional"])

@@ -40,8 +40,8 @@ from airflow_tx.staging import (
 from airflow_tx.staging.area import dir_of
 from airflow_tx.staging.output import Output
 from airflow_tx.staging.small_rows import SMALL_ROWS
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

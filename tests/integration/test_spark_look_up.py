@@ -38,13 +38,13 @@ from airflow_tx.state import (
     StaticState,
     Sum,
 )
-from airflow_tx.testing.servers.memcached import LocalMemcached
-from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.servers.redis import REDIS_PASSWORD, LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.spark_runs import Topology
 from tests.integration.test_spark_writers import Watch
+from tests.servers.memcached import LocalMemcached
+from tests.servers.postgres import LocalPostgres
+from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 from tests.unit.bench import Numbers
 
 if TYPE_CHECKING:

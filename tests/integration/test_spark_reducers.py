@@ -16,11 +16,11 @@ from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.processing.batch import rows_of_output
 from airflow_tx.staging import read_output
 from airflow_tx.state import Count, RedisState, SqlState, Sum
-from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
 from tests.integration.spark_runs import Topology, update
+from tests.servers.postgres import LocalPostgres
+from tests.servers.redis import LocalRedis
 from tests.unit.bench import Numbers
 
 pytestmark = pytest.mark.spark

@@ -26,9 +26,9 @@ from airflow_tx.spark.writers import WritersFailed
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
-from airflow_tx.testing.servers.postgres import LocalPostgres
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import SparkRun, Topology, update
+from tests.servers.postgres import LocalPostgres
 from tests.unit.bench import Numbers
 
 pytestmark = pytest.mark.spark

@@ -23,8 +23,8 @@ from airflow_tx.sources.sql.shards import PartitionedSqlSource
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.servers.server import free_port
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 
 ATTEMPT = TransactionAttempt(1, 1)
 

@@ -16,7 +16,7 @@ from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
-from airflow_tx.testing.servers.mariadb import MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
+from tests.servers.mariadb import MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
 
 ATTEMPT = TransactionAttempt(1, 1)
 INSERT = "INSERT INTO orders (amount) VALUES (1)"

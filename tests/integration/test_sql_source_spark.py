@@ -14,12 +14,12 @@ from airflow_tx.sources.api import Batch
 from airflow_tx.sources.sql.shards import PartitionedSqlSource
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
-from airflow_tx.testing.servers import mariadb as of_mariadb
-from airflow_tx.testing.servers import postgres as of_postgres
-from airflow_tx.testing.servers.database import SqlServer
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import LocalPostgres
-from tests.servers import jdbc_jars, skip_without
+from tests.servers import mariadb as of_mariadb
+from tests.servers import postgres as of_postgres
+from tests.servers.database import SqlServer
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import LocalPostgres
+from tests.servers.spark_session import jdbc_jars, skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

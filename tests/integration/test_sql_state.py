@@ -30,10 +30,10 @@ from airflow_tx.errors import (
     TxidBehind,
 )
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
-from airflow_tx.testing.servers.mariadb import DATABASE
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 from airflow_tx.testing.suites.state_tools import Grants, is_applied, rows
 from tests.integration.databases import query
+from tests.servers.mariadb import DATABASE
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 
 UTC = dt.timezone.utc
 

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 
 from airflow_tx.errors import FenceOutranked, StateUnavailable
 from airflow_tx.state import Grant, SqlState, Sum
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
-from airflow_tx.testing.servers.postgres import POSTGRES_PASSWORD, LocalPostgres
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import POSTGRES_PASSWORD, LocalPostgres
 
 _SOON = 60.0  # far more than a statement takes
 _NOT_YET = 0.3

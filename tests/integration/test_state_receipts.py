@@ -17,10 +17,10 @@ from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import RedisGuard, SqlGuard, SqlState, Sum
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.delta.state import DeltaState
-from airflow_tx.testing.servers.redis import LocalRedis
 from airflow_tx.testing.suites.state_tools import Grants, rows
 from tests.integration.databases import query
-from tests.servers import delta_jars, skip_without
+from tests.servers.redis import LocalRedis
+from tests.servers.spark_session import delta_jars, skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

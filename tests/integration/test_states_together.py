@@ -24,10 +24,10 @@ from airflow_tx.state import (
     SqlState,
     state_query,
 )
-from airflow_tx.testing.servers.memcached import LocalMemcached
-from airflow_tx.testing.servers.postgres import LocalPostgres
-from airflow_tx.testing.servers.redis import LocalRedis
-from tests.servers import delta_jars, skip_without
+from tests.servers.memcached import LocalMemcached
+from tests.servers.postgres import LocalPostgres
+from tests.servers.redis import LocalRedis
+from tests.servers.spark_session import delta_jars, skip_without
 from tests.unit.bench import MemorySpec, OpaqueNumbers
 from tests.unit.commit.test_commit import Run
 

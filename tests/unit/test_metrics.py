@@ -28,7 +28,7 @@ from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.memory import MemorySource
-from airflow_tx.testing.suites.acker_case import opened
+from tests.suites.acker_case import opened
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, run_of
 from tests.unit.coordinator.conftest import make as make_world
 from tests.unit.coordinator.lane_world import PATHS, Bounded, LaneWorld

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -46,6 +47,14 @@ def clean_environment(*folders: str) -> dict[str, str]:
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *folders])
     return {"PATH": path, "LC_ALL": "C", "TZ": "UTC"}
+
+
+def pyspark_jars(pattern: str) -> list[Path]:
+    """Those of the jars that pyspark ships whose names match; none if pyspark is not there or ships none."""
+    # Asked of the import system, because importing pyspark takes a second.
+    spec = importlib.util.find_spec("pyspark")
+    folders = (spec.submodule_search_locations or []) if spec else []
+    return sorted(jar for folder in folders for jar in (Path(folder) / "jars").glob(pattern))
 
 
 def find_program(title: str, *names: str, package: str, folder: str = "") -> str:

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_tx.errors import TxError
-from airflow_tx.testing.jars import pyspark_jars
-from airflow_tx.testing.servers.server import LocalServer
+from airflow_tx.testing.servers.server import LocalServer, pyspark_jars
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # A server of minutes for small batches: no UI, no more partitions than there is work for, and the first compiler only.

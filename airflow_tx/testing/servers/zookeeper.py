@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_tx.errors import TxError
-from airflow_tx.testing.jars import pyspark_jars
-from airflow_tx.testing.servers.server import JavaServer, find_java
+from airflow_tx.testing.servers.server import JavaServer, find_java, pyspark_jars
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient  # type: ignore[import-untyped]

@@ -18,11 +18,11 @@ from airflow_tx.protocol.step import Audit
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from airflow_tx.testing.suites.acker_case import opened
 from tests.integration.board.conftest import ELSEWHERE_ROOT, MARKERS
 from tests.integration.board.server import LIMITED, ROOT, SAME_ORIGIN, STRANGER, Board
 from tests.integration.pipeline import Pipeline
 from tests.integration.test_cli_actions import Runs, fail
+from tests.suites.acker_case import opened
 
 
 def at_home(board: Board) -> list[Any]:

@@ -17,7 +17,7 @@ from airflow_tx.acks.znodes import ZnodeAckers
 from airflow_tx.errors import AckersUnavailable
 from airflow_tx.protocol.records import Phase
 from airflow_tx.store.memory import MemoryStore
-from airflow_tx.testing.suites.acker_case import opened
+from tests.suites.acker_case import opened
 
 
 def record(attempt: int = 1, phase: Phase = Phase.PROCESSING) -> Any:

@@ -12,7 +12,7 @@ from airflow_tx.errors import AckersRefused, AckersUnavailable, RequirementFaile
 from airflow_tx.protocol.api import Node, Requirement, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.store.memory import MemoryStore
-from airflow_tx.testing.suites.acker_case import opened
+from tests.suites.acker_case import opened
 
 ORIGIN = Origin("words", 1, 1)
 

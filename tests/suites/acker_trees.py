@@ -10,7 +10,7 @@ from airflow_tx.acks.reference import Origin, Reference
 from airflow_tx.acks.root_emitter import RootEmitter
 from airflow_tx.acks.tree import Portion
 from airflow_tx.errors import MessageDone, MixedAnchors, UnknownMessage
-from airflow_tx.testing.suites.acker_case import SPLIT, AckerCase, MakeStore, opened
+from tests.suites.acker_case import SPLIT, AckerCase, MakeStore, opened
 
 
 class AckerTrees(AckerCase):

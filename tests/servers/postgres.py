@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from airflow_tx.errors import TxError
-from airflow_tx.testing.servers.database import SqlServer, as_system_user
+from tests.servers.database import SqlServer, as_system_user
 
 POSTGRES_USER = "postgres"
 # A password with characters that a URL and an array literal would trip over.

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 
 from airflow_tx.errors import TxError
-from airflow_tx.testing.jars import cache_dir
-from airflow_tx.testing.servers.mariadb import LocalMariaDB
+from tests.servers.jars import cache_dir
+from tests.servers.mariadb import LocalMariaDB
 
 _PACKAGE = "mysql-server-core"
 _RELEASE = "unstable"

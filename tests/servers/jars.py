@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from airflow_tx.errors import TxError
+from airflow_tx.testing.servers.server import pyspark_jars
 
 _IVY = """<ivy-module version="2.0" xmlns:maven="http://ant.apache.org/ivy/maven">
   <info organisation="airflow_tx" module="jars"/>
@@ -35,14 +35,6 @@ def cache_dir() -> Path:
     """Where fetched jars are kept: AIRFLOW_TX_JARS, else below the user's cache directory."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("AIRFLOW_TX_JARS") or caches / "airflow_tx" / "jars")
-
-
-def pyspark_jars(pattern: str) -> list[Path]:
-    """Those of the jars that pyspark ships whose names match; none if pyspark is not there or ships none."""
-    # Asked of the import system, because importing pyspark takes a second.
-    spec = importlib.util.find_spec("pyspark")
-    folders = (spec.submodule_search_locations or []) if spec else []
-    return sorted(jar for folder in folders for jar in (Path(folder) / "jars").glob(pattern))
 
 
 def kafka_connector_jars() -> list[Path]:

@@ -8,8 +8,8 @@ from types import TracebackType
 
 from typing_extensions import Self
 
-from airflow_tx.testing.servers.kafka import LocalKafka, new_cluster_id
 from airflow_tx.testing.servers.server import free_ports
+from tests.servers.kafka import LocalKafka, new_cluster_id
 
 
 class KafkaNode(LocalKafka):

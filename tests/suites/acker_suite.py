@@ -13,8 +13,8 @@ from airflow_tx.acks.root_emitter import RootEmitter
 from airflow_tx.acks.tree import Portion
 from airflow_tx.errors import AckersBehind, EmittedBefore, StaleMessage, UnknownMessage
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.testing.suites.acker_case import SPLIT, MakeStore, emitter, opened
-from airflow_tx.testing.suites.acker_trees import AckerTrees
+from tests.suites.acker_case import SPLIT, MakeStore, emitter, opened
+from tests.suites.acker_trees import AckerTrees
 
 
 class AckerSuite(AckerTrees):

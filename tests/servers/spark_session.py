@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_tx.state.delta.session import CONF, VERSION
-from airflow_tx.testing.jars import JarsUnavailable, fetch_jars, kafka_connector_jars
+from tests.servers.jars import JarsUnavailable, fetch_jars, kafka_connector_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

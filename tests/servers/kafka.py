@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import TxError
 from airflow_tx.testing.eventually import eventually
-from airflow_tx.testing.jars import fetch_jars, pyspark_jars
-from airflow_tx.testing.servers.server import JavaServer, find_java, free_port
+from airflow_tx.testing.servers.server import JavaServer, find_java, free_port, pyspark_jars
+from tests.servers.jars import fetch_jars
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_tx.testing.servers.database import SqlServer, as_system_user
 from airflow_tx.testing.servers.server import clean_environment, find_program
+from tests.servers.database import SqlServer, as_system_user
 
 MARIADB_USER = "transactions"
 # A password with characters that a URL and a quoted text would trip over.
