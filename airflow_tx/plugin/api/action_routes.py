@@ -4,21 +4,87 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, status
+from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_tx import compat
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.actions.request import ActionName, ActionRequest
 from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_controls
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
-from airflow_tx.plugin.api.action_models import ActionAnswer, ActionBody, EffectLine, PreviewAnswer, PreviewBody
 from airflow_tx.plugin.api.action_place import executed, previewed
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
-from airflow_tx.plugin.api.models import Problem
-from airflow_tx.plugin.api.topology_routes import topology_for
+from airflow_tx.plugin.api.redaction import Words
+from airflow_tx.plugin.api.topology_routes import Problem, topology_for
 from airflow_tx.protocol.step import Audit
+
+MOST_TXIDS = 100
+"""Each one is read on its own; of more, `replay-failed` is the action."""
+
+Txid = Annotated[int, Field(ge=1)]
+
+
+class PreviewBody(BaseModel):
+    """What is to be done.
+
+    :param txids: of replay one or several, of skip and readmit one, else none.
+    :param force: of replay: also transactions whose run is queued or running.
+    :param changed_rows: of replay: take the rows as they are now.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    txids: list[Txid] = Field(default=[], max_length=MOST_TXIDS)
+    force: bool = False
+    changed_rows: bool = False
+
+
+class ActionBody(PreviewBody):
+    """What is to be done, as it was previewed.
+
+    :param version: of the preview; the action is refused if something has changed since.
+    :param why: the reason, where one is needed.
+    """
+
+    version: str = Field(max_length=200)
+    why: str = Field(default="", max_length=2000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectLine:
+    """What is done to one transaction, or to one run; null: to the topology."""
+
+    txid: int | None
+    run_id: str | None
+    what: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewAnswer:
+    """What would happen.
+
+    :param version: give it back with the action.
+    :param sentence: what is about to happen, as a question for a person.
+    :param refused: what cannot be done, and why; if nothing is left in `effects`, the action would be refused.
+    :param needs_reason: whether `why` has to be given.
+    """
+
+    version: str
+    sentence: Words
+    effects: list[EffectLine]
+    refused: list[EffectLine]
+    needs_reason: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionAnswer:
+    """What was done."""
+
+    done: list[EffectLine]
+
 
 PROBLEMS_OF_ACTIONS = {code: {"model": Problem} for code in (401, 403, 404, 409, 415, 503, 504)}
 _OF_COORDINATOR = frozenset({ActionName.PAUSE, ActionName.UNPAUSE})

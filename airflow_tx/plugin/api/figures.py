@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from math import ceil
 
-from pydantic import BaseModel
-
 from airflow_tx.plugin.api.lag_board import LagsSeen
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import TimelineWindow
@@ -24,14 +22,16 @@ LEAST_SPAN = timedelta(minutes=1)
 _EARLIEST = datetime(1971, 1, 1, tzinfo=timezone.utc)
 
 
-class Spread(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Spread:
     """How values lie: half of them are not above `p50`, 95 of 100 are not above `p95`."""
 
     p50: float
     p95: float
 
 
-class FigurePoint(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class FigurePoint:
     """What was committed in one stretch of time.
 
     :param rows: null: none of these transactions counted its rows.
@@ -48,14 +48,16 @@ class FigurePoint(BaseModel):
     size: Spread | None
 
 
-class LagPoint(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class LagPoint:
     """The lag of the source when it was asked."""
 
     at: datetime
     value: int
 
 
-class Figures(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Figures:
     """Figures of the transactions that were committed from `since` until `until`.
 
     :param step: seconds of each point.

@@ -13,7 +13,49 @@ from typing import Any
 from airflow_tx.errors import TxError
 from airflow_tx.plugin.api.dag_process import DagProcess, dag_process
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.models import AckersLine, LagLine, SourceLine
+from airflow_tx.plugin.api.redaction import Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceLine:
+    """What a topology reads.
+
+    :param kind: transactional, opaque or non-transactional.
+    :param description: the source as its DAG file names it; null as long as that was not read.
+    """
+
+    kind: str
+    partitioned: bool
+    description: Words | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LagLine:
+    """How much data a source has that no transaction has taken.
+
+    :param value: null: it is not known, `why` says why.
+    :param at: when the source was asked.
+    """
+
+    value: int | None = None
+    unit: str | None = None
+    at: datetime | None = None
+    why: Words | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AckersLine:
+    """What the ackers of a topology do, whose tasks emit messages.
+
+    :param trees: of messages, that are not complete.
+    :param acks_a_second: messages that were acked lately; null: they were asked once only.
+    :param at: when they were asked.
+    """
+
+    trees: int
+    acks_a_second: float | None
+    at: datetime
+
 
 EVERY = 15.0
 """Seconds between two questions to a source."""

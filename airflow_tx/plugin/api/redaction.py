@@ -13,7 +13,7 @@ from typing import Annotated
 
 from airflow.models.connection import Connection
 from airflow.utils.session import create_session
-from pydantic import AfterValidator
+from pydantic import PlainSerializer
 from sqlalchemy import select
 
 log = logging.getLogger(__name__)
@@ -113,5 +113,5 @@ def redacted(text: str) -> str:
     return _redactor.redacted(text)
 
 
-Words = Annotated[str, AfterValidator(redacted)]
-"""A text that may quote an error, as it is shown."""
+Words = Annotated[str, PlainSerializer(redacted, return_type=str)]
+"""A text that may quote an error: an answer leaves out of it what belongs to a connection."""

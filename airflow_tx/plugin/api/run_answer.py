@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from airflow_tx.actions.ledger_places import BEGIN
@@ -10,13 +12,49 @@ from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import RunRow, TaskTryRow, run_row, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
-from airflow_tx.plugin.api.models import RunAnswer, WhyCode, WhyNot
+from airflow_tx.plugin.api.redaction import Words
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, History, TransactionRecord
 from airflow_tx.spec import WHY_NOT
+
+
+class WhyCode(str, Enum):
+    """Why a run is no transaction, in one word."""
+
+    QUEUED = "queued"
+    WINDOW_FULL = "window_full"
+    ORDER = "order"
+    NO_DATA = "no_data"
+    SOURCE = "source"
+    YIELDED = "yielded"
+    BEGINS = "begins"
+    FAILED = "failed"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyNot:
+    code: WhyCode
+    sentence: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAnswer:
+    """The transaction of a run.
+
+    :param txid: null: it has none, `why` says why.
+    """
+
+    dag_id: str
+    run_id: str
+    topology: str | None
+    txid: int | None
+    why: WhyNot | None = None
+
 
 _LIVE = frozenset({"queued", "running"})
 _FAILED = frozenset({"failed", "upstream_failed"})

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
-
-from pydantic import BaseModel
 
 from airflow_tx.errors import Refused
 from airflow_tx.plugin.api.dag_process import dag_process
@@ -24,7 +23,8 @@ class SearchBusy(Refused):
     template = "Other searches are under way. Try again in a few seconds."
 
 
-class FoundLine(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class FoundLine:
     """A transaction that has what was looked for.
 
     :param phase: as in the timeline; null: it is forgotten meanwhile.
@@ -36,7 +36,8 @@ class FoundLine(BaseModel):
     batch_name: Words | None
 
 
-class SearchAnswer(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class SearchAnswer:
     """What was found, the newest transaction first.
 
     :param looked: how many transactions were looked through, down to `oldest`; null: there is none.

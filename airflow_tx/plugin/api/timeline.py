@@ -12,16 +12,119 @@ from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.airflow_runs import TaskTryRow, task_tries
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.transaction_models import (
-    AttemptBar,
-    CommitBar,
-    TaskBar,
-    Timeline,
-    TimelineRow,
-    WaitBar,
-)
+from airflow_tx.plugin.api.redaction import Words
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.status import TransactionView
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptBar:
+    """One attempt of a transaction.
+
+    :param begun_at: null: it is not remembered.
+    :param failed_at: when the last of its tasks failed, as Airflow knows it; null: none did.
+    :param ended_at: when the next attempt began, or the transaction became final; null: it is under way.
+    :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
+    :param why: why it was replayed.
+    """
+
+    attempt: int
+    begun_at: datetime | None
+    failed_at: datetime | None = None
+    ended_at: datetime | None
+    outcome: str
+    why: Words | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskBar:
+    """One try of one task instance of the run.
+
+    :param map_index: -1: it is not mapped.
+    :param attempt: the attempt that it began in; null: none is known.
+    :param state: as Airflow spells it; null: it has none yet.
+    :param operator: the class of the task.
+    """
+
+    task_id: str
+    map_index: int
+    operator: str | None
+    attempt: int | None
+    try_number: int
+    state: str | None
+    start: datetime | None
+    end: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitBar:
+    """From when until when a processed transaction waited for its turn.
+
+    :param end: null: it waits.
+    :param waiting_for: in words; null once it does not wait any more.
+    """
+
+    start: datetime
+    end: datetime | None
+    waiting_for: Words | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitBar:
+    """From the last grant until the mark.
+
+    :param end: null: it is being committed.
+    """
+
+    start: datetime
+    end: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineRow:
+    """One transaction, as the timeline shows it.
+
+    :param phase: PROCESSING, PROCESSED, COMMITTING or FAILED while it is open, then COMMITTED, SKIPPED or READMITTED.
+    :param waiting_for: what has to happen next, in the words of `airflow tx show`; null: nothing.
+    :param blocked: why it is replayed no more unless a person asks for it.
+    :param rows: rows of the batch, if its tasks counted them.
+    :param batch_name: the file, the range or the interval of the batch; null: it has no name.
+    :param to_skip: whether it is to be skipped at its turn.
+    :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
+    """
+
+    txid: int
+    run_id: str
+    phase: str
+    open: bool
+    attempt: int
+    attempts: list[AttemptBar]
+    tasks: list[TaskBar]
+    waiting: WaitBar | None
+    commit: CommitBar | None
+    rows: int | None
+    batch_name: Words | None
+    waiting_for: Words | None
+    blocked: Words | None
+    error: Words | None
+    to_skip: bool
+    lane: bool
+    has_run: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """Transactions of a topology, newest first.
+
+    :param total: how many there are, within `since` and `until`.
+    :param before: give this as `before` for the next page; null: there is none.
+    """
+
+    topology: str
+    transactions: list[TimelineRow]
+    total: int
+    limit: int
+    before: int | None
 
 
 @dataclass(frozen=True)
@@ -97,7 +200,7 @@ def row_fields(view: TransactionView, tries: Sequence[TaskTryRow], *, has_run: b
     """
     attempts = attempt_bars(view)
     tasks = task_bars(tries, attempts)
-    attempts = [each.model_copy(update={"failed_at": _failed_at(each, tasks)}) for each in attempts]
+    attempts = [replace(each, failed_at=_failed_at(each, tasks)) for each in attempts]
     # What has failed grows no more: its bars end when it failed.
     stopped = attempts[-1].failed_at if attempts and view.failed else None
     return {

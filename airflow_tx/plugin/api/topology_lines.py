@@ -11,25 +11,156 @@ from typing import Any
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import paused_dags
-from airflow_tx.plugin.api.lag_board import lag_board
+from airflow_tx.plugin.api.lag_board import AckersLine, LagLine, SourceLine, lag_board
 from airflow_tx.plugin.api.ledger_snapshots import HOURS, TopologySnapshot
-from airflow_tx.plugin.api.models import (
-    AcceptedLoss,
-    CoordinatorLine,
-    LastCommit,
-    Person,
-    RepairLine,
-    SkippedLine,
-    StateLine,
-    TopologyLine,
-    TopologyList,
-    TopologyPage,
-    TopologyState,
-    WaitingRun,
-)
-from airflow_tx.plugin.api.redaction import redacted
-from airflow_tx.protocol.health import HealthCode
+from airflow_tx.plugin.api.redaction import Words, redacted
+from airflow_tx.protocol.health import HealthCode, TopologyHealth
 from airflow_tx.protocol.records import Outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Person:
+    """Who did something, when and why."""
+
+    who: str
+    when: datetime
+    why: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyState:
+    """How a topology is, in one sentence.
+
+    :param since: when that began, if it is known.
+    :param txid: the transaction that is to be seen to, or that the others wait for.
+    :param remedy: what a person can do; null: nothing needs to be done.
+    """
+
+    code: HealthCode
+    since: datetime | None = None
+    txid: int | None = None
+    sentence: Words
+    remedy: Words | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorLine:
+    """The DAG that starts and replays the transactions of a topology."""
+
+    dag_id: str
+    paused: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastCommit:
+    txid: int
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyLine:
+    """One topology, as the overview shows it.
+
+    :param paused: whether its DAG is paused; null: Airflow does not know the DAG.
+    :param open: how many transactions are open, of `max_pending` at most.
+    :param turn: the txid whose turn it is to commit; `allocated`: the last one that was handed out.
+    :param commits_per_hour: transactions that became final in each of the last 24 hours, the oldest hour first.
+    :param may_act: whether the user may act on its transactions.
+    """
+
+    topology: str
+    dag_id: str
+    paused: bool | None
+    coordinator: CoordinatorLine | None
+    source: SourceLine
+    lag: LagLine
+    open: int
+    max_pending: int
+    turn: int
+    allocated: int
+    last_commit: LastCommit | None
+    commits_per_hour: list[int]
+    state: TopologyState
+    may_act: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyList:
+    """A part of the overview: the most urgent topologies first, then by name.
+
+    :param total: how many topologies have the text and one of the states that were asked for.
+    :param counts: by state, how many topologies have the text that was asked for.
+    """
+
+    topologies: list[TopologyLine]
+    total: int
+    limit: int
+    offset: int
+    counts: dict[HealthCode, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateLine:
+    """A state of a topology.
+
+    :param last_txid: the last final transaction whose grant raised its fence.
+    """
+
+    name: str
+    last_txid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedLoss(Person):
+    """Rows that the source lost, and that a person accepted as lost."""
+
+    partition: str | None
+    description: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedLine:
+    """A transaction whose rows are kept to be re-admitted."""
+
+    txid: int
+    run_id: str
+    skip: Person
+    readmit: Person | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairLine(Person):
+    """What a person did to the ledger."""
+
+    number: int
+    what: str
+    done: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingRun:
+    """A run that gave up its run slot before it had a transaction."""
+
+    run_id: str
+    waiting_for: Words
+    since: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyPage(TopologyLine):
+    """One topology, whole.
+
+    :param ackers: null: its tasks emit no messages, or its ackers have not answered.
+    """
+
+    ackers: AckersLine | None
+    incarnation: str
+    generation: int
+    states: list[StateLine]
+    losses: list[AcceptedLoss]
+    skipped: list[SkippedLine]
+    repairs: list[RepairLine]
+    waiting_runs: list[WaitingRun]
 
 
 @dataclass(frozen=True)
@@ -152,9 +283,20 @@ def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]
         "allocated": 0 if view is None else view.allocated,
         "last_commit": _last_commit(snapshot),
         "commits_per_hour": [0] * HOURS if view is None else snapshot.commits_per_hour(datetime.now(timezone.utc)),
-        "state": TopologyState(**asdict(snapshot.health)),
+        "state": _state(snapshot.health),
         "may_act": access.may_act(record.dag_id),
     }
+
+
+def _state(health: TopologyHealth) -> TopologyState:
+    since = None if health.since is None else _moment(health.since)
+    return TopologyState(
+        code=health.code,
+        since=since,
+        txid=health.txid,
+        sentence=health.sentence,
+        remedy=health.remedy,
+    )
 
 
 def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:

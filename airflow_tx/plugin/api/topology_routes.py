@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Response, status
+from pydantic import TypeAdapter
 
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import Access, AccessDep
@@ -13,15 +15,37 @@ from airflow_tx.plugin.api.etags import TaggedRoute
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
 from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
-from airflow_tx.plugin.api.models import DagAnswer, Problem, RunAnswer, TopologyList, TopologyPage
-from airflow_tx.plugin.api.run_answer import run_answer
+from airflow_tx.plugin.api.redaction import Words
+from airflow_tx.plugin.api.run_answer import RunAnswer, run_answer
 from airflow_tx.plugin.api.search import SearchAnswer, searched
-from airflow_tx.plugin.api.timeline import TimelineWindow, timeline
-from airflow_tx.plugin.api.topology_lines import OverviewPart, overview, topology_page
-from airflow_tx.plugin.api.transaction_models import Timeline, TransactionPage
-from airflow_tx.plugin.api.transaction_page import transaction_page
+from airflow_tx.plugin.api.timeline import Timeline, TimelineWindow, timeline
+from airflow_tx.plugin.api.topology_lines import OverviewPart, TopologyList, TopologyPage, overview, topology_page
+from airflow_tx.plugin.api.transaction_page import TransactionPage, transaction_page
 from airflow_tx.protocol.health import HealthCode
 
+
+@dataclass(frozen=True, kw_only=True)
+class DagAnswer:
+    """Which topology a DAG has.
+
+    :param topology: null: it is transactional, and none of its runs has begun a transaction yet.
+    :param role: `transactions`: its runs are the transactions; `coordinator`: it starts and replays them.
+    """
+
+    dag_id: str
+    topology: str | None
+    role: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Why there is no answer, in one sentence."""
+
+    detail: Words
+
+
+_TIMELINE = TypeAdapter(Timeline)
+_FIGURES = TypeAdapter(Figures)
 PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
 PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (409, 504)}
 MOST_LINES, MOST_ROWS = 200, 1000
@@ -89,7 +113,7 @@ def list_transactions_of(
     with_tasks = access.may_see_tasks(snapshot.record.dag_id)
 
     def answer() -> bytes:
-        return timeline(snapshot, window, with_tasks=with_tasks).model_dump_json().encode()
+        return _TIMELINE.dump_json(timeline(snapshot, window, with_tasks=with_tasks))
 
     # The same for everybody who may read as much of it.
     body = ledger_snapshots().shared(snapshot, ("timeline", window, with_tasks), answer)
@@ -108,7 +132,7 @@ def get_figures(
 
     def answer() -> bytes:
         found = figures(snapshot, FigureSpan.of(window), lag_board().seen(snapshot))
-        return found.model_dump_json().encode()
+        return _FIGURES.dump_json(found)
 
     body = ledger_snapshots().shared(snapshot, ("figures", window), answer)
     return Response(body, media_type="application/json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -12,24 +13,161 @@ from airflow_tx.actions.request import ActionName
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskTryRow, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.timeline import row_fields
-from airflow_tx.plugin.api.topology_lines import person, person_fields
-from airflow_tx.plugin.api.transaction_models import (
-    AuditLine,
-    BatchAnswer,
-    ChangedRows,
-    NewValuesLine,
-    ReceiptLine,
-    StateWork,
-    TaskWork,
-    TransactionLinks,
-    TransactionPage,
-)
+from airflow_tx.plugin.api.redaction import Words
+from airflow_tx.plugin.api.timeline import TimelineRow, row_fields
+from airflow_tx.plugin.api.topology_lines import Person, person, person_fields
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import is_shortened, tasks_of
 from airflow_tx.protocol.records import Outcome
 from airflow_tx.protocol.status import TransactionView, size_in_words
 from airflow_tx.protocol.view import TransactionDetails
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchAnswer:
+    """Which rows a transaction has.
+
+    :param words: how many, and why so many, if the source counted.
+    :param metadata: exactly which rows, as JSON; null: not remembered, or none.
+    :param position_before: where the source stood; `position_after`: where it stands after them.
+    :param shortened: which of these three are digests, since they were too long to be kept.
+    """
+
+    words: Words | None
+    metadata: Any = None
+    position_before: Any = None
+    position_after: Any = None
+    shortened: list[str]
+    partitioned: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskWork:
+    """What one task did for the transaction, all its instances together.
+
+    :param acked: null: the transaction is final, and every task had acked.
+    :param rows: rows of the batch that it read, if it counted.
+    :param outputs: per output, how many rows it emitted.
+    :param code: digest of the code that it ran.
+    """
+
+    task_id: str
+    instances: int
+    acked: bool | None
+    rows: int | None
+    outputs: dict[str, int | None]
+    digests: dict[str, str]
+    code: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateWork:
+    """What the transaction did to one state.
+
+    :param fenced: whether its grant was about to raise the fence of the state, or did.
+    :param token: the token of that grant, as `generation/txid.attempt#epoch`: what a later one outranks.
+    :param keys: how many keys, or rows, were written; null: nothing is known yet.
+    :param sums: of value columns that are added up.
+    :param last_txid: the last final transaction in the state.
+    """
+
+    state: str
+    fenced: bool
+    token: str | None
+    keys: int | None
+    digest: str | None
+    sums: dict[str, int]
+    last_txid: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewValuesLine:
+    """An output of a committer: the keys of the batch, with the values that they have after the commit.
+
+    :param rows: how many, if they were counted.
+    """
+
+    task_id: str
+    name: str
+    rows: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedRows(Person):
+    """Who let the rows be decided anew, instead of those of which attempt."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReceiptLine:
+    """The receipt of a final transaction; `airflow tx verify` compares it with the states."""
+
+    hash: str
+    previous: str
+    dag_version: str | None
+    granted: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditLine:
+    """What a person did to the transaction."""
+
+    what: str
+    who: str
+    when: datetime
+    why: Words | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionLinks:
+    """Paths within Airflow's UI, below its base URL; `audit`: what Airflow itself has logged of the run."""
+
+    run: str
+    dag: str
+    audit: str
+    tasks: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionPage(TimelineRow):
+    """One transaction, whole.
+
+    :param actions: what the user can do to it now.
+    :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
+    :param losses: rows before it that were accepted as lost, in words.
+    :param pinned: it stands for a batch that was skipped: its rows stay.
+    :param stale: its predecessor ended elsewhere than its batch starts.
+    :param yielded_to: the txid whose run it gave its run slot.
+    :param ack_val: 16 hex digits; all 0: everything emitted was acked.
+    :param previous: the txid before it that the ledger still knows, `following`: the one after it; null: there is none.
+    """
+
+    topology: str
+    dag_id: str
+    may_act: bool
+    actions: list[str]
+    batch: BatchAnswer
+    digest: str | None
+    unproven: list[Words]
+    ack_val: str
+    failures: int
+    work: list[TaskWork]
+    states: list[StateWork]
+    new_values: list[NewValuesLine]
+    losses: list[Words]
+    changed: list[ChangedRows]
+    skip: Person | None
+    readmit: Person | None
+    readmitted_as: int | None
+    pinned: bool
+    stale: bool
+    yielded_to: int | None
+    previous: int | None
+    following: int | None
+    receipt: ReceiptLine | None
+    audit: list[AuditLine]
+    links: TransactionLinks
 
 
 def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, access: Access) -> TransactionPage:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from airflow.models.connection import Connection
 from airflow.utils.db import create_default_connections
+from pydantic import TypeAdapter
 
 from airflow_tx import compat
 from airflow_tx.plugin.api import redaction
 from airflow_tx.plugin.api.redaction import Redactor
+from airflow_tx.plugin.api.run_answer import WhyCode, WhyNot
 
 
 class Kept:
@@ -111,3 +113,10 @@ def test_what_a_task_notes_of_its_failure_has_no_secret_that_airflow_gave_it() -
     context: Any = {"ti": FakeTi("count", "r1"), "exception": ValueError("cannot log in with battery-staple")}
     assert failure_reason(context) == "task count: ValueError: cannot log in with ***"
     assert compat.masked("nothing to hide") == "nothing to hide"
+
+
+def test_an_answer_is_redacted_when_it_is_sent_and_asks_no_database_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_redactor", Redactor())
+    answer = WhyNot(code=WhyCode.SOURCE, sentence="marked-host.example.org:5432 is away")
+    assert redaction._redactor._pattern is None
+    assert TypeAdapter(WhyNot).dump_python(answer)["sentence"] == "***:5432 is away"
