@@ -51,11 +51,10 @@ class Chain:
         for txid, history in ledger.histories.items():
             if txid >= ledger.current:
                 self.findings.append(f"transaction {txid}: it is final, and it is the turn of {ledger.current}")
-            if history.receipt is not None:
-                receipt = self._read("", txid, history.receipt, history.receipt.get("hash"))
-                if receipt is not None:
-                    self.receipts[txid] = receipt
-                    self._compare(txid, history, receipt)
+            receipt = self._read("", txid, history.receipt, (history.receipt or {}).get("hash"))
+            if receipt is not None:
+                self.receipts[txid] = receipt
+                self._compare(txid, history, receipt)
 
     def _read_states(self) -> None:
         """Take each receipt of a state; they stand for those of transactions that the ledger has forgotten or lost."""
@@ -116,8 +115,7 @@ class Chain:
             "lost rows": (history.lost, list(receipt.lost)),
             "changed rows": (history.changed, list(receipt.changed)),
             "skip": (history.skip, receipt.skip if skipped else None),
-            # None: an older release made the receipt.
-            "size": (history.size or {}, receipt.size) if receipt.size is not None else (None, None),
+            "size": (history.size or {}, receipt.size or {}),
             "incarnation": (self.ledger.topology.incarnation, receipt.incarnation),
         }
         for name, (said, kept) in pairs.items():
@@ -151,11 +149,9 @@ class Chain:
                 )
 
     def _missing(self, txid: int) -> None:
-        history, rebuilt = self.ledger.histories.get(txid), self.ledger.topology.rebuilt
-        if history is not None:
-            if history.receipt is None:
-                self.notes.append(f"transaction {txid}: it has no receipt; an older release granted it")
-        elif txid <= rebuilt:
+        if txid in self.ledger.histories:
+            return  # its receipt was changed, which is a finding
+        if txid <= self.ledger.topology.rebuilt:
             self.notes.append(f"transaction {txid}: the ledger was rebuilt after it, and knows nothing of it")
         else:
             self.find(txid, "it is final, and its record in the history is missing")

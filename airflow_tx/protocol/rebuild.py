@@ -40,7 +40,7 @@ class HeldState:
     :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
     :param holds: whether something of the token's transaction may be in the state.
     :param applied: whether all of it is.
-    :param batch: {"rows", "position", "prev"} of that transaction; and whose it is, unless an older release granted it.
+    :param batch: {"rows", "position", "prev"} of that transaction, and whose it is, as `make_grant` keeps them.
     :param receipts: of the transactions that ended, as the state keeps them.
     """
 

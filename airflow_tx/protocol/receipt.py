@@ -27,8 +27,8 @@ NOT_KEPT = {_DIGEST: "", _LENGTH: 0}
 """Stands for a value of which not even the digest is known."""
 _TEXTS = ("topology", "incarnation", "nonce", "birth", "outcome", "key", "run_id", "granted", "previous", "digest")
 _NUMBERS = ("generation", "txid", "attempt", "epoch")
-_LATER = frozenset({"size", "unproven"})
-"""Fields that receipts of older releases do not have."""
+_LEFT_OUT = frozenset({"size", "unproven"})
+"""Fields that are not written where they are None: the receipt of a skip has no `unproven`."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Written:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Written:
-        """Read what `to_json` gave; an older release gave no sums."""
+        """Read what `to_json` gave."""
         return cls(value["keys"], value["digest"], value.get("sums", {}))
 
 
@@ -85,9 +85,7 @@ class Receipt:
     :param previous: the hash of the receipt before it; "" if there is none.
     :param written: per state what it was given, as `Written.to_json` gives it.
     :param size: how many rows the source counted, as the record keeps it; {}: it counted none.
-    :param unproven: why the rows that its tasks consumed are not proven, one line each; none: they are.
-
-    Receipts of older releases have no `size` and no `unproven`: None, which is not written, so that their hashes hold.
+    :param unproven: why the rows that its tasks consumed are not proven, one line each; None: of a skip.
     """
 
     topology: str
@@ -125,7 +123,7 @@ class Receipt:
         return dumps(self._said())
 
     def _said(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None or name not in _LATER}
+        return {name: value for name, value in vars(self).items() if value is not None or name not in _LEFT_OUT}
 
     @property
     def hash(self) -> str:

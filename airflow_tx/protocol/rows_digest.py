@@ -47,7 +47,7 @@ class RowsDigest:
 
     @classmethod
     def of(cls, rows: int, text: str) -> RowsDigest:
-        """Read what `text` wrote; one of an older release has none."""
+        """Read what `text` wrote."""
         form, _, digits = text.rpartition(":")
         return cls(rows, int(digits, 16), form) if form else cls(rows)
 

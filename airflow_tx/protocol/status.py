@@ -192,7 +192,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         lost=tuple(history.lost),
         changed=tuple(history.changed),
         digest=history.digest,
-        created=history.created or (history.began if history.attempts == 1 else ""),
+        created=history.created,
         replays=tuple((history.receipt or {}).get("replays", ())),
         batch=batch_in_words((history.receipt or {}).get("metadata")),
         unproven=tuple((history.receipt or {}).get("unproven") or ()),

@@ -120,4 +120,4 @@ def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
     history = read.peek_if_any(History, paths.history(txid))
     if history is None:
         return txid <= read.peek(TopologyRecord, paths.record).rebuilt
-    return history.birth not in ("", birth)
+    return history.birth != birth

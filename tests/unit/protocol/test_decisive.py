@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -228,21 +227,6 @@ def test_a_size_where_the_source_counts_nothing_is_found() -> None:
     books = Books().run(3)
     books.change(books.history(2), lambda record: record.update(size={"rows": 5}))
     findings(books, "transaction 2: the ledger says size ")
-
-
-def test_receipts_of_an_older_release_say_no_size_and_keep_their_hashes() -> None:
-    books = Books(sized=True).run(1)
-    receipt = books.receipt(1).to_json()
-    older = {name: value for name, value in receipt.items() if name not in ("size", "unproven")}
-    made = type(books.receipt(1)).from_json(older)
-    assert made.size is None
-    assert json.loads(made.text).keys() == older.keys() - {"hash"}
-    for state in books.states:
-        own = type(made).from_json({**older, "written": {state.name: made.written[state.name]}})
-        state.database.keep(own)
-    books.change(books.history(1), lambda record: record.update(receipt=made.to_json(), size={"rows": 5, "why": ""}))
-    books.change(books.pipeline.paths.record, lambda record: record.update(receipt=made.hash))
-    assert books.verify().findings == ()
 
 
 # --- repairs ------------------------------------------------------------------------------------------------------

@@ -374,12 +374,6 @@ def test_a_number_without_history_is_that_of_another_transaction_up_to_the_last_
     assert is_another(Reader(store), PATHS, 5, "") is False
 
 
-def test_a_transaction_of_an_older_release_has_no_birth_that_could_differ(store: Calls) -> None:
-    history = History(4, 1, "r", Outcome.COMMITTED, "", None, None, "", None, "", "")
-    store.multi([], [Create(PATHS.history(4), encode(history))])
-    assert is_another(Reader(store), PATHS, 4, "b") is False
-
-
 def _raise(error: Exception) -> Any:
     raise error
 

@@ -100,7 +100,7 @@ def test_a_skip_adds_nothing() -> None:
     assert compared(books, {"n": 3}).findings == ()
 
 
-def test_what_an_older_release_has_committed_is_unknown() -> None:
+def test_what_was_committed_while_nothing_was_added_up_is_unknown() -> None:
     books = Books().run(2)
     books.pipeline.added = ["n"]
     found = compared(books.run(3))
