@@ -1,4 +1,7 @@
-"""For the tests of this project and of its users: real servers on this machine, faults, and waiting for conditions."""
+"""What tests of transactional DAGs, sources and states need: suites, faults, a ZooKeeper and an Airflow of your own.
+
+It is a pytest plugin as well: `-p airflow_tx.testing` loads its fixtures.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from airflow_tx.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from airflow_tx.testing.airflow import LocalAirflow as LocalAirflow
+    from airflow_tx.testing.airflow import connection as connection
+    from airflow_tx.testing.eventually import eventually as eventually
+    from airflow_tx.testing.failpoints import Failpoints as Failpoints
     from airflow_tx.testing.servers.spark_connect import LocalSparkConnect as LocalSparkConnect
     from airflow_tx.testing.servers.zookeeper import LocalZooKeeper as LocalZooKeeper
     from airflow_tx.testing.suites.map_suite import MapSuite as MapSuite
@@ -16,5 +22,7 @@ if TYPE_CHECKING:
 
     __all__: list[str]
 else:
-    # Every pytest run in an environment with this package imports the plugin in this folder.
-    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)
+    # No __dir__: pytest looks at everything that a plugin lists, and would import it.
+    __all__, __getattr__, _ = lazy_names(__name__, __file__)
+
+pytest_plugins = ["airflow_tx.testing.fixtures"]

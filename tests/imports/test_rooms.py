@@ -74,4 +74,4 @@ def test_an_application_on_a_spark_cluster_needs_no_airflow_and_no_zookeeper() -
 
 
 def test_the_pytest_plugin_loads_nothing_heavy() -> None:
-    _import_without(HEAVY, ["pytest", "airflow_tx.testing.pytest_plugin"])
+    _import_without(HEAVY, ["pytest", "airflow_tx.testing", "airflow_tx.testing.fixtures"])
