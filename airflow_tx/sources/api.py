@@ -14,6 +14,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+from airflow_tx.described import Described
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.batch import Batch as Batch
 from airflow_tx.protocol.batch import Json as Json
@@ -40,12 +41,13 @@ class SourceKind(str, Enum):
     NON_TRANSACTIONAL = "non-transactional"
 
 
-class Source(ABC):
+class Source(Described, ABC):
     """The base of every source. Subclass `TransactionalSource`, or a partitioned one in `sources.partitioned`.
 
     Both halves of the seeds' spout are methods of one class: the coordinator half (`is_ready`, `decide`) runs in
     `begin` and in the coordinator, the emitter half (`emit_batch`, `cleanup_before`) in the processing tasks. An
-    instance travels to a Spark application as `serialize()` says, so its constructor takes plain JSON.
+    instance travels to a Spark application by the arguments of its constructor, so these are plain JSON, without
+    addresses and credentials.
     """
 
     kind: SourceKind = SourceKind.TRANSACTIONAL
@@ -73,9 +75,9 @@ class Source(ABC):
     limit: Limit = Limit()
     """What the batch that is being decided may have."""
 
-    @abstractmethod
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Give class path and plain-JSON constructor arguments, free of addresses and credentials."""
+        """Give class path and plain-JSON constructor arguments."""
+        return self.described()
 
     def is_ready(self) -> bool:
         """Return whether the source can decide a batch now."""

@@ -32,6 +32,8 @@ class MemorySource(PartitionedTransactionalSource):
     :param schema: Spark DDL, such as ``word STRING, n INT``; without one Spark finds the types in the rows.
     """
 
+    always_written = ("per_batch", "kind", "schema")
+
     def __init__(
         self,
         partitions: Mapping[str, Sequence[Mapping[str, Any]]],
@@ -48,15 +50,7 @@ class MemorySource(PartitionedTransactionalSource):
         self.per_batch = per_batch
         self.kind = source_kind(kind, "MemorySource")
         self.schema = schema
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {
-            "partitions": {name: list(rows) for name, rows in self.rows.items()},
-            "per_batch": self.per_batch,
-            "kind": self.kind.value,
-            "schema": self.schema,
-        }
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+        self.normalize(partitions=self.rows)
 
     def __repr__(self) -> str:
         kind = ", kind='opaque'" if self.kind is SourceKind.OPAQUE else ""

@@ -29,9 +29,15 @@ def check_golden(name: str, found: Mapping[str, Any]) -> None:
     if os.environ.get("GOLDEN") == "write":
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
-    kept = file.read_text() if file.exists() else ""
-    changed = "\n".join(unified_diff(kept.splitlines(), text.splitlines(), "kept", "written now", lineterm="", n=1))
+    kept = file.read_text() if file.exists() else "{}"
+    differences = unified_diff(_lines(kept), _lines(text), "kept", "written now", lineterm="", n=1)
+    changed = "\n".join(differences)
     assert not changed, f"A format has changed, and what is stored may become unreadable:\n{changed}"
+
+
+def _lines(text: str) -> list[str]:
+    """Sort the keys of objects: their order says nothing, and texts whose order counts are sorted by `dumps`."""
+    return json.dumps(json.loads(text), indent=1, ensure_ascii=False, sort_keys=True).splitlines()
 
 
 def _opened(value: Any) -> Any:

@@ -39,6 +39,8 @@ class FolderSource(Source):
 
     columns_cost: ClassVar[bool] = True
     unit: ClassVar[str] = "files"
+    always_written = ("files_per_batch", "format", "options", "schema", "base", "kind")
+    in_repr = ("files_per_batch", "max_bytes_per_batch", "kind")
 
     def __init__(
         self,
@@ -93,6 +95,7 @@ class FolderSource(Source):
         self.max_bytes_per_batch = size.max_bytes
         self.conn_id = conn_id
         self.spark_folder = spark_folder
+        self.normalize(files_per_batch=self.files_per_batch, options=self.options)
         self._storage = self._make_storage()
         self._emitted: list[tuple[TransactionAttempt, BatchFiles]] = []  # to Spark, of the newest attempt
         self._looks: dict[tuple[TransactionAttempt, str, str], Look] = {}  # of files, before they were read
@@ -117,17 +120,6 @@ class FolderSource(Source):
                 remedy = f"{self.path_glob!r} lies on a disk; name an object storage, such as s3://bucket/*.csv."
                 raise self.unusable(name, value, remedy)
         return Disk(self.path_glob, self.base)
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("path_glob", "files_per_batch", "format", "options", "schema", "base")
-        arguments = {**{name: getattr(self, name) for name in names}, "kind": self.kind.value}
-        others = {name: getattr(self, name) for name in ("max_bytes_per_batch", "conn_id", "spark_folder")}
-        arguments |= {name: value for name, value in others.items() if value is not None}
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
-
-    def __repr__(self) -> str:
-        kind = ", kind='opaque'" if self.kind is SourceKind.OPAQUE else ""
-        return f"{type(self).__name__}({self.path_glob!r}, {self._limits()}{kind})"
 
     def connections(self) -> Mapping[str, str]:
         return {self.conn_id: self._storage.conn_type} if isinstance(self._storage, Objects) and self.conn_id else {}

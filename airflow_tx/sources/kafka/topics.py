@@ -37,6 +37,8 @@ class KafkaTopics(PartitionedTransactionalSource):
 
     rows_can_change: ClassVar[bool] = False
     batch_size: BatchSize
+    always_written = ("starting", "value_schema", "timeout", "kind", "options")
+    in_repr = ("topic", "kind")
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class KafkaTopics(PartitionedTransactionalSource):
         self.options = self._options(options or {})
         self.timeout = timeout
         self._offsets: KafkaOffsets | None = None
+        self.normalize(topic=",".join(self.topics), options=self.options)
 
     def _topics(self, given: str) -> tuple[str, ...]:
         topics = [each.strip() for each in given.split(",")] if isinstance(given, str) else []
@@ -86,15 +89,6 @@ class KafkaTopics(PartitionedTransactionalSource):
                 remedy = "Logins belong into the connection; settings of the Java client go into its extra `spark`."
                 raise self.unusable("options", name, remedy)
         return {str(name): str(value) for name, value in given.items()}
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        given = {name: getattr(self, name) for name in ("conn_id", "starting", "value_schema", "timeout")}
-        given |= {"topic": ",".join(self.topics), "kind": self.kind.value, "options": dict(self.options)}
-        return f"{type(self).__module__}.{type(self).__qualname__}", {**given, **self.batch_size.arguments()}
-
-    def __repr__(self) -> str:
-        kind = ", kind='opaque'" if self.kind is SourceKind.OPAQUE else ""
-        return f"{type(self).__name__}({self.conn_id!r}, topic={','.join(self.topics)!r}{kind})"
 
     def connections(self) -> Mapping[str, str]:
         return {self.conn_id: "kafka"}

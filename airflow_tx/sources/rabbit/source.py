@@ -109,29 +109,6 @@ class RabbitQueueSource(Source):
         self._unacked: tuple[Json, int] | None = None
         """Of the batch that was decided last: its metadata, and the tag up to which it is to be acked."""
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {"conn_id": self.conn_id, "queue": self.queue, **self._options()}
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
-
-    def __repr__(self) -> str:
-        shown = [
-            repr(self.conn_id),
-            repr(self.queue),
-            *(f"{name}={value!r}" for name, value in self._options().items()),
-        ]
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-    def _options(self) -> dict[str, Any]:
-        options = {
-            "schema": (self.schema, None),
-            "identity": (self.identity, "message_id"),
-            "remember": (self.remember, 100_000),
-            "max_deliveries": (self.max_deliveries, 10),
-            "set_aside": (self.aside, None),
-        }
-        given = {name: value for name, (value, default) in options.items() if value != default}
-        return {**given, **self.batch_size.arguments()}
-
     def close(self) -> None:
         self._unacked = None
         if self._session is not None:

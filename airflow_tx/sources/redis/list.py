@@ -51,9 +51,6 @@ class RedisListSource(RedisSource):
         super().__init__(conn_id, self.lists, **options)
         self.schema = schema
 
-    def own_arguments(self) -> dict[str, Any]:
-        return {"lists": list(self.lists)}
-
     def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
         return is_number_within(what, metadata["from"], metadata["from"] + metadata["quantity"])
 

@@ -55,13 +55,12 @@ class RedisNumberedSource(RedisSource):
         move_cursor: bool = False,
         **options: Any,
     ) -> None:
-        self.prefix, self.move_cursor = texts(prefix), move_cursor
+        self.prefix = texts(prefix)
+        self.move_cursor = move_cursor
+        if prefix:
+            self.normalize(prefix=self.prefix)
         super().__init__(conn_id, self.prefix, **options)
         self.schema = schema
-
-    def own_arguments(self) -> dict[str, Any]:
-        found: dict[str, Any] = {} if self.prefix == ("",) else {"prefix": list(self.prefix)}
-        return {**found, "move_cursor": True} if self.move_cursor else found
 
     def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
         return is_number_within(what, metadata["from"], metadata["from"] + metadata["quantity"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import chain, product
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +20,6 @@ from airflow_tx.sources.sizing import BatchSize, Limit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from typing_extensions import Self
 
     from airflow_tx.protocol.attempt import TransactionAttempt
 
@@ -75,7 +75,6 @@ class RedisSource(PartitionedTransactionalSource):
         if len(self._partitions) < len(partitions):
             remedy = "Name every connection, database and key once."
             raise self.unusable("partitions", [each.name for each in partitions], remedy)
-        self._clients: dict[str, Any] = {}
         self._snapshots: dict[str, LogSnapshot | PartitionUnavailable] = {}
         self._gone_of: dict[str, Gone] = {}
         self._empty: set[str] = set()
@@ -85,30 +84,12 @@ class RedisSource(PartitionedTransactionalSource):
         """Read an argument that is a name, or several; ConfigError if there is none, or one is empty."""
         if not (found := texts(value)) or not all(found):
             raise self.unusable(argument, value, remedy)
+        self.normalize(**{argument: found})
         return found
-
-    @abstractmethod
-    def own_arguments(self) -> dict[str, Any]:
-        """Return the further arguments that are not the default."""
 
     @abstractmethod
     def log(self, database: RedisDatabase, key: str) -> MessageLog:
         """Make the log of one partition."""
-
-    def _arguments(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"databases": list(self.databases)} if self.databases else {}
-        found |= self.own_arguments() | ({"schema": self.schema} if self.schema else {})
-        kind = {"kind": self.kind.value} if self.kind is SourceKind.OPAQUE else {}
-        return {**found, **self.batch_size.arguments(), **kind}
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {"conn_id": list(self.conn_ids), **self._arguments()}
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
-
-    def __repr__(self) -> str:
-        conn_id = self.conn_ids[0] if len(self.conn_ids) == 1 else list(self.conn_ids)
-        shown = [repr(conn_id), *(f"{name}={value!r}" for name, value in self._arguments().items())]
-        return f"{type(self).__name__}({', '.join(shown)})"
 
     def connections(self) -> Mapping[str, str]:
         return dict.fromkeys(self.conn_ids, "redis")
@@ -116,11 +97,9 @@ class RedisSource(PartitionedTransactionalSource):
     def partitions(self) -> list[str]:
         return list(self._partitions)
 
-    def named(self, topology: str) -> Self:
-        """Return the source of this topology, on connections of its own: what closes it closes no other one."""
-        named = super().named(topology)
-        named._clients = {}
-        return named
+    @cached_property
+    def _clients(self) -> dict[str, Any]:
+        return {}
 
     def close(self) -> None:
         while self._clients:

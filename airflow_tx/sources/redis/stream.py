@@ -61,9 +61,6 @@ class RedisStreamSource(RedisSource):
         self.streams = self.named_by("streams", streams, remedy)
         super().__init__(conn_id, self.streams, **options)
 
-    def own_arguments(self) -> dict[str, Any]:
-        return {"streams": list(self.streams)}
-
     def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
         try:
             return order(metadata["after"] or "0-0") < order(what) <= order(metadata["to"])

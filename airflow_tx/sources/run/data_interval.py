@@ -52,10 +52,6 @@ class DataIntervalSource(ReaderSource):
         self.in_order = in_order
         self._previous_end: PreviousEnd = lambda start, end: None
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        path, arguments = super().serialize()
-        return path, {**arguments, "in_order": True} if self.in_order else arguments
-
     def on_schedule(self, previous_end: PreviousEnd) -> DataIntervalSource:
         """Return the source that knows the schedule, which may leave times out: then intervals do not touch.
 

@@ -39,6 +39,7 @@ class NextIntervalSource(DataIntervalSource):
     ) -> None:
         super().__init__(reader, options, kind, in_order=True, connections=connections)
         self.schedule = schedule if isinstance(schedule, IntervalSchedule) else IntervalSchedule.from_json(schedule)
+        self.normalize(schedule=self.schedule.to_json())
         self._previous_end = self.schedule.previous_end
 
     @classmethod
@@ -46,9 +47,6 @@ class NextIntervalSource(DataIntervalSource):
         """Return the source that takes the same intervals without their runs."""
         connections = source.conn_ids
         return cls(source.reader, source.options, source.kind.value, schedule=schedule, connections=connections)
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.{type(self).__qualname__}", {**self._arguments, "schedule": self.schedule.to_json()}
 
     def next_interval(self, position: Json) -> ScheduledInterval | None:
         """Find the interval that follows a position; None: it has not ended, or there is none.

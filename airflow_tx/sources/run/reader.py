@@ -36,6 +36,8 @@ class ReaderSource(Source):
     """
 
     per_run: ClassVar[bool] = True
+    always_written = ("options", "kind")
+    in_repr: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class ReaderSource(Source):
         if isinstance(connections, str):
             raise self.unusable("connections", connections, f"Give a list: connections=[{connections!r}].")
         self.conn_ids = tuple(connections)
+        self.normalize(reader=self.reader, options=self.options)
         self._key = self._whose = ""
 
     def _path(self, reader: str | Callable[..., Any]) -> str:
@@ -72,19 +75,8 @@ class ReaderSource(Source):
             raise self.unusable("reader", path, _REMEDY)
         return path
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{type(self).__module__}.{type(self).__qualname__}", self._arguments
-
-    @property
-    def _arguments(self) -> dict[str, Any]:
-        arguments: dict[str, Any] = {"reader": self.reader, "options": self.options, "kind": self.kind.value}
-        return {**arguments, "connections": list(self.conn_ids)} if self.conn_ids else arguments
-
     def connections(self) -> dict[str, str]:
         return dict.fromkeys(self.conn_ids, "generic")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.reader!r})"
 
     def for_run(self: _Self, run: RunInfo) -> _Self:
         bound = self.for_key(self.key(run))

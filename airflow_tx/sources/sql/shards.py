@@ -40,14 +40,8 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         self.conn_ids = _listed(name, "conn_ids", conn_ids, "shard_1")
         self.tables = _listed(name, "tables", tables, "orders")
         super().__init__(**options)
+        self.normalize(conn_ids=self.conn_ids, tables=self.tables)
         self._next: _Next | None = None
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {"conn_ids": self.conn_ids, "tables": self.tables, **self.arguments()}
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.conn_ids!r}, tables={self.tables!r}, {self.shown()})"
 
     def connections(self) -> dict[str, str]:
         return dict.fromkeys(self.conn_ids, "postgres")

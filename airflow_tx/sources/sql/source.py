@@ -5,13 +5,13 @@ Importing this costs little: what needs SQLAlchemy is loaded when a batch is dec
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, SourceKind, TransactionalSource, source_kind
+from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, TransactionalSource, source_kind
 from airflow_tx.sources.sizing import BatchSize
 from airflow_tx.sources.sql.spec import PATIENCE, ROWS_PER_READ, SETTLE, SqlSpec, checked_text
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from airflow_tx.protocol.batch import Loss
     from airflow_tx.sources.sql.jdbc import JdbcRows
     from airflow_tx.sources.sql.shard import Shard
-
-_Self = TypeVar("_Self", bound="SqlRows")
 
 
 class SqlRows(Source):
@@ -41,8 +39,12 @@ class SqlRows(Source):
     :param rows_per_read: Spark reads a batch in ranges of so many rows, in parallel.
     """
 
+    always_written = ("order_by", "columns", "settle", "patience", "rows_per_read", "kind")
+    in_repr: ClassVar[tuple[str, ...]] = ("table", "tables", "order_by", "kind")
+
     def __init__(
         self,
+        *,
         order_by: str | Sequence[str] = "id",
         columns: Sequence[str] | None = None,
         settle: float = SETTLE,
@@ -63,21 +65,11 @@ class SqlRows(Source):
         )
         self.batch_size = self._size if self._size.arguments() else None
         self.limit = self._size.limit()
-        self._read: list[JdbcRows] = []
+        self.normalize(order_by=self.spec.order_by)
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments that all sources of SQL tables have, as plain JSON."""
-        return {**self.spec.arguments(), "kind": self.kind.value, **self._size.arguments()}
-
-    def shown(self) -> str:
-        """Word the arguments that a repr shows."""
-        order = ", ".join(self.spec.order_by)
-        return f"order_by=({order})" + (", kind='opaque'" if self.kind is SourceKind.OPAQUE else "")
-
-    def with_limit(self: _Self, measured: Sequence[Sequence[float]]) -> _Self:
-        copied = copy.copy(super().with_limit(measured))
-        copied._read = []
-        return copied
+    @cached_property
+    def _read(self) -> list[JdbcRows]:
+        return []
 
     def close(self) -> None:
         while self._read:
@@ -135,13 +127,6 @@ class SqlSource(SqlRows, TransactionalSource):
         self.conn_id = checked_text(name, "conn_id", conn_id, "orders_db")
         self.table = checked_text(name, "table", table, "orders")
         super().__init__(**options)
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {"conn_id": self.conn_id, "table": self.table, **self.arguments()}
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.conn_id!r}, table={self.table!r}, {self.shown()})"
 
     def connections(self) -> dict[str, str]:
         return {self.conn_id: "postgres"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import ConfigError
@@ -49,11 +49,6 @@ class SqlSpec:
             remedy = "Give a whole number above 0."
             raise ConfigError(option=f"rows_per_read of {source}", value=rows_per_read, remedy=remedy)
         return cls(order, None if columns is None else tuple(columns), settle, patience, rows_per_read)
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of a source, as plain JSON."""
-        columns = None if self.columns is None else list(self.columns)
-        return {**asdict(self), "order_by": list(self.order_by), "columns": columns}
 
 
 def checked_text(source: str, option: str, value: Any, example: str) -> str:

@@ -77,7 +77,7 @@ def test_it_is_rebuilt_as_it_was(source: type[FileSource | PartitionedFileSource
     )
     again = rebuild(*made.serialize())
     assert (repr(again), again.serialize()) == (repr(made), made.serialize())
-    assert repr(made) == f"{source.__name__}('s3://bucket/in/*/*.csv', max_bytes_per_batch=10, kind='opaque')"
+    assert repr(made) == f"{source.__name__}('s3://bucket/in/*/*.csv', kind='opaque', max_bytes_per_batch=10)"
 
 
 def test_a_file_at_a_time_is_taken_unless_bytes_are_the_limit() -> None:

@@ -20,7 +20,9 @@ def message(id_: str, **parts: Any) -> QueueMessage:
 
 def test_it_is_made_again_from_its_arguments() -> None:
     source = RabbitQueueSource("shop", "orders", schema="n INT", set_aside="bad", max_rows_per_batch=5, remember=7)
-    shown = "RabbitQueueSource('shop', 'orders', schema='n INT', remember=7, set_aside='bad', max_rows_per_batch=5)"
+    shown = (
+        "RabbitQueueSource('shop', queue='orders', schema='n INT', remember=7, set_aside='bad', max_rows_per_batch=5)"
+    )
     again = rebuild(*json.loads(json.dumps(source.serialize())))
     assert (repr(source), repr(again), again.serialize()) == (shown, shown, source.serialize())
     assert (source.kind, source.stages, source.rows_can_change) == (SourceKind.TRANSACTIONAL, True, False)

@@ -19,7 +19,7 @@ from airflow_tx.sources.redis.log import spelled
         (RedisNumberedSource(), "RedisNumberedSource('redis_default')", ["redis_default"]),
         (
             RedisNumberedSource("tweets", databases=[0, 3], max_rows_per_batch=50, move_cursor=True),
-            "RedisNumberedSource('tweets', databases=[0, 3], move_cursor=True, max_rows_per_batch=50)",
+            "RedisNumberedSource('tweets', move_cursor=True, databases=[0, 3], max_rows_per_batch=50)",
             ["tweets/0", "tweets/3"],
         ),
         (
@@ -29,7 +29,7 @@ from airflow_tx.sources.redis.log import spelled
         ),
         (
             RedisStreamSource("events", "orders", databases=[7], target_seconds=5),
-            "RedisStreamSource('events', databases=[7], streams=['orders'], target_seconds=5)",
+            "RedisStreamSource('events', streams=['orders'], databases=[7], target_seconds=5)",
             ["events/7:orders"],
         ),
     ],

@@ -1,0 +1,125 @@
+"""Objects that are known by the arguments of their constructor: each argument is written once, in its signature.
+
+The base keeps the arguments of every object. From them follow what is written down of it, its repr, and how another
+process makes it again. Connections and other things that only this process can use are `cached_property` attributes:
+a copy, or a pickled object, makes its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from enum import Enum
+from functools import cache, cached_property, wraps
+from typing import Any, ClassVar, cast
+
+
+class Described:
+    """The base of what is described by its arguments; a dataclass needs no such base."""
+
+    always_written: ClassVar[tuple[str, ...]] = ()
+    """Arguments that are written down even if they are the default."""
+    in_repr: ClassVar[tuple[str, ...] | None] = None
+    """Arguments that a repr shows, beside the first one; None: all that are not the default."""
+    _given: dict[str, Any] = {}  # noqa: RUF012 - of a class without a constructor
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = _keeping_arguments(cls.__init__)  # type: ignore[method-assign]
+
+    def normalize(self, **arguments: Any) -> None:
+        """Replace arguments by the form in which they are written down. Call it in a constructor."""
+        self._given.update(arguments)
+
+    def arguments(self) -> dict[str, Any]:
+        """Give the arguments as plain values: those that are not the default, the first one, and `always_written`."""
+        return self._told(self.always_written)
+
+    def described(self) -> tuple[str, dict[str, Any]]:
+        """Give the path of the class, and the arguments that make the object again."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", self.arguments()
+
+    def __repr__(self) -> str:
+        told = self._told(())
+        texts = [repr(_alone(told.pop(name))) for name in list(told)[:1]]
+        texts += [f"{name}={value!r}" for name, value in told.items() if self.in_repr is None or name in self.in_repr]
+        return f"{type(self).__name__}({', '.join(texts)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        made_here = {name for each in type(self).__mro__ for name, of in vars(each).items() if _is_cached(of)}
+        return {name: value for name, value in vars(self).items() if name not in made_here}
+
+    def _told(self, also: tuple[str, ...]) -> dict[str, Any]:
+        parameters = _parameters(cast("Any", type(self)))
+        written = {*list(parameters)[:1], *also}
+        found: dict[str, Any] = {}
+        for name, default in parameters.items():
+            value = plain(self._given.get(name, default))
+            if name in written or value != plain(default):
+                found[name] = value
+        return found
+
+
+def plain(value: Any) -> Any:
+    """Spell a value as JSON has it: a tuple is a list, an enum its value; leave what JSON does not have."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+def _alone(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _is_cached(attribute: object) -> bool:
+    return isinstance(attribute, cached_property)
+
+
+def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    """Make the constructor that keeps its arguments, unless that of a subclass, which calls it, has kept its own."""
+    signature = inspect.signature(init)
+
+    @wraps(init)
+    def keeping(self: Described, *given: Any, **named: Any) -> None:
+        if "_given" not in vars(self):
+            # The constructor itself words better what is wrong with its arguments.
+            with suppress(TypeError):
+                self._given = _by_name(signature.bind(self, *given, **named))
+        init(self, *given, **named)
+
+    return keeping
+
+
+def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
+    (_, *own), found = bound.arguments, dict[str, Any]()
+    for name in own:
+        value = bound.arguments[name]
+        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            found.update(value)
+        else:
+            found[name] = value
+    return found
+
+
+@cache
+def _parameters(cls: type) -> dict[str, Any]:
+    """Map the names of the arguments to their defaults.
+
+    A constructor with ``**options`` hands them on: the keyword-only arguments of its base are arguments, too.
+    """
+    found: dict[str, Any] = {}
+    inits = [vars(each)["__init__"] for each in cls.__mro__[:-1] if "__init__" in vars(each)]
+    for number, init in enumerate(inits):
+        _, *own = inspect.signature(init).parameters.values()
+        for each in own:
+            if each.kind is each.KEYWORD_ONLY or (number == 0 and each.kind is each.POSITIONAL_OR_KEYWORD):
+                found.setdefault(each.name, each.default)
+        if not any(each.kind is each.VAR_KEYWORD for each in own):
+            break
+    return found

@@ -1,0 +1,71 @@
+"""What follows from the arguments of a constructor: the written form, the repr, and what a copy leaves out."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+from airflow_tx.described import Described
+
+
+class Base(Described):
+    always_written = ("kind",)
+
+    def __init__(self, place: str, *, kind: str = "plain", limit: int | None = None) -> None:
+        self.place = place
+
+
+class Shelf(Base):
+    """Its own argument stands once, in its signature."""
+
+    def __init__(self, names: str | Sequence[str], *, deep: bool = False, **options: Any) -> None:
+        super().__init__("here", **options)
+        self.normalize(names=[names] if isinstance(names, str) else names)
+
+    @cached_property
+    def opened(self) -> list[str]:
+        return ["by this process"]
+
+
+class Hidden(Base):
+    in_repr = ("limit",)
+
+
+class Bare(Described):
+    """No constructor."""
+
+
+def test_an_argument_is_written_unless_it_is_the_default() -> None:
+    assert Shelf("a", limit=None).described() == (f"{__name__}.Shelf", {"names": ["a"], "kind": "plain"})
+    assert Shelf(("a", "b"), deep=True, limit=3).arguments() == {
+        "names": ["a", "b"],
+        "deep": True,
+        "kind": "plain",
+        "limit": 3,
+    }
+    assert Bare().arguments() == {}
+
+
+def test_a_repr_shows_what_is_not_the_default_or_what_the_class_wants() -> None:
+    assert repr(Shelf("a")) == "Shelf('a')"
+    assert repr(Shelf(["a", "b"], kind="odd")) == "Shelf(['a', 'b'], kind='odd')"
+    assert repr(Hidden("x", kind="odd", limit=1)) == "Hidden('x', limit=1)"
+    assert repr(Bare()) == "Bare()"
+
+
+def test_a_copy_opens_its_own() -> None:
+    shelf = Shelf("a")
+    shelf.opened.append("more")
+    for other in (copy.copy(shelf), pickle.loads(pickle.dumps(shelf))):
+        assert other.arguments() == shelf.arguments()
+        assert other.opened == ["by this process"]
+
+
+def test_the_constructor_itself_says_what_is_wrong_with_its_arguments() -> None:
+    with pytest.raises(TypeError, match=r"__init__\(\) missing 1 required positional argument: 'names'"):
+        Shelf()  # type: ignore[call-arg]
