@@ -56,20 +56,20 @@ class Described:
         written = {*list(parameters)[:1], *also}
         found: dict[str, Any] = {}
         for name, default in parameters.items():
-            value = plain(self._given.get(name, default))
-            if name in written or value != plain(default):
+            value = plain_form(self._given.get(name, default))
+            if name in written or value != plain_form(default):
                 found[name] = value
         return found
 
 
-def plain(value: Any) -> Any:
+def plain_form(value: Any) -> Any:
     """Spell a value as JSON has it: a tuple is a list, an enum its value; leave what JSON does not have."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain_form(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain_form(each) for each in value]
     return value
 
 
