@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_tx.acks.api import AckerStore
     from airflow_tx.protocol.answers import Begun
     from airflow_tx.protocol.api import Store
-    from airflow_tx.protocol.begin import TopologyRequest
+    from airflow_tx.protocol.batch import TopologyRequest
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.staging import StagingArea
     from airflow_tx.store.zookeeper import ZooKeeperStore
@@ -122,7 +122,7 @@ class TransactionSpec:
 
     @property
     def request(self) -> TopologyRequest:
-        from airflow_tx.protocol.begin import TopologyRequest
+        from airflow_tx.protocol.batch import TopologyRequest
 
         return TopologyRequest(self.dag_id, self.source.kind.value, self.window, self.source.partitioned)
 

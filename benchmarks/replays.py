@@ -15,8 +15,7 @@ from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import Begun, Committed, Granted, Processed
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.batch import Batch, BeginRequest
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths

@@ -1,15 +1,42 @@
-"""The request of the step `begin`, and what a source says to it: a batch, or a loss. Source: docs/protocol.md §3."""
+"""The request of the step `begin`, what is found out for it, and the batch that it decides. Source: protocol.md §3."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.records import Metadata, TopologyRecord
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+@dataclass(frozen=True)
+class TopologyRequest:
+    """What a DAG says of its topology.
+
+    :param partitioned: whether its source has partitions.
+    """
+
+    dag_id: str
+    source_kind: str
+    max_pending: int
+    partitioned: bool = False
+
+    def made(self, op: str, incarnation: str | None = None) -> TopologyRecord:
+        """Make the record of a topology.
+
+        :param incarnation: the one that the topology keeps; None: it gets a new one.
+        """
+        return TopologyRecord(
+            incarnation or op,
+            self.dag_id,
+            self.source_kind,
+            self.max_pending,
+            op=op,
+            partitioned=self.partitioned,
+        )
 
 
 @dataclass(frozen=True)
@@ -68,8 +95,45 @@ class Batch:
         return {self.unit: self.count, "why": self.reason, **({"at_most": True} if self.at_most else {})}
 
 
-Batches: TypeAlias = Mapping[str, Batch | None]
-"""By the key of the question: what the source has decided; None without data."""
+@dataclass
+class BeginFacts:
+    """What is found out for a `begin` outside the ledger, question by question.
+
+    :param batches: by the key of the question, what the source has decided; None: it has no data.
+    :param run_states: by run_id, the state of the run; None: it was deleted.
+    :param current: by try found in the ledger, whether the asking try was its task's current one after that.
+    :param reported: attempts of which the source knows that they have failed.
+    """
+
+    batches: dict[str, Batch | None] = field(default_factory=dict)
+    run_states: dict[str, str | None] = field(default_factory=dict)
+    current: dict[str, bool] = field(default_factory=dict)
+    reported: set[TransactionAttempt] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class DecidedBatch:
+    """The batch of one attempt, as the ledger is about to keep it.
+
+    :param rows: what its source calls the metadata of the batch.
+    :param position: where the source stands after it, all partitions included.
+    :param base: digest of the position that it was decided from.
+    :param size: how many rows the source counted, and why it took so many; None: it cannot tell.
+    :param lost: rows that come before it and were accepted as lost, in words.
+    :param begin: of each partition that had no position before: where it begins, for replays of an opaque source.
+    """
+
+    rows: Any
+    position: Any
+    base: str
+    size: dict[str, Any] | None = None
+    lost: Sequence[str] = ()
+    begin: Any = None
+
+    def metadata(self, attempt: int) -> Metadata:
+        """Make the record of its rows and position."""
+        return Metadata(attempt, self.rows, self.position, begin=self.begin)
+
 
 WHOLE = ""
 """The partition of a source that has none."""

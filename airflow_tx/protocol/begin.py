@@ -5,8 +5,8 @@ Source: docs/protocol.md §§1, 3, 5.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from airflow_tx.errors import (
     SkippedTransaction,
@@ -32,7 +32,7 @@ from airflow_tx.protocol.answers import (
 )
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batches, BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginFacts, BeginRequest, DecidedBatch, TopologyRequest
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -40,7 +40,6 @@ from airflow_tx.protocol.records import (
     Binding,
     Counter,
     History,
-    Metadata,
     Outcome,
     Phase,
     Skipped,
@@ -67,21 +66,10 @@ BeginAnswer = (
 )
 
 
-def begin(
-    read: Reader,
-    stamp: Stamp,
-    paths: Paths,
-    request: BeginRequest,
-    batches: Batches,
-    run_states: Mapping[str, str | None],
-    current: Mapping[str, bool],
-    reported: Collection[TransactionAttempt],
-) -> Decision[BeginAnswer]:
+def begin(read: Reader, stamp: Stamp, paths: Paths, request: BeginRequest, facts: BeginFacts) -> Decision[BeginAnswer]:
     """Give the run its transaction: a new txid, the next attempt of its own, or the answer that it is committed.
 
-    :param batches: what the source has said to the questions of this step, by their keys.
-    :param current: per try found in the ledger, whether the asking one was its task's current one after that.
-    :param reported: attempts of which the source knows by now that they have failed.
+    :param facts: the answers to the questions that earlier passes of this step have asked.
     :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: and nothing has changed.
     """
     # Required, not peeked: a rename closes this record, then copies. A begin that lands later would be lost.
@@ -91,14 +79,14 @@ def begin(
     check_claim(topology, paths, request.topology)
     if not is_up_to_date(topology, request.topology):
         return Decision(NeedTopology())
-    begins = BeginPass(read, stamp, paths, topology, request, batches)
+    begins = BeginPass(read, stamp, paths, topology, request, facts)
     binding = None if request.key is None else read.find(Binding, paths.run(request.key))
     if binding is None:
         return _allocate(begins, None)
     record = read.find(TransactionRecord, paths.transaction(binding.txid))
     if record is None:
         return _final(begins, binding.txid)
-    return begin_again(begins, run_states, current, reported, binding.txid, record)
+    return begin_again(begins, binding.txid, record)
 
 
 def _final(begins: BeginPass, txid: int) -> Decision[BeginAnswer]:
@@ -132,55 +120,87 @@ class _Readmission:
 
 
 def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[BeginAnswer]:
-    read, stamp, paths, request = begins.read, begins.stamp, begins.paths, begins.request
-    current = read.peek(Counter, paths.current)
-    state = RotatingTransactionalState(read, paths)
+    """Give the run the next txid, if the window has room for it and there are rows."""
+    topology = begins.request.topology
+    state = RotatingTransactionalState(begins.read, begins.paths)
+    current = begins.read.peek(Counter, begins.paths.current).txid
     txid = state.last_txid + 1
-    if not txid < current.txid + request.topology.max_pending:
-        return Decision(WindowFull(current.txid, state.last_txid, request.topology.max_pending))
+    if txid >= current + topology.max_pending:
+        return Decision(WindowFull(current, state.last_txid, topology.max_pending))
+
     last = state.get_last_state()
-    position, partitioned = None if last is None else last.position, request.topology.partitioned
-    start, size, taken_up = start_after(read, paths, begins.topology, position), None, None
-    key, run_id = "", request.run_id
+    position = None if last is None else last.position
     if readmission is not None:
-        rows = readmission.skipped.rows
-        if rows is not None:
-            rows = decided_anew(TransactionAttempt(txid, 1), rows, begins.batches)
-            if isinstance(rows, NeedRows):
-                return Decision(rows)
-        after = unmoved(position, rows, partitioned=partitioned)
-    else:
-        need = NeedBatch(TransactionAttempt(txid, 1), start.position)
-        if need.key not in begins.batches:
-            return Decision(need)
-        batch = begins.batches[need.key]
-        if batch is None:
-            return Decision(NoData(txid))
-        rows, after, size = batch.metadata, batch.position, batch.size
-        key, run_id = batch.key, run_id or batch.run_id
-        if partitioned and request.topology.source_kind != "transactional":  # else its replays have the same rows
-            taken_up = batch.start
-    meta, stored = state.get_state_or_create(
-        txid, lambda before: Metadata(1, rows, position_after(before, after, partitioned=partitioned), begin=taken_up)
+        again = _readmitted(begins, txid, position, readmission.skipped)
+        return Decision(again) if isinstance(again, NeedRows) else _allocated(begins, state, again, readmission)
+
+    start = start_after(begins.read, begins.paths, begins.topology, position)
+    need = NeedBatch(TransactionAttempt(txid, 1), start.position)
+    if need.key not in begins.facts.batches:
+        return Decision(need)
+    batch = begins.facts.batches[need.key]
+    if batch is None:
+        return Decision(NoData(txid))
+    # A transactional source gives every replay the same rows, so it needs no beginning.
+    keeps_begin = topology.partitioned and topology.source_kind != "transactional"
+    decided = DecidedBatch(
+        batch.metadata,
+        position_after(position, batch.position, partitioned=topology.partitioned),
+        base=digest(position),
+        size=batch.size,
+        lost=start.passed(batch.position),
+        begin=batch.start if keeps_begin else None,
     )
-    key = request.key if request.key is not None else _new_key(read, paths, txid, key)
+    return _allocated(begins, state, decided, run=batch)
+
+
+def _readmitted(begins: BeginPass, txid: int, position: Any, skipped: Skipped) -> DecidedBatch | NeedRows:
+    """Take the rows of a skipped transaction again. The source stays where it is."""
+    partitioned = begins.request.topology.partitioned
+    rows = skipped.rows
+    if rows is not None:
+        rows = decided_anew(begins, TransactionAttempt(txid, 1), rows)
+    if isinstance(rows, NeedRows):
+        return rows
+    after = unmoved(position, rows, partitioned=partitioned)
+    return DecidedBatch(rows, position_after(position, after, partitioned=partitioned), base=digest(position))
+
+
+def _allocated(
+    begins: BeginPass,
+    state: RotatingTransactionalState,
+    decided: DecidedBatch,
+    readmission: _Readmission | None = None,
+    *,
+    run: Batch | None = None,
+) -> Decision[Begun]:
+    """Decide the writes of a new transaction: its record, the binding of its run, rows and position.
+
+    :param run: names the run where no run has asked.
+    """
+    read, stamp, paths, request = begins.read, begins.stamp, begins.paths, begins.request
+    txid = state.last_txid + 1
+    meta, stored = state.get_state_or_create(txid, lambda _: decided.metadata(1))
+    named = "" if run is None else run.key
+    key = request.key if request.key is not None else _new_key(read, paths, txid, named)
+    run_id = request.run_id or ("" if run is None else run.run_id) or key
     record = TransactionRecord(
         key=key,
-        run_id=run_id or key,
+        run_id=run_id,
         request=request.task_try,
         attempt=1,
         epoch=1,
         op=stamp.op,
         phase=Phase.PROCESSING,
-        base=digest(position),
+        base=decided.base,
         ended=digest(meta.position),
-        rows_digest=digest(rows),
+        rows_digest=digest(decided.rows),
         tasks=dict(request.tasks),
         created=stamp.now,
         began=stamp.now,
         pinned=readmission is not None,
-        size=size,
-        lost=[] if readmission is not None else start.passed(after),
+        size=decided.size,
+        lost=list(decided.lost),
         birth=stamp.op,
         acks=garbage.acks_of(stamp, txid, 1),
     )
@@ -193,7 +213,7 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
         Create(paths.acks(record.acks), b""),
         *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
     )
-    return Decision(Begun.of(txid, record, rows, meta.position), writes, paths.transaction(txid))
+    return Decision(Begun.of(txid, record, decided.rows, meta.position), writes, paths.transaction(txid))
 
 
 def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
@@ -201,7 +221,8 @@ def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
 
     :raises UnreadableRecord: the batch that its source names has a transaction, and the position leaves it out.
     """
-    key, number = named or f"tx-{txid}", 1
+    key = named or f"tx-{txid}"
+    number = 1
     while (binding := read.find(Binding, paths.run(key), new=True)) is not None:
         if named:
             reason = f"transaction {binding.txid} has this batch, which the position after the last one leaves out"
@@ -209,24 +230,6 @@ def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
         number += 1
         key = f"tx-{txid}-{number}"
     return key
-
-
-@dataclass(frozen=True)
-class TopologyRequest:
-    """What a DAG says of its topology.
-
-    :param partitioned: whether its source has partitions.
-    """
-
-    dag_id: str
-    source_kind: str
-    max_pending: int
-    partitioned: bool = False
-
-    def made(self, op: str, incarnation: str | None = None) -> TopologyRecord:
-        """Return the record of a topology; of a new one, unless it is to go on in an incarnation."""
-        own = (self.dag_id, self.source_kind, self.max_pending)
-        return TopologyRecord(incarnation or op, *own, op=op, partitioned=self.partitioned)
 
 
 def open_topology(read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest) -> Decision[Done]:

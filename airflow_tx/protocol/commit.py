@@ -104,10 +104,20 @@ def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -
     batch = {"rows": request.metadata, "position": request.position, "prev": before}
     if request.outputs:
         batch["outputs"] = dict(request.outputs)
-    counted: dict[str, Any] = {"rows": request.rows, "tasks": request.tasks, "code": request.code}
-    counted["unproven"] = [*request.unproven]
-    taken = claimed(topology, taken, stamp, paths, attempt.txid, batch, Outcome.COMMITTED, **counted)
-    grant = replace(make_grant(topology, taken, stamp, paths, attempt.txid, batch), noted=record.outputs)
+    taken = claimed(
+        taken,
+        topology,
+        stamp,
+        paths,
+        txid=attempt.txid,
+        batch=batch,
+        outcome=Outcome.COMMITTED,
+        rows=request.rows,
+        tasks=request.tasks,
+        code=request.code,
+        unproven=list(request.unproven),
+    )
+    grant = make_grant(taken, topology, stamp, paths, txid=attempt.txid, batch=batch, noted=record.outputs)
     return put(paths.transaction(attempt.txid), taken, Granted(grant, changed))
 
 
@@ -191,5 +201,16 @@ def commit(
         return Decision(Committed(txid, here=False))
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)
-    own = (txid, topology, record, Outcome.COMMITTED, states)
-    return ended(read, stamp, paths, *own, rows=rows, ack_val=ack_val, written=written)
+    return ended(
+        read,
+        stamp,
+        paths,
+        record,
+        topology,
+        txid=txid,
+        outcome=Outcome.COMMITTED,
+        states=states,
+        rows=rows,
+        ack_val=ack_val,
+        written=written,
+    )

@@ -83,7 +83,8 @@ def check_grant(
     :raises StaleBatch: its predecessor ended elsewhere than its batch starts.
     """
     topology = read.get(TopologyRecord, paths.record)
-    new, gone = set(states) - topology.states.keys(), topology.states.keys() - set(states)
+    new = set(states) - topology.states.keys()
+    gone = topology.states.keys() - set(states)
     if new and gone:
         old = min(gone)
         last = topology.states[old]
@@ -95,10 +96,11 @@ def check_grant(
 
 
 def claimed(
-    topology: TopologyRecord,
     record: TransactionRecord,
+    topology: TopologyRecord,
     stamp: Stamp,
     paths: Paths,
+    *,
     txid: int,
     batch: Mapping[str, Any],
     outcome: Outcome,
@@ -138,30 +140,46 @@ def claimed(
 
 
 def make_grant(
-    topology: TopologyRecord, record: TransactionRecord, stamp: Stamp, paths: Paths, txid: int, batch: Mapping[str, Any]
+    record: TransactionRecord,
+    topology: TopologyRecord,
+    stamp: Stamp,
+    paths: Paths,
+    *,
+    txid: int,
+    batch: Mapping[str, Any],
+    noted: Mapping[str, str] | None = None,
 ) -> Grant:
     """Make the grant that `record` holds.
 
     :param batch: rows, position, and the position before. With whose transaction it is, since when it is granted, and
         who skips it, that is all that a repair has to know if the ledger is lost. And what is about to be written, by
         transactional state: a later grant of the transaction is compared with it.
+    :param noted: per transactional state, what an earlier grant was about to write.
     """
     token = Token(topology.generation, txid, record.attempt, record.epoch, record.nonce, record.birth)
     kept = {"key": record.key, "run_id": record.run_id, "granted": stamp.now, "skip": record.skip, **batch}
-    claim = dumps(record.claim)
-    return Grant(paths.topology, topology.incarnation, token, topology.states, dumps(kept), topology.births, claim)
+    return Grant(
+        paths.topology,
+        topology.incarnation,
+        token,
+        topology.states,
+        batch=dumps(kept),
+        births=topology.births,
+        claim=dumps(record.claim),
+        noted=noted or {},
+    )
 
 
 def ended(
     read: Reader,
     stamp: Stamp,
     paths: Paths,
-    txid: int,
-    topology: TopologyRecord,
     record: TransactionRecord,
+    topology: TopologyRecord,
+    *,
+    txid: int,
     outcome: Outcome,
     states: Collection[str],
-    *,
     rows: int | None = None,
     ack_val: int = 0,
     written: Mapping[str, Written] | None = None,
@@ -171,64 +189,57 @@ def ended(
     :param states: names of the states whose fence its grant has raised.
     :param written: per state what it was given; of those that are not named, nothing.
     """
-    given = {state: (written or {}).get(state, Written()) for state in states}
+    read.get(Counter, paths.current)  # a repair that sets the turn back refuses this end
     assert record.claim is not None, "its grant has noted it"
+    given = {state: (written or {}).get(state, Written()) for state in states}
     receipt = Receipt.from_json(record.claim).with_written(given)
-    history = History(
+    history = History.of(
+        record,
         txid=txid,
-        attempts=record.attempt,
-        run_id=record.run_id,
         outcome=outcome,
-        began=record.began,
-        processed=record.processed,
-        granted_at=record.granted_at,
         ended=stamp.now,
         rows=rows,
         ack_val=f"{ack_val:016x}",
         op=stamp.op,
-        failures=record.failures,
-        skip=record.skip if outcome is Outcome.SKIPPED else None,
-        size=record.size,
-        lost=record.lost,
-        changed=record.changed,
-        birth=record.birth,
         receipt=receipt.to_json(),
         digest=digest_text(record.counted),
-        created=record.created,
     )
-    read.get(Counter, paths.current)
-    final = {**topology.states, **dict.fromkeys(states, txid)}
-    births = {**topology.births, **dict.fromkeys(states, record.birth)}
-    blocked = None if (topology.blocked or {}).get("txid") == txid else topology.blocked
-    skips = [each for each in topology.skips if each != txid]
-    after = replace(
-        topology,
-        states=final,
-        births=births,
-        blocked=blocked,
-        bid=None,
-        skips=skips,
-        pace=pace_after(topology.pace, history),
-        hours=hours_after(topology.hours, history),
-        receipt=receipt.hash,
-        op=stamp.op,
-    )
+    after = _topology_after(topology, history, states, stamp)
+    after = replace(after, receipt=receipt.hash)
     acks = paths.acks(record.acks)
     gone = garbage.deletes(acks, read.names(acks))
     if gone is None:
         after = garbage.left(after, paths, acks)
     after = without_passed(read, paths, after, txid)
-    rotating = RotatingTransactionalState(read, paths)
     writes = (
         Put(paths.record, encode(after)),
         Put(paths.current, encode(Counter(txid + 1))),
         Create(paths.history(txid), encode(history)),
         Delete(paths.transaction(txid)),
         *(gone or ()),
-        *rotating.cleanup_before(txid),
+        *RotatingTransactionalState(read, paths).cleanup_before(txid),
         *_forgotten_history(read, paths, txid - stamp.history),
     )
     return Decision(Committed.first(topology, txid), writes, paths.history(txid))
+
+
+def _topology_after(
+    topology: TopologyRecord, history: History, states: Collection[str], stamp: Stamp
+) -> TopologyRecord:
+    """Note a transaction that is over in the topology record, and drop what was noted of it there."""
+    txid = history.txid
+    is_blocked = topology.blocked is not None and topology.blocked.get("txid") == txid
+    return replace(
+        topology,
+        states={**topology.states, **dict.fromkeys(states, txid)},
+        births={**topology.births, **dict.fromkeys(states, history.birth)},
+        blocked=None if is_blocked else topology.blocked,
+        bid=None,
+        skips=[each for each in topology.skips if each != txid],
+        pace=pace_after(topology.pace, history),
+        hours=hours_after(topology.hours, history),
+        op=stamp.op,
+    )
 
 
 def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:

@@ -6,14 +6,14 @@ comes between them. A step that refuses or writes nothing is left to be run alon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
 from airflow_tx.errors import Refused, UnreadableRecord
 from airflow_tx.protocol.answers import Begun, Joined
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.batch import Batches, BeginRequest
+from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.batch import BeginFacts, BeginRequest
 from airflow_tx.protocol.begin import BeginAnswer, begin
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import start
@@ -53,15 +53,12 @@ def begin_started(
     stamp: Stamp,
     paths: Paths,
     request: BeginRequest,
-    batches: Batches,
-    run_states: Mapping[str, str | None],
-    current: Mapping[str, bool],
-    reported: Collection[TransactionAttempt],
+    facts: BeginFacts,
     *,
     task: TaskTry,
 ) -> Decision[BeginAnswer]:
     """Decide on `begin`, and that the first task of the new transaction works. Raises as `begin`."""
-    begun = begin(read, stamp, paths, request, batches, run_states, current, reported)
+    begun = begin(read, stamp, paths, request, facts)
     if not isinstance(begun.result, Begun):
         return begun
     started = start(read.after(begun.writes), stamp, paths, begun.result.attempt, task, {})

@@ -20,8 +20,8 @@ from airflow_tx.errors import (
 from airflow_tx.protocol import answers, end, garbage, loss, processing
 from airflow_tx.protocol.api import Clock, Create, Ids, Store
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, Batches, BeginRequest, Loss
-from airflow_tx.protocol.begin import TopologyRequest, begin, open_topology
+from airflow_tx.protocol.batch import Batch, BeginFacts, BeginRequest, Loss, TopologyRequest
+from airflow_tx.protocol.begin import begin, open_topology
 from airflow_tx.protocol.joined import begin_started
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import KnownRecords, Reader
@@ -154,24 +154,23 @@ class Ledger:
         :param task: starts in the same multi: that of a process which begins a new transaction and works on it.
         :raises Refused: nothing has changed.
         """
-        batches: Batches = {}
-        states, current, reported = dict[str, str | None](), dict[str, bool](), set[TransactionAttempt]()
+        facts = BeginFacts()
         step = begin if task is None else partial(begin_started, task=task)
         for _ in range(PASSES):
-            result = self.run(step, request, batches, states, current, reported)
+            result = self.run(step, request, facts)
             if isinstance(result, answers.NeedTopology):
                 self.open(request.topology)
             elif isinstance(result, answers.NeedBatch):
-                batches = {result.key: decide(result.attempt, result.position)}
+                facts.batches = {result.key: decide(result.attempt, result.position)}
             elif isinstance(result, answers.NeedRows):
-                batches = {result.key: Batch(decide_again(result.attempt, result.metadata), None)}
+                facts.batches = {result.key: Batch(decide_again(result.attempt, result.metadata), None)}
             elif isinstance(result, answers.NeedReport):
                 report(result)
-                reported.add(result.attempt)
+                facts.reported.add(result.attempt)
             elif isinstance(result, answers.NeedRunState):
-                states[result.run_id] = run_state(result.run_id)
+                facts.run_states[result.run_id] = run_state(result.run_id)
             elif isinstance(result, answers.NeedCurrent):
-                current[result.found] = is_current()
+                facts.current[result.found] = is_current()
             else:
                 return result
         raise TooMuchContention(step="begin", subject=request.run_id, times=PASSES)

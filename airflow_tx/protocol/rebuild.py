@@ -12,7 +12,8 @@ from airflow_tx.protocol import garbage
 from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Create, Delete, Put, Write
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.begin import TopologyRequest, missing_folders
+from airflow_tx.protocol.batch import TopologyRequest
+from airflow_tx.protocol.begin import missing_folders
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import Receipt, is_shortened

@@ -247,6 +247,31 @@ class History:
     digest: str = ""
     created: str = ""
 
+    @classmethod
+    def of(cls, record: TransactionRecord, *, txid: int, outcome: Outcome, ended: str, **counted: Any) -> History:
+        """Make the history of an open transaction that ends now.
+
+        :param counted: the fields that its record does not have, such as its receipt.
+        """
+        return cls(
+            txid=txid,
+            attempts=record.attempt,
+            run_id=record.run_id,
+            outcome=outcome,
+            began=record.began,
+            processed=record.processed,
+            granted_at=record.granted_at,
+            ended=ended,
+            failures=record.failures,
+            skip=record.skip if outcome is Outcome.SKIPPED else None,
+            size=record.size,
+            lost=record.lost,
+            changed=record.changed,
+            birth=record.birth,
+            created=record.created,
+            **counted,
+        )
+
 
 @dataclass(frozen=True)
 class Skipped:

@@ -14,7 +14,8 @@ from airflow_tx.errors import PreviewOutdated, RenameRefused, RepairRefused, Sta
 from airflow_tx.protocol import garbage, rebuild
 from airflow_tx.protocol.answers import Done, Repaired
 from airflow_tx.protocol.api import Put, Store, Write
-from airflow_tx.protocol.begin import TopologyRequest, missing_folders
+from airflow_tx.protocol.batch import TopologyRequest
+from airflow_tx.protocol.begin import missing_folders
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader

@@ -5,7 +5,7 @@ A person may let the rows of the next attempt be decided again. Source: docs/pro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,12 +23,12 @@ from airflow_tx.protocol.answers import (
 )
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, Batches, BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginFacts, BeginRequest, DecidedBatch
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import REPLAYS_KEPT
-from airflow_tx.protocol.records import Metadata, Phase, TopologyRecord, TransactionRecord, digest, encode
+from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, digest, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.protocol.skip import held_for_good, open_record
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put
@@ -46,22 +46,17 @@ class BeginPass:
     paths: Paths
     topology: TopologyRecord
     request: BeginRequest
-    batches: Batches
+    facts: BeginFacts
 
 
-def begin_again(
-    begins: BeginPass,
-    run_states: Mapping[str, str | None],
-    current: Mapping[str, bool],
-    reported: Collection[TransactionAttempt],
-    txid: int,
-    record: TransactionRecord,
-) -> Decision[ReplayAnswer]:
+def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Decision[ReplayAnswer]:
     """Give an open transaction its next attempt; the same one if it is only begun again.
 
     :raises StaleBegin, RunHeld: and nothing has changed.
     """
     request = begins.request
+    current = begins.facts.current
+    run_states = begins.facts.run_states
     if record.request not in ("", request.task_try) and record.request not in current:
         return Decision(NeedCurrent(record.request))
     if not current.get(record.request, True):
@@ -78,7 +73,7 @@ def begin_again(
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(begins, txid, record)
     own = TransactionAttempt(txid, record.attempt, record.birth)
-    if own not in reported:
+    if own not in begins.facts.reported:
         rows = RotatingTransactionalState(begins.read, begins.paths).get_state(txid).rows
         return Decision(NeedReport(own, rows, _why_replayed(record)))
     return _next_attempt(begins, txid, record, started)
@@ -100,72 +95,103 @@ def _continue(begins: BeginPass, txid: int, record: TransactionRecord) -> Decisi
 def _next_attempt(
     begins: BeginPass, txid: int, record: TransactionRecord, started: tuple[str, ...]
 ) -> Decision[ReplayAnswer]:
-    read, stamp, paths, request, batches = begins.read, begins.stamp, begins.paths, begins.request, begins.batches
+    read, stamp, paths, request = begins.read, begins.stamp, begins.paths, begins.request
     state = RotatingTransactionalState(read, paths)
-    meta = state.get_state(txid)
-    partitioned = request.topology.partitioned
-    rows, ended, base, size = meta.rows, meta.position, record.base, record.size
-    lost, taken_up = record.lost, meta.begin
+    attempt = TransactionAttempt(txid, record.attempt + 1)
     stays = record.pinned or request.topology.source_kind == "transactional"
-    if stays and to_decide_anew(record, rows):
-        rows = decided_anew(TransactionAttempt(txid, record.attempt + 1), rows, batches)
-        if isinstance(rows, NeedRows):
-            return Decision(rows)
-    if record.pinned or request.topology.source_kind != "transactional":
-        position = state.position_before(txid)
-        base = digest(position)
-        after: Any
-        if record.pinned:
-            after = unmoved(position, rows, partitioned=partitioned)
-        else:
-            # A partition that this transaction took up has no position before it; it begins where it began.
-            taken_up = {name: begin for name, begin in (meta.begin or {}).items() if name not in (position or {})}
-            start = start_after(
-                read, paths, begins.topology, {**taken_up, **(position or {})} if taken_up else position
-            )
-            need = NeedBatch(TransactionAttempt(txid, record.attempt + 1), start.position)
-            if need.key not in batches:
-                return Decision(need)
-            decided = batches[need.key]
-            batch = decided or Batch(None, None if partitioned else position)
-            rows, after, size = batch.metadata, batch.position, batch.size
-            # An empty one stays before the loss.
-            lost = start.passed(after) if decided is not None else []
-            starts: Any = batch.start if partitioned else None
-            taken_up = {**(starts or {}), **taken_up}
-            after = {**taken_up, **(after or {})} if taken_up else after
-        ended = position_after(position, after, partitioned=partitioned)
+    decided = _same_rows(begins, state, attempt, record) if stays else _other_rows(begins, state, attempt)
+    if not isinstance(decided, DecidedBatch):
+        return Decision(decided)
+
     again = replace(
         record,
         run_id=request.run_id,
         request=request.task_try,
-        attempt=record.attempt + 1,
+        attempt=attempt.attempt,
         epoch=record.epoch + 1,
         op=stamp.op,
         phase=Phase.PROCESSING,
-        base=base,
-        ended=digest(ended),
-        rows_digest=digest(rows),
+        base=decided.base,
+        ended=digest(decided.position),
+        rows_digest=digest(decided.rows),
         tasks=dict(request.tasks),
-        size=size,
-        lost=lost,
+        size=decided.size,
+        lost=list(decided.lost),
         began=stamp.now,
         processed=None,
         yielded=None,
         error=None,
         remedy=None,
         for_good=0,
-        acks=garbage.acks_of(stamp, txid, record.attempt + 1),
+        acks=garbage.acks_of(stamp, txid, attempt.attempt),
         replays=[*record.replays, _replayed(record, stamp)][-REPLAYS_KEPT:],
         claim=None,
     )
     writes: tuple[Write, ...] = (
         Put(paths.transaction(txid), encode(again)),
-        state.override_state(txid, Metadata(again.attempt, rows, ended, begin=taken_up)),
+        state.override_state(txid, decided.metadata(again.attempt)),
         Create(paths.acks(again.acks), b""),
         *garbage.removed(read, stamp, paths, paths.acks(record.acks), started),
     )
-    return Decision(Begun.of(txid, again, rows, ended), writes, paths.transaction(txid))
+    return Decision(Begun.of(txid, again, decided.rows, decided.position), writes, paths.transaction(txid))
+
+
+def _same_rows(
+    begins: BeginPass, state: RotatingTransactionalState, attempt: TransactionAttempt, record: TransactionRecord
+) -> DecidedBatch | NeedRows:
+    """Keep the rows of the attempt before, or take the same rows as they are now if a person wants that."""
+    meta = state.get_state(attempt.txid)
+    rows = meta.rows
+    if to_decide_anew(record, rows):
+        rows = decided_anew(begins, attempt, rows)
+    if isinstance(rows, NeedRows):
+        return rows
+    kept = DecidedBatch(rows, meta.position, record.base, record.size, record.lost, meta.begin)
+    if not record.pinned:
+        return kept
+
+    # Re-admitted rows leave the source where it is, and the transaction before may end elsewhere now.
+    partitioned = begins.request.topology.partitioned
+    before = state.position_before(attempt.txid)
+    after = position_after(before, unmoved(before, rows, partitioned=partitioned), partitioned=partitioned)
+    return replace(kept, position=after, base=digest(before))
+
+
+def _other_rows(
+    begins: BeginPass, state: RotatingTransactionalState, attempt: TransactionAttempt
+) -> DecidedBatch | NeedBatch:
+    """Let an opaque source decide again, from where the transaction before ends now."""
+    partitioned = begins.request.topology.partitioned
+    before = state.position_before(attempt.txid)
+    # A partition that this transaction took up has no position before it. It begins where it began.
+    taken_up = state.get_state(attempt.txid).begin or {}
+    begin = {name: place for name, place in taken_up.items() if name not in (before or {})}
+    origin = {**begin, **(before or {})} if begin else before
+    start = start_after(begins.read, begins.paths, begins.topology, origin)
+    need = NeedBatch(attempt, start.position)
+    if need.key not in begins.facts.batches:
+        return need
+
+    batch = begins.facts.batches[need.key]
+    if batch is None:
+        # An empty batch stays before the loss.
+        lost = []
+        batch = Batch(None, None if partitioned else before)
+    else:
+        lost = start.passed(batch.position)
+    starts: Any = batch.start if partitioned else None
+    after: Any = batch.position
+    begin = {**(starts or {}), **begin}
+    if begin:
+        after = {**begin, **(after or {})}
+    return DecidedBatch(
+        batch.metadata,
+        position_after(before, after, partitioned=partitioned),
+        base=digest(before),
+        size=batch.size,
+        lost=lost,
+        begin=begin,
+    )
 
 
 def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
@@ -232,15 +258,15 @@ def check_changeable(paths: Paths, txid: int, record: TransactionRecord, states:
         )
 
 
-def decided_anew(attempt: TransactionAttempt, metadata: Any, batches: Batches) -> Any | NeedRows:
+def decided_anew(begins: BeginPass, attempt: TransactionAttempt, metadata: Any) -> Any | NeedRows:
     """Return the metadata of the same rows as they are now, if the source has said so already, else the question.
 
     :param metadata: as it was decided before.
     """
     need = NeedRows(attempt, metadata)
-    if need.key not in batches:
+    if need.key not in begins.facts.batches:
         return need
-    batch = batches[need.key]
+    batch = begins.facts.batches[need.key]
     assert batch is not None
     return batch.metadata
 

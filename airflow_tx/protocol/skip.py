@@ -95,8 +95,8 @@ def grant_skip(
     # Not `granted`: nothing of the batch is written under this grant.
     taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=stamp.op, op=stamp.op)
     batch = {"rows": meta.rows, "position": meta.position, "prev": before}
-    taken = claimed(topology, taken, stamp, paths, txid, batch, Outcome.SKIPPED)
-    grant = make_grant(topology, taken, stamp, paths, txid, batch)
+    taken = claimed(taken, topology, stamp, paths, txid=txid, batch=batch, outcome=Outcome.SKIPPED)
+    grant = make_grant(taken, topology, stamp, paths, txid=txid, batch=batch)
     return put(paths.transaction(txid), taken, Granted(grant))
 
 
@@ -116,7 +116,7 @@ def commit_skip(read: Reader, stamp: Stamp, paths: Paths, token: Token, states: 
         raise SkipRefused(txid=txid, problem="nobody asks for it any more", remedy=f"To ask: {_skip(paths, txid)}")
     rows = RotatingTransactionalState(read, paths).get_state(txid).rows
     kept = Skipped(record.key, record.run_id, rows, record.skip, stamp.op)
-    end = ended(read, stamp, paths, txid, topology, record, Outcome.SKIPPED, states)
+    end = ended(read, stamp, paths, record, topology, txid=txid, outcome=Outcome.SKIPPED, states=states)
     return replace(end, writes=(*end.writes, Create(paths.skipped(txid), encode(kept))))
 
 

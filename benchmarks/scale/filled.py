@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_tx.protocol.api import Children, Create, Node, Put, Requirement, Store, Write
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from tests.integration.pipeline import Clock, Pipeline

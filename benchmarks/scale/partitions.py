@@ -10,8 +10,7 @@ from typing import Any
 from airflow_tx.errors import TooMuchMetadata
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.view import topology_view, transaction_details
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState

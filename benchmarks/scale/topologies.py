@@ -10,7 +10,7 @@ from typing import Any
 from airflow_tx.alarms import AlarmLimits, AlarmTopology
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.snapshot import SnapshotReader
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.view import topologies, topology_view
 from airflow_tx.sources.lag import LagWatch

@@ -13,8 +13,7 @@ from airflow_tx.errors import LossRefused, SourceError, UnreadableRecord
 from airflow_tx.protocol.answers import Begun, NoData
 from airflow_tx.protocol.api import Create, Put, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Loss
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Loss, TopologyRequest
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader

@@ -12,8 +12,7 @@ from airflow_tx.protocol import commit, replay, skip
 from airflow_tx.protocol.answers import Begun, Granted, NotYet
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.records import History, Phase, TransactionRecord, decode
 from airflow_tx.protocol.step import Audit

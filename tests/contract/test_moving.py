@@ -16,7 +16,7 @@ from airflow_tx.errors import (
     UnreadableRecord,
 )
 from airflow_tx.protocol.api import Requirement, Store, Write
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.step import Audit

@@ -9,8 +9,7 @@ from airflow_tx.protocol import commit, processing, recovery, run_slots
 from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.api import Create, Delete, Put, Store
 from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
-from airflow_tx.protocol.batch import Batch, BeginRequest
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.skip import commit_skip, grant_skip, note_readmission, note_skip

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_tx.errors import FenceForeign, StateBehind, StateRenamed
 from airflow_tx.protocol.api import Create, Delete, Put
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState

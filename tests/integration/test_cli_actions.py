@@ -17,8 +17,7 @@ from airflow_tx.errors import FenceForeign, Outranked, TopologyClaimed
 from airflow_tx.protocol import commit, processing, recovery, run_slots, skip
 from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.batch import Batch, BeginRequest
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

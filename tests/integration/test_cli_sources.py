@@ -10,8 +10,7 @@ import pytest
 from airflow_tx.errors import SourceError
 from airflow_tx.processing.begin import decide
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.batch import BeginRequest
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import BeginRequest, TopologyRequest
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.sources.api import Source
 from airflow_tx.store.zookeeper import ZooKeeperStore

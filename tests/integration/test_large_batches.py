@@ -14,8 +14,7 @@ from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Put, Requirement, Store, Write
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.paths import ack_name
 from airflow_tx.protocol.rebuild import HeldState
 from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord, decode, encode

@@ -17,7 +17,7 @@ from airflow_tx.processing.begin import ask
 from airflow_tx.processing.outcome import note_committed
 from airflow_tx.protocol.answers import Begun, NoData
 from airflow_tx.protocol.api import Requirement, Write
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.repair import Repairs

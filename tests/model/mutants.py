@@ -190,7 +190,7 @@ MUTANTS = (
         (
             (begin.begin, "if binding is None:", "if True:"),
             (
-                begin._allocate,
+                begin._allocated,
                 "Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),",
                 "",
             ),
@@ -231,7 +231,7 @@ MUTANTS = (
         ((begin.begin, "read.find(TopologyRecord", "read.peek_if_any(TopologyRecord"),),
         _trace(test_traces.TestTrace25, "test_a_begin_that_was_decided_before_its_ledger_was_closed_binds_nothing"),
     ),
-    Mutant("a stale position is kept", ((replay._next_attempt, "base=base,", ""),), TWO_OPAQUE),
+    Mutant("a stale position is kept", ((replay._next_attempt, "base=decided.base,", ""),), TWO_OPAQUE),
     Mutant(
         "a start leaves the epoch as it is",
         ((processing.start, "epoch=record.epoch + 1", "epoch=record.epoch"),),
@@ -334,14 +334,14 @@ MUTANTS = (
     ),
     Mutant(
         "rows of a re-admitted batch are not kept",
-        ((begin._allocate, "pinned=readmission is not None,", ""),),
+        ((begin._allocated, "pinned=readmission is not None,", ""),),
         _trace(test_skips.TestTrace3, "test_re_admitted_it_fails_and_its_predecessor_moves_and_no_row_is_left_out"),
     ),
     Mutant(
         "a re-admitted batch moves the position",
         (
             (
-                begin._allocate,
+                begin._readmitted,
                 "after = unmoved(position, rows, partitioned=partitioned)",
                 "after = rows[1]",
             ),
@@ -352,7 +352,7 @@ MUTANTS = (
         "re-admitted more than once",
         (
             (
-                begin._allocate,
+                begin._allocated,
                 "Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),",
                 "*(() if readmission is not None else (Create(paths.run(key), binding),)),",
             ),

@@ -18,7 +18,7 @@ from airflow_tx.errors import (
     StateUnavailable,
     UnknownTransaction,
 )
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.state.memory import MemoryDatabase
 from tests.model import product

@@ -27,8 +27,7 @@ from airflow_tx.protocol import commit, processing, recovery, run_slots, skip
 from airflow_tx.protocol.answers import Begun, Granted, Processed
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TaskTry, Token
-from airflow_tx.protocol.batch import Batch, BeginRequest
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths

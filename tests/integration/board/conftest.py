@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.client import ClientConfig, connect, disconnect

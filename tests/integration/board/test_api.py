@@ -12,7 +12,7 @@ import pytest
 
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.znodes import ZnodeAckers
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.store.zookeeper import ZooKeeperStore

@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.sync_api import Locator, Route, expect
 
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.view import topology_view, transaction_details
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.plugin.api.dag_process import DagProcess, RefusedThere
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from tests.integration.board.server import ROOT, Board
 from tests.integration.pipeline import Pipeline

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, expect
 
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually

@@ -10,8 +10,7 @@ import pytest
 from airflow_tx.errors import SkippedTransaction, UnknownTransaction
 from airflow_tx.protocol.api import Delete
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest
-from airflow_tx.protocol.begin import TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, Skipped
 from airflow_tx.store.memory import MemoryStore
