@@ -27,23 +27,26 @@ class Budget:
     A test whose limit is longer than `GRACE` starts only if it ends before the budget and this grace are over.
 
     :param until: when it is over, in seconds of ``time.monotonic``.
+    :param again: whether these tests have failed once. Each of them may start, whatever its time limit, and a test that
+        is left out counts as failed.
     :ivar begun: ids of the tests that run ahead of their turn, in a thread.
     :ivar left_out: ids of the tests that were not started.
     """
 
     until: float
+    again: bool = False
     begun: set[str] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, seconds: float | None) -> Budget:
+    def of(cls, seconds: float | None, *, again: bool = False) -> Budget:
         """Begin now. Without a number of seconds it is never over."""
-        return cls(float("inf") if seconds is None else time.monotonic() + seconds)
+        return cls(float("inf") if seconds is None else time.monotonic() + seconds, again)
 
     def fits(self, limit: float) -> bool:
         """Answer whether a test with this time limit, in seconds, may start now."""
         left = self.until - time.monotonic()
-        return left > 0 and limit <= left + GRACE
+        return left > 0 and (self.again or limit <= left + GRACE)
 
     def leaves_out(self, test: str, limit: float) -> bool:
         """Answer, and note, whether a test whose turn has come is not started."""
@@ -59,8 +62,15 @@ class Budget:
         self.begun.add(test)
         return True
 
+    @property
+    def fails(self) -> bool:
+        """Answer whether the run fails because a failed test was not started once more."""
+        return self.again and bool(self.left_out)
+
     def lines(self) -> list[str]:
-        """Say per file how many tests were not started."""
+        """Say how many tests of each file were not started; of tests that failed before, name each."""
+        if self.again:
+            return [f"failed, and no time is left to run it once more: {test}" for test in self.left_out]
         files = Counter(test.partition("::")[0] for test in self.left_out)
         return [f"not run: {file} ({count})" for file, count in sorted(files.items())]
 

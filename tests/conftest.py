@@ -38,12 +38,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("budget")
     group.addoption("--budget", type=float, metavar="SECONDS", help="start no test after this time")
     group.addoption(
+        "--again", action="store_true", help="these tests failed before: one that --budget leaves out fails the run"
+    )
+    group.addoption(
         "--commit", metavar="ID", help="start at the place in the order of tests that belongs to this commit"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[BUDGET] = Budget.of(config.getoption("--budget"))
+    config.stash[BUDGET] = Budget.of(config.getoption("--budget"), again=config.getoption("--again"))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -56,6 +59,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     return True if item.config.stash[BUDGET].leaves_out(item.nodeid, limit_of(item)) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.stash[BUDGET].fails:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,9 +54,35 @@ def test_a_test_starts_only_if_its_own_time_limit_ends_soon_after_the_budget() -
     assert not budget.fits(GRACE + 1000)
 
 
+def test_a_test_that_failed_starts_once_more_whatever_its_time_limit() -> None:
+    budget = Budget.of(100, again=True)
+    assert not budget.leaves_out("tests/a.py::test_one", GRACE + 1000)
+    assert not budget.fails
+
+
+def test_a_test_that_failed_and_is_not_run_once_more_fails_the_run_and_is_named() -> None:
+    budget = Budget.of(0, again=True)
+    assert budget.leaves_out("tests/a.py::test_one", 1)
+    assert budget.fails
+    assert budget.lines() == ["failed, and no time is left to run it once more: tests/a.py::test_one"]
+
+
+FILE = "tests/unit/testing/test_budget.py"
+
+
+def run_pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "--budget=0", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
 def test_pytest_ends_well_and_says_what_it_left_out_when_the_budget_is_over() -> None:
-    file = "tests/unit/testing/test_budget.py"
-    command = [sys.executable, "-m", "pytest", "--budget=0", "--commit=a0063b4", "-p", "no:cacheprovider", file]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    run = run_pytest("--commit=a0063b4", FILE)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert f"not run: {file} (7)" in run.stdout
+    assert f"not run: {FILE} (10)" in run.stdout
+
+
+def test_pytest_fails_when_no_time_is_left_to_run_a_failed_test_once_more() -> None:
+    test = f"{FILE}::test_commits_begin_at_every_test"
+    run = run_pytest("--again", test)
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout + run.stderr
+    assert f"failed, and no time is left to run it once more: {test}" in run.stdout
