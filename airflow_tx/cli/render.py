@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,9 +11,10 @@ from airflow_tx.actions.preview import Effect
 from airflow_tx.errors import without_controls
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.protocol.health import HealthCode, topology_health
+from airflow_tx.protocol.person import Person, PersonOfAttempt
 from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.status import TransactionView, size_in_words
-from airflow_tx.protocol.view import TopologyView, TransactionDetails
+from airflow_tx.protocol.view import TopologyView, TransactionDetails, waiting_runs
 from airflow_tx.sources.lag import Lag, LagUnknown
 
 TableRow = dict[str, Any]
@@ -152,10 +153,9 @@ def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> TableR
 
 
 def _accepted(view: TopologyView) -> Iterator[str]:
-    found = [(each, repair) for repair in view.repairs for each in repair.losses]
-    for each, by in sorted(found, key=lambda loss: str(loss[0]["partition"])):
-        where = f"partition {each['partition']}: " if each["partition"] else ""
-        yield f"{where}{each['what']} ({by.why}; {by.who}, {by.when})"
+    for each in sorted(view.losses, key=lambda loss: loss.partition or ""):
+        where = f"partition {each.partition}: " if each.partition else ""
+        yield f"{where}{each.description} ({each.why}; {each.who}, {_time(each.when)})"
 
 
 def loss(accepted: Loss) -> TableRow:
@@ -194,10 +194,10 @@ def transaction(view: TransactionView) -> TableRow:
         "run_id": view.run_id,
         "rows": view.rows,
         "size": _size(view),
-        "began": view.began or None,
-        "processing": _seconds(view.began, view.processed),
-        "commit": _seconds(view.granted, view.ended),
-        "ended": view.ended,
+        "began": _time(view.began),
+        "processing": _seconds(view.processing_seconds),
+        "commit": _seconds(view.commit_seconds),
+        "ended": _time(view.ended),
         "waiting_for": view.waiting_for,
         "note": _note(view),
         "digest": view.digest.rpartition(":")[2] or None,
@@ -210,13 +210,12 @@ def waiters(view: TopologyView) -> list[TableRow]:
         {
             **dict.fromkeys(_RUN_COLUMNS),
             "status": "YIELDED",
-            "run_id": run_id,
-            "waiting_for": f"the run of transaction {entry['blocking']}; then it is started again",
-            "note": f"gave up its run slot {entry['when']}",
+            "run_id": each.run_id,
+            "waiting_for": each.waiting_for,
+            "note": f"gave up its run slot {_time(each.since)}",
             "digest": None,
         }
-        for run_id, entry in view.record.yielded.items()
-        if entry["txid"] is None
+        for each in waiting_runs(view.record)
     ]
 
 
@@ -226,7 +225,7 @@ def _note(view: TransactionView) -> str | None:
     if view.pinned:
         notes.append("re-admitted: its rows stay")
     notes += [f"before it, lost: {what}" for what in view.lost]
-    notes += [f"rows of attempt {each['attempt']} decided anew: {_person(each)}" for each in view.changed]
+    notes += [f"rows of attempt {each.attempt} decided anew: {_person(each)}" for each in view.changed]
     if view.open and view.skip is not None:
         notes.append(f"to be skipped: {_person(view.skip)}")
     elif view.skip is not None:
@@ -246,15 +245,19 @@ def _size(view: TransactionView) -> str | None:
     return None if view.size is None else size_in_words(view.size)
 
 
-def _person(noted: Mapping[str, str]) -> str:
-    return f"{noted['why']} ({noted['who']})"
+def _person(by: Person) -> str:
+    return f"{by.why} ({by.who})"
 
 
-def _person_at(noted: Mapping[str, str] | None) -> str | None:
-    if noted is None:
+def _person_at(by: Person | None) -> str | None:
+    if by is None:
         return None
-    at = f"{noted['who']}, {noted['when']}"
-    return f"{noted['why']} ({at})" if noted["why"] else at
+    at = f"{by.who}, {_time(by.when)}"
+    return f"{by.why} ({at})" if by.why else at
+
+
+def _of_attempts(noted: Iterable[PersonOfAttempt]) -> str | None:
+    return "; ".join(f"of attempt {each.attempt}: {_person_at(each)}" for each in noted) or None
 
 
 def details(found: TransactionDetails) -> TableRow:
@@ -265,16 +268,16 @@ def details(found: TransactionDetails) -> TableRow:
         "attempt": view.attempt or None,
         "status": view.status,
         "run_id": view.run_id,
-        "began": view.began or None,
-        "processed": view.processed,
-        "granted": view.granted,
-        "ended": view.ended,
+        "began": _time(view.began),
+        "processed": _time(view.processed),
+        "granted": _time(view.granted),
+        "ended": _time(view.ended),
         "rows": view.rows,
         "digest": view.digest or None,
         "not_proven": "; ".join(view.unproven) or None,
         "size": _size(view),
         "lost": "; ".join(view.lost) or None,
-        "changed_rows": "; ".join(f"of attempt {each['attempt']}: {_person_at(each)}" for each in view.changed) or None,
+        "changed_rows": _of_attempts(view.changed),
         "ack_val": view.ack_val,
         "failures": view.failures,
         "error": view.error,
@@ -284,8 +287,7 @@ def details(found: TransactionDetails) -> TableRow:
         "blocked": view.blocked,
         "yielded": None if view.yielded is None else f"to the run of transaction {view.yielded}",
         "replay": _replay(view),
-        "replayed_by": "; ".join(f"of attempt {each['attempt']}: {_person_at(each)}" for each in view.replayed_by)
-        or None,
+        "replayed_by": _of_attempts(view.replayed_by),
         "skip": _person_at(view.skip),
         "readmit": _person_at(view.readmit),
         "readmitted_as": view.readmitted_as,
@@ -325,10 +327,13 @@ def _partitions(found: TransactionDetails) -> str | None:
     return "\n".join(lines) or None
 
 
-def _seconds(start: str | None, end: str | None) -> str | None:
-    if start is None or end is None:
-        return None
-    return f"{(datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds():.1f} s"
+def _seconds(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds:.1f} s"
+
+
+def _time(moment: datetime | None) -> str | None:
+    """Write a time as records keep it."""
+    return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
 def effect(done: Effect, note: str = "") -> TableRow:

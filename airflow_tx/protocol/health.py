@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from airflow_tx.protocol.person import Words, moment
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.view import TopologyView
@@ -28,23 +30,23 @@ class HealthCode(str, Enum):
         return list(HealthCode).index(self)
 
 
-@dataclass(frozen=True)
-class TopologyHealth:
-    """How a topology is.
+@dataclass(frozen=True, kw_only=True)
+class TopologyState:
+    """How a topology is, in one sentence.
 
-    :param sentence: in words; `remedy`: what a person can do, None: nothing needs to be done.
-    :param since: when that began; None: it is not known.
-    :param txid: the transaction that the others wait for, or that is to be seen to.
+    :param since: when that began, if it is known.
+    :param txid: the transaction that is to be seen to, or that the others wait for.
+    :param remedy: what a person can do; null: nothing needs to be done.
     """
 
     code: HealthCode
-    sentence: str
-    since: str | None = None
+    since: datetime | None = None
     txid: int | None = None
-    remedy: str | None = None
+    sentence: Words
+    remedy: Words | None = None
 
 
-def topology_health(view: TopologyView, alarms: Mapping[str, Mapping[str, Any]] | None = None) -> TopologyHealth:
+def topology_health(view: TopologyView, alarms: Mapping[str, Mapping[str, Any]] | None = None) -> TopologyState:
     """Say how a topology is: its first open transaction decides, since all others wait for that one.
 
     :param alarms: those that are raised, see `protocol.alarm`.
@@ -53,34 +55,34 @@ def topology_health(view: TopologyView, alarms: Mapping[str, Mapping[str, Any]] 
     late = (alarms or {}).get("late")
     if late is None or health.code.urgency < HealthCode.LATE.urgency:
         return health
-    return replace(health, code=HealthCode.LATE, sentence=f"It is late. {health.sentence}", since=late["when"])
+    return replace(health, code=HealthCode.LATE, sentence=f"It is late. {health.sentence}", since=moment(late["when"]))
 
 
-def _by_transactions(view: TopologyView) -> TopologyHealth:
+def _by_transactions(view: TopologyView) -> TopologyState:
     opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
     blocked = next((each for each in opened if each.blocked), None)
     if blocked is not None:
         return _blocked(view, blocked)
     if not opened:
-        return TopologyHealth(HealthCode.FINE, _nothing_open(view))
+        return TopologyState(code=HealthCode.FINE, sentence=_nothing_open(view))
     first = opened[0]
     if first.failed or first.stale:
         return _failed(view, first)
     return _under_way(view, first, opened)
 
 
-def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyHealth:
+def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyState:
     mark = view.record.blocked or {}
-    return TopologyHealth(
-        HealthCode.BLOCKED,
-        f"Transaction {blocked.txid} is replayed no more: {blocked.blocked}. Nothing commits after it.",
-        since=mark.get("when"),
+    return TopologyState(
+        code=HealthCode.BLOCKED,
+        sentence=f"Transaction {blocked.txid} is replayed no more: {blocked.blocked}. Nothing commits after it.",
+        since=moment(mark.get("when")),
         txid=blocked.txid,
         remedy=f"airflow tx replay {view.name} {blocked.txid}, or airflow tx skip {view.name} {blocked.txid} --why ...",
     )
 
 
-def _failed(view: TopologyView, first: TransactionView) -> TopologyHealth:
+def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
     what = "has to be replayed" if first.stale else "has failed"
     sentence = f"Transaction {first.txid} {what}"
     if first.remedy is not None:
@@ -90,20 +92,24 @@ def _failed(view: TopologyView, first: TransactionView) -> TopologyHealth:
     else:
         sentence += f"{f': {first.error}' if first.error else ''}. It waits for {first.waiting_for}"
         remedy = f"airflow tx replay {view.name} {first.txid}"
-    return TopologyHealth(HealthCode.FAILED, sentence, since=first.began or None, txid=first.txid, remedy=remedy)
+    return TopologyState(code=HealthCode.FAILED, sentence=sentence, since=first.began, txid=first.txid, remedy=remedy)
 
 
-def _under_way(view: TopologyView, first: TransactionView, opened: list[TransactionView]) -> TopologyHealth:
+def _under_way(view: TopologyView, first: TransactionView, opened: list[TransactionView]) -> TopologyState:
     behind = len(opened) - 1
     waiting = "" if not behind else f"; {behind} {'waits' if behind == 1 else 'wait'} behind it"
     if first.status == Phase.COMMITTING.value:
-        return TopologyHealth(
-            HealthCode.FINE, f"Transaction {first.txid} is being committed{waiting}.", first.granted, first.txid
+        return TopologyState(
+            code=HealthCode.FINE,
+            sentence=f"Transaction {first.txid} is being committed{waiting}.",
+            since=first.granted,
+            txid=first.txid,
         )
     processed = [each for each in opened[1:] if each.status == Phase.PROCESSED.value]
     code = HealthCode.WAITS if processed else HealthCode.FINE
     since = processed[0].processed if processed else first.processed or first.began
-    return TopologyHealth(code, f"Transaction {first.txid} waits for {first.waiting_for}{waiting}.", since, first.txid)
+    sentence = f"Transaction {first.txid} waits for {first.waiting_for}{waiting}."
+    return TopologyState(code=code, sentence=sentence, since=since, txid=first.txid)
 
 
 def _nothing_open(view: TopologyView) -> str:

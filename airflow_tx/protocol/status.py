@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from airflow_tx.protocol.attempt import TransactionAttempt, of_lane
 from airflow_tx.protocol.batch_words import batch_in_words, counted
 from airflow_tx.protocol.consumers import digest_text, unproven_rows
 from airflow_tx.protocol.loss import shortened
+from airflow_tx.protocol.person import ChangedRows, Person, PersonOfAttempt, deed, moment, person
 from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
 from airflow_tx.protocol.records import (
     Ack,
@@ -29,7 +31,7 @@ class TransactionView:
 
     :param status: its phase while it is open, then its outcome.
     :param attempt: the newest attempt, or how many it took; 0 if only that it was skipped is still known.
-    :param began: when the newest attempt began; "" if that is forgotten.
+    :param began: when the newest attempt began; None if that is forgotten.
     :param processed: when the last task acked; `granted` when the newest grant was given; `ended` when it became final.
     :param rows: rows of the batch, if counted; `digest`: of these, per form.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
@@ -45,7 +47,7 @@ class TransactionView:
     :param size: how many rows the source counted in the batch, and why it took so many; None if it cannot tell.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
     :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
-    :param created: when its first attempt began; "" if that is not known.
+    :param created: when its first attempt began; None if that is not known.
     :param unproven: why the rows that its tasks consumed are not proven; once all of them have acked.
     :param replays: of earlier attempts, when and why each was replayed, `by` which person; the last ones of many.
     :param asked: the last replay by a person: of which attempt, who, when and why.
@@ -58,10 +60,10 @@ class TransactionView:
     attempt: int
     status: str
     run_id: str
-    began: str
-    processed: str | None
-    granted: str | None
-    ended: str | None
+    began: datetime | None
+    processed: datetime | None
+    granted: datetime | None
+    ended: datetime | None
     rows: int | None
     ack_val: str
     failures: int
@@ -73,28 +75,39 @@ class TransactionView:
     blocked: str | None = None
     yielded: int | None = None
     replay: Mapping[str, Any] | None = None
-    skip: Mapping[str, str] | None = None
-    readmit: Mapping[str, str] | None = None
+    skip: Person | None = None
+    readmit: Person | None = None
     readmitted_as: int | None = None
     size: Mapping[str, Any] | None = None
     lost: tuple[str, ...] = ()
-    changed: tuple[Mapping[str, Any], ...] = ()
+    changed: tuple[ChangedRows, ...] = ()
     digest: str = ""
-    created: str = ""
+    created: datetime | None = None
     replays: tuple[Mapping[str, Any], ...] = ()
     lane: bool = False
     batch: str = ""
     remedy: str | None = None
     unproven: tuple[str, ...] = ()
-    asked: Mapping[str, Any] | None = None
+    asked: PersonOfAttempt | None = None
 
     @property
-    def replayed_by(self) -> tuple[Mapping[str, Any], ...]:
+    def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
         """List the replays by persons: of which attempt, who, when and why; one that has not begun yet is last."""
-        found = [{**each["by"], "attempt": each["attempt"]} for each in self.replays if each.get("by")]
-        if self.asked is not None and self.asked["attempt"] == self.attempt:
-            found.append(dict(self.asked))
+        by = ((each["attempt"], each["by"]) for each in self.replays if each.get("by"))
+        found = [PersonOfAttempt(attempt=attempt, **deed(each)) for attempt, each in by]
+        if self.asked is not None and self.asked.attempt == self.attempt:
+            found.append(self.asked)
         return tuple(found)
+
+    @property
+    def processing_seconds(self) -> float | None:
+        """Say how long its newest attempt took until every task had acked; None: it has not, or is forgotten."""
+        return _seconds(self.began, self.processed)
+
+    @property
+    def commit_seconds(self) -> float | None:
+        """Say how long its commit took, from the grant until the end; None: it has not ended, or is forgotten."""
+        return _seconds(self.granted, self.ended)
 
     @property
     def failed(self) -> bool:
@@ -136,9 +149,9 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
         attempt=record.attempt,
         status=record.phase.value,
         run_id=record.run_id,
-        began=record.began,
-        processed=record.processed,
-        granted=record.granted_at if record.phase is Phase.COMMITTING else None,
+        began=moment(record.began),
+        processed=moment(record.processed),
+        granted=moment(record.granted_at) if record.phase is Phase.COMMITTING else None,
         ended=None,
         rows=max(rows, default=None),
         ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
@@ -151,17 +164,17 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
         blocked=_blocked(txid, line),
         yielded=record.yielded if record.run_id in line.topology.yielded else None,
         replay=record.replay,
-        skip=record.skip,
+        skip=person(record.skip),
         size=record.size,
         lost=tuple(record.lost),
-        changed=tuple(record.changed),
+        changed=_changed(record.changed),
         digest=digest_text(record.counted),
-        created=record.created,
+        created=moment(record.created),
         replays=tuple(record.replays),
         lane=of_lane(record.request),
         remedy=record.remedy,
         unproven=_unproven(record, acks),
-        asked=record.asked,
+        asked=None if record.asked is None else PersonOfAttempt(attempt=record.asked["attempt"], **deed(record.asked)),
     )
 
 
@@ -175,24 +188,24 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         attempt=history.attempts,
         status=history.outcome.value,
         run_id=history.run_id,
-        began=history.began,
-        processed=history.processed,
-        granted=history.granted_at,
-        ended=history.ended,
+        began=moment(history.began),
+        processed=moment(history.processed),
+        granted=moment(history.granted_at),
+        ended=moment(history.ended),
         rows=history.rows,
         ack_val=history.ack_val,
         failures=history.failures,
         error=None,
         waiting_for=_waiting_for_readmission(skipped),
         open=False,
-        skip=history.skip,
-        readmit=None if skipped is None else skipped.readmit,
+        skip=person(history.skip),
+        readmit=None if skipped is None else person(skipped.readmit),
         readmitted_as=history.readmitted_as,
         size=history.size,
         lost=tuple(history.lost),
-        changed=tuple(history.changed),
+        changed=_changed(history.changed),
         digest=history.digest,
-        created=history.created,
+        created=moment(history.created),
         replays=tuple((history.receipt or {}).get("replays", ())),
         batch=batch_in_words((history.receipt or {}).get("metadata")),
         unproven=tuple((history.receipt or {}).get("unproven") or ()),
@@ -216,6 +229,14 @@ def forgotten(txid: int, skipped: Skipped) -> History:
         readmitted_as=skipped.readmitted_as,
         **unknown,
     )
+
+
+def _changed(noted: Sequence[Mapping[str, Any]]) -> tuple[ChangedRows, ...]:
+    return tuple(ChangedRows(attempt=each["attempt"], **deed(each)) for each in noted)
+
+
+def _seconds(start: datetime | None, end: datetime | None) -> float | None:
+    return None if start is None or end is None else max((end - start).total_seconds(), 0.0)
 
 
 def _waiting_for(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.errors import UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.paths import Paths, ack_element, decode_name, encode_name
+from airflow_tx.protocol.person import AcceptedLoss, WaitingRun, deed
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
     Ack,
@@ -76,6 +78,28 @@ class TopologyView:
     rotating_state: str
     owner: Mapping[str, Any] | None = None
     repairs: tuple[RepairRecord, ...] = ()
+
+    @property
+    def losses(self) -> tuple[AcceptedLoss, ...]:
+        """List what people accepted as lost, in the order of the repairs."""
+        found = ((each, repair) for repair in self.repairs for each in repair.losses)
+        return tuple(
+            AcceptedLoss(partition=each["partition"] or None, description=each["what"], **deed(vars(repair)))
+            for each, repair in found
+        )
+
+
+def waiting_runs(record: TopologyRecord) -> tuple[WaitingRun, ...]:
+    """List the runs that gave up their run slots before they had a transaction."""
+    return tuple(
+        WaitingRun(
+            run_id=run_id,
+            waiting_for=f"the run of transaction {entry['blocking']}; then it is started again",
+            since=datetime.fromisoformat(entry["when"]),
+        )
+        for run_id, entry in record.yielded.items()
+        if entry["txid"] is None
+    )
 
 
 def topologies(store: Store, root: str) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def test_a_replay_takes_the_rows_as_they_are_now_and_ends_where_it_ended(
     assert told.items() >= {"who": "ann", "why": "the file is mended", "attempt": 2}.items()
     assert files.final(2).changed == []
     (shown,) = transaction_details(files.store, files.paths, 1).transaction.changed
-    assert shown["why"] == "the file is mended"
+    assert shown.why == "the file is mended"
 
 
 def test_nobody_commits_the_rows_that_are_to_be_decided_anew(each_store: Store, zookeeper_root: str) -> None:

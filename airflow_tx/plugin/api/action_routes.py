@@ -17,8 +17,8 @@ from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_contro
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
 from airflow_tx.plugin.api.action_place import executed, previewed
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
-from airflow_tx.plugin.api.redaction import Words
 from airflow_tx.plugin.api.topology_routes import Problem, topology_for
+from airflow_tx.protocol.person import Words
 from airflow_tx.protocol.step import Audit
 
 MOST_TXIDS = 100

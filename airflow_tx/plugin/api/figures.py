@@ -97,16 +97,6 @@ class FigureSpan:
         return (self.until - self.since) / POINTS
 
 
-@dataclass(frozen=True)
-class CountedTransaction:
-    """What is counted of one transaction."""
-
-    ended: datetime
-    rows: int | None
-    processing: float | None
-    commit: float | None
-
-
 def figures(snapshot: TopologySnapshot, span: FigureSpan, seen: LagsSeen) -> Figures:
     """Count the committed transactions of a span, the newest ones if there are too many.
 
@@ -115,7 +105,7 @@ def figures(snapshot: TopologySnapshot, span: FigureSpan, seen: LagsSeen) -> Fig
     first, end = snapshot.first_since(span.since), snapshot.first_since(span.until)
     least = max(first, end - MOST_COUNTED)
     counted = list(_committed(snapshot, snapshot.final[least:end]))
-    by_point: dict[int, list[CountedTransaction]] = {}
+    by_point: dict[int, list[TransactionView]] = {}
     for each in counted:
         by_point.setdefault(_index(each, span), []).append(each)
     points = [_point(span.since + index * span.step, by_point.get(index, [])) for index in range(POINTS)]
@@ -138,53 +128,42 @@ def _known_since(snapshot: TopologySnapshot, span: FigureSpan) -> datetime | Non
     if not snapshot.final or snapshot.final[0] == 1:
         return None
     oldest = snapshot.final_view(snapshot.final[0])
-    begins = None if oldest is None else _moment(oldest.ended)
+    begins = None if oldest is None else oldest.ended
     return begins if begins is not None and begins > span.since else None
 
 
-def _index(each: CountedTransaction, span: FigureSpan) -> int:
+def _index(each: TransactionView, span: FigureSpan) -> int:
+    assert each.ended is not None
     return min(int((each.ended - span.since) / span.step), POINTS - 1)
 
 
-def _committed(snapshot: TopologySnapshot, txids: Iterable[int]) -> Iterable[CountedTransaction]:
+def _committed(snapshot: TopologySnapshot, txids: Iterable[int]) -> Iterable[TransactionView]:
     for txid in txids:
         view = snapshot.final_view(txid)
-        ended = None if view is None else _moment(view.ended)
-        if view is not None and ended is not None and view.status == Outcome.COMMITTED.value:
-            yield CountedTransaction(
-                ended, _rows(view), _seconds(view.began, view.processed), _seconds(view.granted, view.ended)
-            )
+        if view is not None and view.ended is not None and view.status == Outcome.COMMITTED.value:
+            yield view
 
 
 def _rows(view: TransactionView) -> int | None:
     return view.rows if view.rows is not None else (view.size or {}).get("rows")
 
 
-def _point(start: datetime, some: Sequence[CountedTransaction]) -> FigurePoint:
-    rows = [each.rows for each in some if each.rows is not None]
+def _point(start: datetime, some: Sequence[TransactionView]) -> FigurePoint:
+    rows = [rows for each in some if (rows := _rows(each)) is not None]
     return FigurePoint(
         start=start,
         transactions=len(some),
         rows=sum(rows) if rows else None,
-        processing=spread([each.processing for each in some if each.processing is not None]),
-        commit=spread([each.commit for each in some if each.commit is not None]),
+        processing=spread([each.processing_seconds for each in some]),
+        commit=spread([each.commit_seconds for each in some]),
         size=spread(rows),
     )
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def spread(values: Iterable[float | None]) -> Spread | None:
     """Find the values that 50 and 95 of 100 do not exceed; None: there is no value."""
-    if not values:
+    ordered = sorted(each for each in values if each is not None)
+    if not ordered:
         return None
-    ordered = sorted(values)
     p50, p95 = (ordered[ceil(share * len(ordered)) - 1] for share in (0.5, 0.95))
     return Spread(p50=p50, p95=p95)
-
-
-def _seconds(start: str | None, end: str | None) -> float | None:
-    first, last = _moment(start), _moment(end)
-    return None if first is None or last is None else max((last - first).total_seconds(), 0.0)
-
-
-def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None

@@ -20,7 +20,7 @@ from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.batch_words import batch_in_words
 from airflow_tx.protocol.end import HOUR
-from airflow_tx.protocol.health import HealthCode, TopologyHealth, topology_health
+from airflow_tx.protocol.health import HealthCode, TopologyState, topology_health
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Outcome, TopologyRecord
@@ -80,10 +80,10 @@ class TopologySnapshot:
         return tuple(sorted((each for each in found if each.open), key=lambda each: each.txid))
 
     @cached_property
-    def health(self) -> TopologyHealth:
+    def health(self) -> TopologyState:
         """Say how the topology is, and what a person can do."""
         if self.view is None:
-            return TopologyHealth(HealthCode.UNREADABLE, self.problem or "")
+            return TopologyState(code=HealthCode.UNREADABLE, sentence=self.problem or "")
         # Commands find a topology of another ledger by this name, also where the first one has a namesake.
         return topology_health(replace(self.view, name=self.name), self.alarms)
 
@@ -118,7 +118,7 @@ class TopologySnapshot:
         def ended(txid: int) -> datetime:
             found = self.final_view(txid)
             # Forgotten meanwhile: it is among the oldest ones.
-            return datetime.fromisoformat(found.ended) if found is not None and found.ended else _EVER
+            return _EVER if found is None or found.ended is None else found.ended
 
         return bisect_left(self.final, moment, lo=start, key=ended)
 

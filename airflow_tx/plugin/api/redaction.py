@@ -9,12 +9,13 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from typing import Annotated
 
 from airflow.models.connection import Connection
 from airflow.utils.session import create_session
 from pydantic import PlainSerializer
 from sqlalchemy import select
+
+from airflow_tx.protocol.person import REDACTION
 
 log = logging.getLogger(__name__)
 
@@ -113,5 +114,4 @@ def redacted(text: str) -> str:
     return _redactor.redacted(text)
 
 
-Words = Annotated[str, PlainSerializer(redacted, return_type=str)]
-"""A text that may quote an error: an answer leaves out of it what belongs to a connection."""
+REDACTION.schema = PlainSerializer(redacted, return_type=str).__get_pydantic_core_schema__

@@ -12,10 +12,10 @@ from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import RunRow, TaskTryRow, run_row, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
-from airflow_tx.plugin.api.redaction import Words
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.person import Words
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, History, TransactionRecord
 from airflow_tx.spec import WHY_NOT

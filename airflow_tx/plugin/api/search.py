@@ -9,7 +9,7 @@ from typing import Any
 from airflow_tx.errors import Refused
 from airflow_tx.plugin.api.dag_process import dag_process
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.redaction import Words
+from airflow_tx.protocol.person import Words
 
 _WITHIN = 30.0
 _AT_ONCE = threading.BoundedSemaphore(2)

@@ -12,7 +12,7 @@ from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.airflow_runs import TaskTryRow, task_tries
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.redaction import Words
+from airflow_tx.protocol.person import Words, moment
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.status import TransactionView
 
@@ -226,20 +226,20 @@ def row_fields(view: TransactionView, tries: Sequence[TaskTryRow], *, has_run: b
 
 def attempt_bars(view: TransactionView) -> list[AttemptBar]:
     """List the attempts of a transaction, as far as they are remembered."""
-    bars, begun = [], _moment(view.created)
+    bars, begun = [], view.created
     for replay in view.replays:
-        ended = _moment(replay["when"])
+        ended = moment(replay["when"])
         bars.append(
             AttemptBar(attempt=replay["attempt"], begun_at=begun, ended_at=ended, outcome="replayed", why=replay["why"])
         )
         begun = ended
     if view.attempt:
-        newest = _moment(view.began) or begun
+        newest = view.began or begun
         bars.append(
             AttemptBar(
                 attempt=view.attempt,
                 begun_at=newest,
-                ended_at=_moment(view.ended),
+                ended_at=view.ended,
                 outcome=view.status,
                 why=view.error,
             )
@@ -286,18 +286,18 @@ def _attempt_at(start: datetime | None, attempts: Sequence[AttemptBar]) -> int |
 
 
 def _waiting(view: TransactionView, stopped: datetime | None) -> WaitBar | None:
-    start = _moment(view.processed)
+    start = view.processed
     if start is None or (view.failed and stopped is None):
         return None
-    end = _moment(view.granted) or _moment(view.ended) or stopped
+    end = view.granted or view.ended or stopped
     return WaitBar(start=start, end=end, waiting_for=view.waiting_for if end is None else None)
 
 
 def _commit(view: TransactionView, stopped: datetime | None) -> CommitBar | None:
-    start = _moment(view.granted)
+    start = view.granted
     if start is None or (view.failed and stopped is None):
         return None
-    return CommitBar(start=start, end=_moment(view.ended) or stopped)
+    return CommitBar(start=start, end=view.ended or stopped)
 
 
 def _within(snapshot: TopologySnapshot, window: TimelineWindow) -> Sequence[int]:
@@ -310,12 +310,8 @@ def _within(snapshot: TopologySnapshot, window: TimelineWindow) -> Sequence[int]
 
     def begun(txid: int) -> bool:
         found = opened.get(txid) or snapshot.final_view(txid)
-        begun_at = None if found is None else _moment(found.created) or _moment(found.began)
+        begun_at = None if found is None else found.created or found.began
         return begun_at is not None and begun_at >= until
 
     # They begin in order, too.
     return txids[: bisect_left(txids, True, key=begun)]
-
-
-def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,34 +13,11 @@ from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import paused_dags
 from airflow_tx.plugin.api.lag_board import AckersLine, LagLine, SourceLine, lag_board
 from airflow_tx.plugin.api.ledger_snapshots import HOURS, TopologySnapshot
-from airflow_tx.plugin.api.redaction import Words, redacted
-from airflow_tx.protocol.health import HealthCode, TopologyHealth
+from airflow_tx.plugin.api.redaction import redacted
+from airflow_tx.protocol.health import HealthCode, TopologyState
+from airflow_tx.protocol.person import AcceptedLoss, Person, WaitingRun, Words, deed
 from airflow_tx.protocol.records import Outcome
-
-
-@dataclass(frozen=True, kw_only=True)
-class Person:
-    """Who did something, when and why."""
-
-    who: str
-    when: datetime
-    why: Words
-
-
-@dataclass(frozen=True, kw_only=True)
-class TopologyState:
-    """How a topology is, in one sentence.
-
-    :param since: when that began, if it is known.
-    :param txid: the transaction that is to be seen to, or that the others wait for.
-    :param remedy: what a person can do; null: nothing needs to be done.
-    """
-
-    code: HealthCode
-    since: datetime | None = None
-    txid: int | None = None
-    sentence: Words
-    remedy: Words | None = None
+from airflow_tx.protocol.view import waiting_runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +88,6 @@ class StateLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceptedLoss(Person):
-    """Rows that the source lost, and that a person accepted as lost."""
-
-    partition: str | None
-    description: Words
-
-
-@dataclass(frozen=True, kw_only=True)
 class SkippedLine:
     """A transaction whose rows are kept to be re-admitted."""
 
@@ -138,15 +107,6 @@ class RepairLine(Person):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaitingRun:
-    """A run that gave up its run slot before it had a transaction."""
-
-    run_id: str
-    waiting_for: Words
-    since: datetime
-
-
-@dataclass(frozen=True, kw_only=True)
 class TopologyPage(TopologyLine):
     """One topology, whole.
 
@@ -157,10 +117,10 @@ class TopologyPage(TopologyLine):
     incarnation: str
     generation: int
     states: list[StateLine]
-    losses: list[AcceptedLoss]
+    losses: Sequence[AcceptedLoss]
     skipped: list[SkippedLine]
     repairs: list[RepairLine]
-    waiting_runs: list[WaitingRun]
+    waiting_runs: Sequence[WaitingRun]
 
 
 @dataclass(frozen=True)
@@ -241,27 +201,17 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
         incarnation=record.incarnation,
         generation=record.generation,
         states=[StateLine(name=name, last_txid=txid) for name, txid in sorted(record.states.items())],
-        losses=list(_losses(snapshot)),
+        losses=() if view is None else view.losses,
         skipped=[
-            SkippedLine(txid=each.txid, run_id=each.run_id, skip=_person(each.skip), readmit=person(each.readmit))
+            SkippedLine(txid=each.txid, run_id=each.run_id, skip=each.skip, readmit=each.readmit)
             for each in skipped
             if each.skip is not None and each.readmitted_as is None
         ],
         repairs=[
-            RepairLine(
-                number=each.number, what=each.what, done=each.told, who=each.who, when=_moment(each.when), why=each.why
-            )
+            RepairLine(number=each.number, what=each.what, done=each.told, **deed(vars(each)))
             for each in (() if view is None else view.repairs)
         ],
-        waiting_runs=[
-            WaitingRun(
-                run_id=run_id,
-                waiting_for=f"the run of transaction {entry['blocking']}; then it is started again",
-                since=_moment(entry["when"]),
-            )
-            for run_id, entry in record.yielded.items()
-            if entry["txid"] is None
-        ],
+        waiting_runs=waiting_runs(record),
     )
 
 
@@ -283,51 +233,14 @@ def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]
         "allocated": 0 if view is None else view.allocated,
         "last_commit": _last_commit(snapshot),
         "commits_per_hour": [0] * HOURS if view is None else snapshot.commits_per_hour(datetime.now(timezone.utc)),
-        "state": _state(snapshot.health),
+        "state": snapshot.health,
         "may_act": access.may_act(record.dag_id),
     }
-
-
-def _state(health: TopologyHealth) -> TopologyState:
-    since = None if health.since is None else _moment(health.since)
-    return TopologyState(
-        code=health.code,
-        since=since,
-        txid=health.txid,
-        sentence=health.sentence,
-        remedy=health.remedy,
-    )
 
 
 def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:
     for txid in reversed(snapshot.final):
         found = snapshot.final_view(txid)
         if found is not None and found.ended and found.status == Outcome.COMMITTED.value:
-            return LastCommit(txid=txid, at=_moment(found.ended))
+            return LastCommit(txid=txid, at=found.ended)
     return None
-
-
-def _losses(snapshot: TopologySnapshot) -> Iterator[AcceptedLoss]:
-    repairs = () if snapshot.view is None else snapshot.view.repairs
-    for repair in repairs:
-        person = person_fields(asdict(repair))
-        for each in repair.losses:
-            yield AcceptedLoss(partition=each["partition"] or None, description=each["what"], **person)
-
-
-def person(noted: Mapping[str, Any] | None) -> Person | None:
-    """Read who did something, as a record notes it; None: nobody did."""
-    return None if noted is None else _person(noted)
-
-
-def person_fields(noted: Mapping[str, Any]) -> dict[str, Any]:
-    """Read who, when and why."""
-    return {"who": noted["who"], "when": _moment(noted["when"]), "why": noted["why"]}
-
-
-def _person(noted: Mapping[str, Any]) -> Person:
-    return Person(**person_fields(noted))
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)

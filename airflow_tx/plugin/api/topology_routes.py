@@ -15,13 +15,13 @@ from airflow_tx.plugin.api.etags import TaggedRoute
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
 from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
-from airflow_tx.plugin.api.redaction import Words
 from airflow_tx.plugin.api.run_answer import RunAnswer, run_answer
 from airflow_tx.plugin.api.search import SearchAnswer, searched
 from airflow_tx.plugin.api.timeline import Timeline, TimelineWindow, timeline
 from airflow_tx.plugin.api.topology_lines import OverviewPart, TopologyList, TopologyPage, overview, topology_page
 from airflow_tx.plugin.api.transaction_page import TransactionPage, transaction_page
 from airflow_tx.protocol.health import HealthCode
+from airflow_tx.protocol.person import Words
 
 
 @dataclass(frozen=True, kw_only=True)

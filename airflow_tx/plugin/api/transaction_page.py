@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,10 +13,9 @@ from airflow_tx.actions.request import ActionName
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskTryRow, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.redaction import Words
 from airflow_tx.plugin.api.timeline import TimelineRow, row_fields
-from airflow_tx.plugin.api.topology_lines import Person, person, person_fields
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.protocol.person import ChangedRows, Person, Words
 from airflow_tx.protocol.receipt import is_shortened, tasks_of
 from airflow_tx.protocol.records import Outcome
 from airflow_tx.protocol.status import TransactionView, size_in_words
@@ -93,13 +92,6 @@ class NewValuesLine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangedRows(Person):
-    """Who let the rows be decided anew, instead of those of which attempt."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReceiptLine:
     """The receipt of a final transaction; `airflow tx verify` compares it with the states."""
 
@@ -156,7 +148,7 @@ class TransactionPage(TimelineRow):
     states: list[StateWork]
     new_values: list[NewValuesLine]
     losses: list[Words]
-    changed: list[ChangedRows]
+    changed: Sequence[ChangedRows]
     skip: Person | None
     readmit: Person | None
     readmitted_as: int | None
@@ -192,9 +184,9 @@ def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, acce
         states=_states(snapshot, found),
         new_values=_new_values(dag_id, view.run_id, tries) if access.may_see_xcoms(dag_id) else [],
         losses=list(view.lost),
-        changed=[ChangedRows(attempt=each["attempt"], **person_fields(each)) for each in view.changed],
-        skip=person(view.skip),
-        readmit=person(view.readmit),
+        changed=view.changed,
+        skip=view.skip,
+        readmit=view.readmit,
         readmitted_as=view.readmitted_as,
         pinned=view.pinned,
         stale=view.stale,
@@ -306,11 +298,11 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
 
 
 def _audit(view: TransactionView) -> list[AuditLine]:
-    noted = [("rows decided anew", each) for each in view.changed]
-    noted += [(f"replay of attempt {each['attempt']}", each) for each in view.replayed_by]
+    noted: list[tuple[str, Person]] = [("rows decided anew", each) for each in view.changed]
+    noted += [(f"replay of attempt {each.attempt}", each) for each in view.replayed_by]
     noted += [("skip", view.skip)] if view.skip else []
     noted += [("readmit", view.readmit)] if view.readmit else []
-    lines = [AuditLine(what=what, **person_fields(each)) for what, each in noted]
+    lines = [AuditLine(what=what, who=each.who, when=each.when, why=each.why) for what, each in noted]
     return sorted(lines, key=lambda each: each.when)
 
 

@@ -58,7 +58,8 @@ def test_a_transaction_is_skipped_and_readmitted_for_a_reason_that_is_text(
 
     expect(ulf.board).to_contain_text(MARKUP)
     (shown,) = topology_view(pipeline.store, pipeline.paths).transactions
-    assert (shown.status, shown.skip) == ("SKIPPED", {**(shown.skip or {}), "who": "ulf", "why": MARKUP})
+    assert shown.skip is not None
+    assert (shown.status, shown.skip.who, shown.skip.why) == ("SKIPPED", "ulf", MARKUP)
     assert audited(runs, "skip")["why"] == MARKUP
 
     dialog = ulf.press("Re-admit")
@@ -69,7 +70,7 @@ def test_a_transaction_is_skipped_and_readmitted_for_a_reason_that_is_text(
     expect(ulf.board.get_by_role("button", name="Re-admit")).to_have_count(1)
     readmit = transaction_details(pipeline.store, pipeline.paths, 1).transaction.readmit
     assert readmit is not None
-    assert (readmit["who"], readmit["why"], runs.states()["r1"]) == ("ulf", "it was right", "queued")
+    assert (readmit.who, readmit.why, runs.states()["r1"]) == ("ulf", "it was right", "queued")
     assert ulf.page.evaluate("document.body.dataset.owned") is None
 
 

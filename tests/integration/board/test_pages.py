@@ -189,7 +189,7 @@ def test_several_transactions_are_replayed_or_skipped_at_once_after_one_preview(
     dialog.get_by_role("button", name="Skip", exact=True).click()
     expect(dialog).to_contain_text("Done")
     noted = {each.txid: each.skip for each in topology_view(pipeline.store, pipeline.paths).transactions}
-    assert [(noted[txid] or {}).get("why") for txid in (1, 2, 3)] == [None, "bad files", "bad files"]
+    assert [getattr(noted[txid], "why", None) for txid in (1, 2, 3)] == [None, "bad files", "bad files"]
     ulf.page.keyboard.press("Escape")
 
 

@@ -133,9 +133,9 @@ def test_the_next_attempt_keeps_which_person_replayed_it_and_a_later_one_does_no
     assert first["by"]["why"].startswith("the disk")
     assert len(first["by"]["why"]) <= 200
     assert (second["attempt"], "by" in second) == (2, False)
-    assert [each["attempt"] for each in view(topology).replayed_by] == [1]
+    assert [each.attempt for each in view(topology).replayed_by] == [1]
     topology.ledger().run(recovery.note_person, 1, Audit("bob", ""))
-    assert [(each["attempt"], each["who"]) for each in view(topology).replayed_by] == [(1, "ann"), (3, "bob")]
+    assert [(each.attempt, each.who) for each in view(topology).replayed_by] == [(1, "ann"), (3, "bob")]
 
 
 def test_a_note_of_a_person_counts_no_replay_and_holds_up_none(topology: Topology) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.protocol.person import ChangedRows, deed, moment, person
 from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.status import (
     Line,
@@ -17,6 +18,7 @@ from airflow_tx.protocol.status import (
 )
 
 SKIP = {"who": "ada", "when": "2013-01-02", "why": "broken"}
+CHANGED = ChangedRows(attempt=1, **deed(SKIP))
 TO_ITS_COMMITTER = "its committer"
 
 
@@ -109,14 +111,14 @@ def test_an_open_transaction_is_shown_with_all_that_its_record_says_of_it() -> N
     counted = {"rows": 5, "digests": {"python": "python:02", "xxh64-1": "xxh64-1:01"}}
     shown = view(record(counted=counted, **told), {("count", -1): acked(rows=3), ("audit", -1): acked(rows=5)})
     found = {name: getattr(shown, name) for name in told}
-    assert found == {**told, "lost": ("row 7",), "changed": tuple(told["changed"])}
+    assert found == {**told, "lost": ("row 7",), "changed": (CHANGED,), "processed": moment(told["processed"])}
     assert (shown.rows, shown.digest) == (5, "python:02 xxh64-1:01")
     assert (view(record()).rows, view(record()).digest) == (None, "")
 
 
 @pytest.mark.parametrize(("phase", "granted"), [(Phase.COMMITTING, "2013-01-03"), (Phase.PROCESSING, None)])
 def test_when_the_turn_was_taken_is_shown_as_long_as_it_is_held(phase: Phase, granted: str | None) -> None:
-    assert view(record(phase=phase, granted_at="2013-01-03")).granted == granted
+    assert view(record(phase=phase, granted_at="2013-01-03")).granted == moment(granted)
 
 
 def test_one_that_gave_up_its_run_slot_says_for_whom_until_it_is_started_again() -> None:
@@ -124,21 +126,29 @@ def test_one_that_gave_up_its_run_slot_says_for_whom_until_it_is_started_again()
     assert view(record(yielded=1)).yielded is None
 
 
+TIMES = {"began": "2013-01-01", "processed": "2013-01-02", "granted_at": "2013-01-03", "ended": "2013-01-04"}
+
+
 def history(**changes: Any) -> History:
-    fields: dict[str, Any] = {"began": "a", "processed": "b", "granted_at": "c", "ended": "d", "rows": 5}
+    fields: dict[str, Any] = {**TIMES, "rows": 5}
     return History(2, 3, "r2", Outcome.COMMITTED, **{**fields, "ack_val": "0" * 16, "op": "op", **changes})
 
 
 def test_a_final_transaction_is_shown_with_all_that_its_history_says_of_it() -> None:
     told: dict[str, Any] = {
-        "size": {"rows": 5, "why": ""}, "lost": ["row 7"], "changed": [SKIP], "failures": 1, "skip": SKIP,
-        "digest": "python:02", "readmitted_as": 9,
+        "size": {"rows": 5, "why": ""}, "lost": ["row 7"], "changed": [{**SKIP, "attempt": 1}], "failures": 1,
+        "skip": SKIP, "digest": "python:02", "readmitted_as": 9,
     }  # fmt: skip
     shown = view_final(history(**told), None)
     found = {name: getattr(shown, name) for name in told}
-    assert found == {**told, "lost": ("row 7",), "changed": (SKIP,)}
+    assert found == {
+        **told,
+        "lost": ("row 7",),
+        "changed": (CHANGED,),
+        "skip": person(SKIP),
+    }
     assert (shown.txid, shown.attempt, shown.status, shown.run_id) == (2, 3, "COMMITTED", "r2")
-    assert (shown.began, shown.processed, shown.granted, shown.ended) == ("a", "b", "c", "d")
+    assert [shown.began, shown.processed, shown.granted, shown.ended] == [moment(each) for each in TIMES.values()]
     assert (shown.waiting_for, shown.open, shown.readmit, shown.error) == (None, False, None, None)
 
 
@@ -157,7 +167,7 @@ def test_of_one_that_history_has_forgotten_its_skip_is_remembered(
     found = forgotten(2, skipped)
     assert (found.outcome, found.ended, found.attempts, found.ack_val) == (outcome, "2013-01-02", 0, "0" * 16)
     shown = view_final(found, skipped)
-    assert (shown.waiting_for is not None, shown.readmit, shown.readmitted_as) == (waits, readmit, again)
+    assert (shown.waiting_for is not None, shown.readmit, shown.readmitted_as) == (waits, person(readmit), again)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
@@ -219,7 +220,7 @@ def test_of_a_skipped_transaction_rows_are_shown_until_it_is_readmitted(topology
     topology.skip(2)
     details = transaction_details(topology.store(), topology.paths, 2)
     assert details.batch == Metadata(0, [2, 4], None)
-    assert (details.transaction.attempt, details.transaction.began) == (1, "2013-01-01T00:00:00.000+00:00")
+    assert (details.transaction.attempt, details.transaction.began) == (1, datetime(2013, 1, 1, tzinfo=timezone.utc))
     topology.readmit(2)
     runs[1].begin(2)
     assert runs[1].attempt.txid == 4
