@@ -261,3 +261,8 @@ def write_numbers(folder: Path) -> None:
     for index in range(FILES):
         numbers = range(index * NUMBERS_A_FILE, (index + 1) * NUMBERS_A_FILE)
         (folder / f"{index}.csv").write_text("\n".join(["number", *map(str, numbers), ""]))
+
+
+def parent(pid: int) -> int:
+    """The process that started another one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

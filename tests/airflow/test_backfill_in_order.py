@@ -10,9 +10,9 @@ import pytest
 
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.ahead import once
+from tests.airflow.backfilled import DAYS, Days, Story
 from tests.airflow.dags.daily import DAY, SIZE
 from tests.airflow.stack import Stack
-from tests.airflow.test_backfill import DAYS, Days, Story
 
 
 def command(stack: Stack, *more: str) -> subprocess.Popen[str]:

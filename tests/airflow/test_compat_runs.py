@@ -17,7 +17,7 @@ import pytest
 
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.client import TriedAirflow
-from tests.airflow.stack import Signal, Stack
+from tests.airflow.stack import Signal, Stack, parent
 
 TARGET = "runs_target"
 COMMAND = """
@@ -205,8 +205,3 @@ def test_a_run_whose_task_and_supervisor_were_killed_is_executed_again_at_once(s
     # Airflow by itself would notice after 300 s.
     airflow.wait_run(TARGET, "dead", timeout=200)
     assert airflow.task(TARGET, "dead", "hold")["try_number"] == 2
-
-
-def parent(pid: int) -> int:
-    """The process that started another one."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

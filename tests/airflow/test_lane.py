@@ -12,8 +12,8 @@ import pytest
 
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.dags.daily import DAY, FIRST, SIZE
+from tests.airflow.feed import Feed, worker
 from tests.airflow.stack import Stack
-from tests.airflow.test_coordinator import Feed
 
 DAG, COORDINATOR = "laned", "laned_coordinator"
 
@@ -29,20 +29,6 @@ def feed(stack: Stack) -> Iterator[Feed]:
 
 def runs(feed: Feed) -> set[str]:
     return {run["dag_run_id"] for run in feed.airflow.runs(DAG)}
-
-
-def worker(feed: Feed) -> int:
-    """The process of the coordinator's task."""
-    (coordinator,) = feed.coordinating
-
-    def running() -> int:
-        for run in feed.airflow.runs(coordinator):
-            task = feed.airflow.task(coordinator, run["dag_run_id"], "coordinate")
-            if task.get("state") == "running" and task.get("pid"):
-                return int(task["pid"])
-        return 0
-
-    return int(eventually(running, 240, "the coordinator is in its worker", explain=feed.explain))
 
 
 def test_the_worker_of_the_lane_is_killed_in_the_middle_and_all_is_counted_once(feed: Feed) -> None:

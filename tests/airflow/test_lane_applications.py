@@ -10,9 +10,8 @@ import pytest
 
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from tests.airflow.feed import Feed, worker
 from tests.airflow.stack import Stack
-from tests.airflow.test_coordinator import Feed
-from tests.airflow.test_lane import worker
 
 DAG, COORDINATOR = "applied", "applied_coordinator"
 

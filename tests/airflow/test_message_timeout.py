@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_tx.testing.eventually import eventually
+from tests.airflow.feed import Feed
 from tests.airflow.stack import Stack
-from tests.airflow.test_coordinator import Feed
 
 
 @pytest.mark.long

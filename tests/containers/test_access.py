@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.containers.cluster import Cluster
-from tests.containers.test_hosts import begin, end
+from tests.containers.runs import begin, end
 
 STRANGER = Path(__file__).with_name("stranger.py").read_text()
 HOST = "scheduler"

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_tx.testing.eventually import eventually
 from tests.containers.cluster import FILES, PATIENCE, Cluster
-from tests.containers.test_hosts import begin, end, first_run, host_of
+from tests.containers.runs import begin, end, first_run, host_of
 
 SPARK_WORKERS = ("spark-worker-1", "spark-worker-2")
 

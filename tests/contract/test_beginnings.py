@@ -7,7 +7,7 @@ from typing import Any
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch
-from tests.contract.test_accepted_losses import Log, Topology
+from tests.contract.losses import Log, Topology
 
 
 class Tail(Log):

@@ -10,7 +10,7 @@ from airflow_tx.errors import SourceKindChanged, SourceShapeChanged
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import topology_view
-from tests.contract.test_accepted_losses import Log, Topology
+from tests.contract.losses import Log, Topology
 
 
 @pytest.fixture

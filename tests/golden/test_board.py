@@ -40,7 +40,7 @@ from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.memory import MemoryStore
-from tests.golden.test_ledger import story
+from tests.golden.story import story
 from tests.golden.written import check_golden
 from tests.model.driver import Topology
 

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.testing.suites.state_tools import Grants
+from tests.integration.cli_runs import DAG_ID, Runs, state_of
 from tests.integration.commands import Commands
+from tests.integration.pipeline import Pipeline
 from tests.servers.mariadb import LocalMariaDB
 from tests.servers.postgres import LocalPostgres
 
@@ -25,14 +28,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'state.db'}"
     server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
     return server.url()
-
-
-@pytest.fixture
-def store(zookeeper: LocalZooKeeper) -> Iterator[ZooKeeperStore]:
-    """A connection of its own to the ZooKeeper of the run."""
-    client = connect(ClientConfig(zookeeper.hosts))
-    yield ZooKeeperStore(client)
-    disconnect(client)
 
 
 @pytest.fixture(scope="session")
@@ -64,3 +59,32 @@ def grants() -> Grants:
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as executor:
         yield executor
+
+
+@pytest.fixture
+def runs(airflow: Commands) -> Iterator[Runs]:
+    """The runs in Airflow's database, which are deleted after the test."""
+    runs = Runs(airflow)
+    yield runs
+    runs.delete()
+
+
+@pytest.fixture
+def store(zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[ZooKeeperStore]:
+    """A connection of its own to the ZooKeeper of the run. What the test leaves below its path is deleted."""
+    client = connect(ClientConfig(zookeeper.hosts))
+    yield ZooKeeperStore(client)
+    if client.exists(zookeeper_root):
+        client.delete(zookeeper_root, recursive=True)
+    disconnect(client)
+
+
+@pytest.fixture
+def pipeline(airflow: Commands, store: ZooKeeperStore, zookeeper_root: str) -> Iterator[Pipeline]:
+    """Transactions of the DAG of the commands, on two states of its database."""
+    states = [state_of(airflow, table) for table in ("one", "two")]
+    pipeline = Pipeline(store, zookeeper_root, states)
+    pipeline.request = TopologyRequest(DAG_ID, "opaque", 8)
+    yield pipeline
+    for state in states:
+        state.clear()

@@ -6,35 +6,24 @@ No scheduler is there: a run that is started again stays as the command left it.
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from airflow_tx.errors import FenceForeign, Outranked, TopologyClaimed
-from airflow_tx.protocol import commit, processing, recovery, run_slots, skip
-from airflow_tx.protocol.answers import Begun, Granted
-from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol import recovery, run_slots, skip
+from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
-from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.run_slots import Waiter
-from airflow_tx.protocol.step import Audit
 from airflow_tx.staging import StagingArea
-from airflow_tx.state import Sum
-from airflow_tx.state.sql.state import SqlState
-from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+from tests.integration.cli_runs import AUDIT, DAG_ID, Runs, fail, granted, one_line, state_of
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline
 
-DAG_ID = "the_dag"
-AUDIT = Audit("ann", "bad file")
 _EXACT = """
 from airflow.sdk import DAG, task
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
@@ -49,90 +38,10 @@ with DAG("exact", schedule=None, max_active_runs=16):
         state = SqlState("tx_state", table="exact", keys=["key"], values={"n": Sum()}, kind="transactional")
         CommitOperator(task_id="commit", updates=[persistent_aggregate(count(tx.batch), state=state)])
 """
-_MAKE_RUNS = """
-from airflow_tx import compat
-for run_id in arguments:
-    compat.create_run("the_dag", run_id)
-"""
 _DAILY = """
 from airflow.sdk import DAG, CronDataIntervalTimetable
 daily = DAG("daily", schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"))
 """
-_MAKE_DAYS = """
-from datetime import datetime
-from airflow_tx import compat
-for run_id, start, end in (each.split() for each in arguments):
-    compat.create_run("daily", run_id, interval=(datetime.fromisoformat(start), datetime.fromisoformat(end)))
-"""
-
-
-class Runs:
-    """The runs of the DAG, as Airflow's database has them."""
-
-    def __init__(self, commands: Commands) -> None:
-        self._commands = commands
-        self._database = f"{commands.environment['AIRFLOW_HOME']}/airflow.db"
-
-    def make(self, **states: str) -> None:
-        """Make runs and put them into these states."""
-        self._commands.python(_MAKE_RUNS, *states)
-        for run_id, state in states.items():
-            self.put(run_id, state)
-
-    def make_days(self, *days: str) -> list[tuple[str | None, ...]]:
-        """Make runs with data intervals; their names and dates."""
-        self._commands.python(_MAKE_DAYS, *days)
-        dates = "logical_date, data_interval_start, data_interval_end"
-        rows = self._sql(f"SELECT run_id, {dates} FROM dag_run WHERE dag_id = 'daily' ORDER BY id")
-        return [tuple(each and str(each).partition(".")[0] for each in row) for row in rows]
-
-    def put(self, run_id: str, state: str) -> None:
-        """Put a run into a state."""
-        self._sql("UPDATE dag_run SET state = ? WHERE dag_id = 'the_dag' AND run_id = ?", state, run_id)
-
-    def states(self) -> dict[str, str]:
-        """The runs that there are, by id."""
-        return dict(self._sql("SELECT run_id, state FROM dag_run WHERE dag_id = 'the_dag' ORDER BY run_id"))
-
-    def conf(self, run_id: str) -> Any:
-        """What a run was started with."""
-        ((conf,),) = self._sql("SELECT conf FROM dag_run WHERE dag_id = 'the_dag' AND run_id = ?", run_id)
-        return json.loads(conf)
-
-    def pause(self, *, paused: bool) -> None:
-        """Pause the DAG, or not."""
-        self._sql("UPDATE dag SET is_paused = ? WHERE dag_id = 'the_dag'", str(int(paused)))
-
-    def delete(self) -> None:
-        """Forget them all."""
-        for table in ("xcom", "task_instance_history", "task_instance", "dag_run"):
-            self._sql(f"DELETE FROM {table}")
-
-    def audited(self) -> list[tuple[str, str]]:
-        """Event and details of Airflow's audit log, oldest first."""
-        return self._sql("SELECT event, extra FROM log ORDER BY id")
-
-    def audited_of(self, run_id: str) -> list[str]:
-        """Events of Airflow's audit log that concern a run, oldest first."""
-        return [event for (event,) in self._sql("SELECT event FROM log WHERE run_id = ? ORDER BY id", run_id)]
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Another process writes within the block."""
-        handle = sqlite3.connect(self._database, isolation_level=None)
-        try:
-            handle.execute("BEGIN IMMEDIATE")
-            yield
-        finally:
-            handle.close()
-
-    def _sql(self, statement: str, *values: str) -> list[Any]:
-        handle = sqlite3.connect(self._database)
-        try:
-            with handle:
-                return handle.execute(statement, values).fetchall()
-        finally:
-            handle.close()
 
 
 @pytest.fixture(scope="module")
@@ -144,37 +53,6 @@ def airflow(commands: Commands) -> Commands:
     return commands
 
 
-@pytest.fixture
-def runs(airflow: Commands) -> Iterator[Runs]:
-    runs = Runs(airflow)
-    yield runs
-    runs.delete()
-
-
-@pytest.fixture
-def store(zookeeper: LocalZooKeeper, zookeeper_root: str) -> Iterator[ZooKeeperStore]:
-    client = connect(ClientConfig(zookeeper.hosts))
-    yield ZooKeeperStore(client)
-    if client.exists(zookeeper_root):
-        client.delete(zookeeper_root, recursive=True)
-    disconnect(client)
-
-
-def state_of(airflow: Commands, table: str, kind: str = "opaque") -> SqlState:
-    url = f"sqlite:///{airflow.database}"
-    return SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, kind=kind, label="tx_state")
-
-
-@pytest.fixture
-def pipeline(airflow: Commands, store: ZooKeeperStore, zookeeper_root: str) -> Iterator[Pipeline]:
-    states = [state_of(airflow, table) for table in ("one", "two")]
-    pipeline = Pipeline(store, zookeeper_root, states)
-    pipeline.request = TopologyRequest(DAG_ID, "opaque", 8)
-    yield pipeline
-    for state in states:
-        state.clear()
-
-
 def record(pipeline: Pipeline, txid: int) -> TransactionRecord | None:
     return Reader(pipeline.store).peek_if_any(TransactionRecord, pipeline.paths.transaction(txid))
 
@@ -183,30 +61,9 @@ def topology(pipeline: Pipeline) -> TopologyRecord:
     return Reader(pipeline.store).peek(TopologyRecord, pipeline.paths.record)
 
 
-def fail(pipeline: Pipeline, begun: Begun, why: str = "it broke") -> None:
-    broken = TaskTry("task0", -1, "999999")
-    ledger = pipeline.ledger
-    ledger.start(begun.attempt, broken)
-    ledger.run(processing.fail, begun.attempt, broken, why)
-
-
-def granted(pipeline: Pipeline, run: str, *states: str) -> Granted:
-    """Begin, process, and take the turn for these states."""
-    begun = pipeline.begin(run)
-    epoch = pipeline.process(begun).epoch
-    answer = pipeline.ledger.run(commit.acquire, AcquireRequest(begun.attempt, epoch, begun.rows_digest, {}, states))
-    assert isinstance(answer, Granted)
-    return answer
-
-
 def done(rows: list[dict[str, Any]]) -> dict[str | None, str]:
     """What a command says it did, by txid."""
     return {row["txid"]: row["done"] for row in rows}
-
-
-def one_line(told: str) -> str:
-    (line,) = told.strip().splitlines()
-    return line
 
 
 def test_a_skip_waits_for_its_turn_and_takes_those_after_it_along(

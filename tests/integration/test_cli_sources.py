@@ -14,10 +14,9 @@ from airflow_tx.protocol.batch import BeginRequest, TopologyRequest
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.sources.api import Source
 from airflow_tx.store.zookeeper import ZooKeeperStore
+from tests.integration.cli_runs import Runs, one_line
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline
-from tests.integration.test_cli_actions import Runs, one_line
-from tests.integration.test_cli_actions import store as store
 
 _LOG = '''
 import json, time

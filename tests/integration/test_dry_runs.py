@@ -16,12 +16,9 @@ from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.batch import Batch, BeginRequest
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.view import open_records
+from tests.integration.cli_runs import AUDIT, Runs, fail, granted
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline
-from tests.integration.test_cli_actions import AUDIT, Runs, fail, granted
-from tests.integration.test_cli_actions import pipeline as pipeline
-from tests.integration.test_cli_actions import runs as runs
-from tests.integration.test_cli_actions import store as store
 
 _LOSES = """
 from airflow_tx.sources.api import Loss

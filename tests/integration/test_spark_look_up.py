@@ -41,7 +41,7 @@ from airflow_tx.state import (
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.integration.spark_runs import Topology
-from tests.integration.test_spark_writers import Watch
+from tests.integration.watch import Watch
 from tests.servers.memcached import LocalMemcached
 from tests.servers.postgres import LocalPostgres
 from tests.servers.redis import REDIS_PASSWORD, LocalRedis

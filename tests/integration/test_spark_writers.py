@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -28,6 +27,7 @@ from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import SparkRun, Topology, update
+from tests.integration.watch import Watch
 from tests.servers.postgres import LocalPostgres
 from tests.unit.bench import Numbers
 
@@ -131,48 +131,6 @@ def expected(postgres: LocalPostgres, tmp_path: Path) -> list[Any]:
     assert chunks(url) == set(range(6))
     assert (len(found), found[5][3], found[5][4]) == (KEYS, 10, Decimal("2.5"))
     return found
-
-
-class Watch:
-    """Looks for a secret in what others see of all processes, and in all files below folders, as long as the block."""
-
-    def __init__(self, secret: str, *folders: Path) -> None:
-        self.secret, self.folders = secret.encode(), folders
-        self.seen: list[str] = []
-        self.looks = 0
-        self._over = threading.Event()
-
-    def __enter__(self) -> Watch:
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.2):
-            self.looks += 1
-            for told in ("cmdline", "environ"):
-                for line in Path("/proc").glob(f"[0-9]*/{told}"):
-                    self._look(line)
-            self.files()
-
-    def _look(self, path: Path) -> None:
-        try:
-            if self.secret in path.read_bytes():
-                self.seen.append(str(path))
-        except OSError:
-            pass
-
-    def files(self) -> list[str]:
-        """Files of the folders that hold the secret."""
-        for folder in self.folders:
-            for path in folder.rglob("*"):
-                if path.is_file():  # not a pipe, which would be read empty
-                    self._look(path)
-        return self.seen
 
 
 def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_sees_the_password(

@@ -15,9 +15,9 @@ from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.browser import People, Person, chromium
 from tests.integration.board.server import ROOT, Board
+from tests.integration.cli_runs import Runs
 from tests.integration.commands import DAG
 from tests.integration.pipeline import Pipeline
-from tests.integration.test_cli_actions import Runs
 
 MARKERS = ("marked-host.example.org", "marked-secret", "marked-extra-value")
 """What no answer may have: host, password and token of a connection."""

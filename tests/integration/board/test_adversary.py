@@ -19,8 +19,8 @@ from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.requests import received
 from tests.examples import examples
 from tests.integration.board.server import OF_ONE_DAG, SAME_ORIGIN, Board
+from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
-from tests.integration.test_cli_actions import Runs, fail
 
 API = json.loads((Path(airflow_tx.plugin.__file__).parent / "ui" / "openapi.json").read_text())
 TIMES_OUT = 60.0

@@ -20,8 +20,8 @@ from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.board.conftest import ELSEWHERE_ROOT, MARKERS
 from tests.integration.board.server import LIMITED, ROOT, SAME_ORIGIN, STRANGER, Board
+from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
-from tests.integration.test_cli_actions import Runs, fail
 from tests.suites.acker_case import opened
 
 

@@ -14,8 +14,8 @@ from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.browser import People, Person
 from tests.integration.board.server import ROOT, SAME_ORIGIN, Board
+from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
-from tests.integration.test_cli_actions import Runs, fail
 
 MARKUP = "<img src=x onerror=\"document.body.dataset.owned='yes'\"> bad file"
 

@@ -13,8 +13,8 @@ from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People
 from tests.integration.board.server import ROOT, Board
+from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
-from tests.integration.test_cli_actions import Runs, fail
 
 NEW_YEAR = 1_767_225_600_000
 """When the clock of a `Pipeline` begins, in milliseconds."""

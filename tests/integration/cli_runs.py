@@ -1,0 +1,134 @@
+"""Runs in Airflow's database, and what commands do to their transactions."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_tx.protocol import commit, processing
+from airflow_tx.protocol.answers import Begun, Granted
+from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.commit import AcquireRequest
+from airflow_tx.protocol.step import Audit
+from airflow_tx.state import Sum
+from airflow_tx.state.sql.state import SqlState
+from tests.integration.commands import Commands
+from tests.integration.pipeline import Pipeline
+
+DAG_ID = "the_dag"
+
+
+AUDIT = Audit("ann", "bad file")
+
+
+_MAKE_RUNS = """
+from airflow_tx import compat
+for run_id in arguments:
+    compat.create_run("the_dag", run_id)
+"""
+
+
+_MAKE_DAYS = """
+from datetime import datetime
+from airflow_tx import compat
+for run_id, start, end in (each.split() for each in arguments):
+    compat.create_run("daily", run_id, interval=(datetime.fromisoformat(start), datetime.fromisoformat(end)))
+"""
+
+
+class Runs:
+    """The runs of the DAG, as Airflow's database has them."""
+
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._database = f"{commands.environment['AIRFLOW_HOME']}/airflow.db"
+
+    def make(self, **states: str) -> None:
+        """Make runs and put them into these states."""
+        self._commands.python(_MAKE_RUNS, *states)
+        for run_id, state in states.items():
+            self.put(run_id, state)
+
+    def make_days(self, *days: str) -> list[tuple[str | None, ...]]:
+        """Make runs with data intervals; their names and dates."""
+        self._commands.python(_MAKE_DAYS, *days)
+        dates = "logical_date, data_interval_start, data_interval_end"
+        rows = self._sql(f"SELECT run_id, {dates} FROM dag_run WHERE dag_id = 'daily' ORDER BY id")
+        return [tuple(each and str(each).partition(".")[0] for each in row) for row in rows]
+
+    def put(self, run_id: str, state: str) -> None:
+        """Put a run into a state."""
+        self._sql("UPDATE dag_run SET state = ? WHERE dag_id = 'the_dag' AND run_id = ?", state, run_id)
+
+    def states(self) -> dict[str, str]:
+        """The runs that there are, by id."""
+        return dict(self._sql("SELECT run_id, state FROM dag_run WHERE dag_id = 'the_dag' ORDER BY run_id"))
+
+    def conf(self, run_id: str) -> Any:
+        """What a run was started with."""
+        ((conf,),) = self._sql("SELECT conf FROM dag_run WHERE dag_id = 'the_dag' AND run_id = ?", run_id)
+        return json.loads(conf)
+
+    def pause(self, *, paused: bool) -> None:
+        """Pause the DAG, or not."""
+        self._sql("UPDATE dag SET is_paused = ? WHERE dag_id = 'the_dag'", str(int(paused)))
+
+    def delete(self) -> None:
+        """Forget them all."""
+        for table in ("xcom", "task_instance_history", "task_instance", "dag_run"):
+            self._sql(f"DELETE FROM {table}")
+
+    def audited(self) -> list[tuple[str, str]]:
+        """Event and details of Airflow's audit log, oldest first."""
+        return self._sql("SELECT event, extra FROM log ORDER BY id")
+
+    def audited_of(self, run_id: str) -> list[str]:
+        """Events of Airflow's audit log that concern a run, oldest first."""
+        return [event for (event,) in self._sql("SELECT event FROM log WHERE run_id = ? ORDER BY id", run_id)]
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Another process writes within the block."""
+        handle = sqlite3.connect(self._database, isolation_level=None)
+        try:
+            handle.execute("BEGIN IMMEDIATE")
+            yield
+        finally:
+            handle.close()
+
+    def _sql(self, statement: str, *values: str) -> list[Any]:
+        handle = sqlite3.connect(self._database)
+        try:
+            with handle:
+                return handle.execute(statement, values).fetchall()
+        finally:
+            handle.close()
+
+
+def state_of(airflow: Commands, table: str, kind: str = "opaque") -> SqlState:
+    url = f"sqlite:///{airflow.database}"
+    return SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()}, kind=kind, label="tx_state")
+
+
+def fail(pipeline: Pipeline, begun: Begun, why: str = "it broke") -> None:
+    broken = TaskTry("task0", -1, "999999")
+    ledger = pipeline.ledger
+    ledger.start(begun.attempt, broken)
+    ledger.run(processing.fail, begun.attempt, broken, why)
+
+
+def granted(pipeline: Pipeline, run: str, *states: str) -> Granted:
+    """Begin, process, and take the turn for these states."""
+    begun = pipeline.begin(run)
+    epoch = pipeline.process(begun).epoch
+    answer = pipeline.ledger.run(commit.acquire, AcquireRequest(begun.attempt, epoch, begun.rows_digest, {}, states))
+    assert isinstance(answer, Granted)
+    return answer
+
+
+def one_line(told: str) -> str:
+    (line,) = told.strip().splitlines()
+    return line
