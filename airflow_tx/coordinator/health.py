@@ -145,15 +145,11 @@ def _health_of(value: Mapping[str, Any]) -> Health:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """One open transaction, with all that is known beside it.
-
-    :param moved: the transactions whose predecessor ended elsewhere than their batch starts.
-    """
+    """One open transaction, with all that is known beside it."""
 
     look: LedgerSnapshot
     states: RunStates
     rules: Rules
-    moved: frozenset[int]
     txid: int
     record: TransactionRecord
 
@@ -206,7 +202,7 @@ def _find_stopped(case: OpenTransaction, state: str | None) -> Finding:
         return Finding.UNBORN
     if record.yielded is not None:
         return Finding.YIELDED if is_free(case.look, case.states, txid) else Finding.IN_THE_WAY
-    if txid in case.moved:
+    if txid in case.look.stale:
         return Finding.MOVED if _is_decided(case, txid - 1) else Finding.NOTHING
     if state is None and of_lane(record.request):
         return Finding.LEFT
@@ -223,7 +219,7 @@ def _find_live(case: OpenTransaction, one: Health) -> Finding:
         return Finding.LATE
     if is_noted(record):
         return Finding.NOTHING  # on its way
-    if txid in case.moved and _is_decided(case, txid - 1):
+    if txid in case.look.stale and _is_decided(case, txid - 1):
         return Finding.MOVED  # its committer would find out, and fail
     return Finding.NOTHING
 
@@ -246,7 +242,7 @@ def _find_committer(case: OpenTransaction, one: Health) -> Finding:
 
 
 def _is_blocked(case: OpenTransaction, one: Health) -> bool:
-    mark = (case.look.topology.blocked if case.look.topology else None) or {}
+    mark = case.look.topology.blocked or {}
     marked = (mark.get("txid"), mark.get("attempt")) == (case.txid, case.record.attempt)
     return case.record.skip is None and (marked or one.blocked)
 
@@ -273,7 +269,7 @@ def _is_decided(case: OpenTransaction, txid: int) -> bool:
     record = case.look.opened.get(txid)
     if record is None:
         return True
-    if txid in case.moved or record.phase is Phase.FAILED or is_noted(record):
+    if txid in case.look.stale or record.phase is Phase.FAILED or is_noted(record):
         return False
     state = case.states.get(record.run_id)
     # Queued: it was cleared, and its begin decides anew; unless it was not begun at all.

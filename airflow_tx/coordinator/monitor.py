@@ -65,7 +65,7 @@ class Monitor:
 
     def observe(self, store: Store, look: LedgerSnapshot) -> list[AlarmChange]:
         """Send what is due, and find the alarms that are to be raised, or are over."""
-        if look.topology is None:
+        if not look.exists:
             return []
         lag, blocked = self._lag(store), look.topology.blocked
         found = self._topology.find(look.opened, blocked=blocked, now=look.now, lag=lag)

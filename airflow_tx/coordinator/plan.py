@@ -25,7 +25,6 @@ from airflow_tx.coordinator.health import (
 )
 from airflow_tx.coordinator.snapshot import LedgerSnapshot
 from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.rotating_state import stale_successors
 
 
 @dataclass(frozen=True)
@@ -121,12 +120,11 @@ def plan(
     :param elapsed: seconds since the plan that gave `memory`.
     :param ready: whether the source has, or may have, rows for another transaction.
     """
-    moved = frozenset(stale_successors(look.opened, current=look.current, position=look.position))
     health: dict[int, Health] = {}
     actions: list[Action] = []
     waits: list[float] = []
     for txid, record in sorted(look.opened.items()):
-        one = health_of(OpenTransaction(look, states, rules, moved, txid, record), memory.health.get(txid), elapsed)
+        one = health_of(OpenTransaction(look, states, rules, txid, record), memory.health.get(txid), elapsed)
         health[txid] = one
         due = due_after(rules, record, one)
         if due is None:
@@ -159,8 +157,6 @@ def _action(txid: int, record: TransactionRecord, finding: Finding) -> Action:
 
 
 def _marks(look: LedgerSnapshot, states: RunStates) -> Iterable[Action]:
-    if look.topology is None:
-        return
     blocked = look.topology.blocked
     if blocked is not None:
         record = look.opened.get(blocked["txid"])

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_tx.protocol.attempt import TransactionAttempt, of_lane
+from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.batch_words import batch_in_words, counted
 from airflow_tx.protocol.consumers import digest_text, unproven_rows
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.person import ChangedRows, Person, PersonOfAttempt, deed, moment, person
 from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
+from airflow_tx.protocol.reading import LedgerReading
 from airflow_tx.protocol.records import (
     Ack,
     History,
     Outcome,
     Phase,
     Skipped,
-    TopologyRecord,
     TransactionRecord,
     digest,
 )
@@ -115,34 +115,12 @@ class TransactionView:
         return self.open and (self.status == Phase.FAILED.value or self.error is not None)
 
 
-@dataclass(frozen=True)
-class Line:
-    """The open transactions in their line.
-
-    :param stale: those that start elsewhere than their predecessor ends.
-    """
-
-    topology: TopologyRecord
-    current: int
-    opened: Mapping[int, TransactionRecord]
-    stale: frozenset[int] = frozenset()
-
-    @property
-    def first(self) -> str:
-        """Name the one that all others wait for; "" if it is not known."""
-        record = self.opened.get(self.current)
-        if record is None:
-            return ""
-        attempt = TransactionAttempt(self.current, record.attempt)
-        return f"transaction {attempt} (run {record.run_id}, {record.phase.value})"
-
-
-def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]) -> TransactionView:
+def view_open(topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]) -> TransactionView:
     """Describe an open transaction.
 
     :param acks: what the instances of its tasks contributed.
     """
-    record = line.opened[txid]
+    record = ledger.opened[txid]
     rows = [entry.rows for entry in acks.values() if entry.rows is not None]
     return TransactionView(
         txid=txid,
@@ -157,12 +135,12 @@ def view_open(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]
         ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
         failures=record.failures,
         error=record.error,
-        waiting_for=_waiting_for(topology, txid, line, acks),
+        waiting_for=_waiting_for(topology, txid, ledger, acks),
         open=True,
         pinned=record.pinned,
-        stale=txid in line.stale,
-        blocked=_blocked(txid, line),
-        yielded=record.yielded if record.run_id in line.topology.yielded else None,
+        stale=txid in ledger.stale,
+        blocked=_blocked(txid, ledger),
+        yielded=record.yielded if record.run_id in ledger.topology.yielded else None,
         replay=record.replay,
         skip=person(record.skip),
         size=record.size,
@@ -239,16 +217,16 @@ def _seconds(start: datetime | None, end: datetime | None) -> float | None:
     return None if start is None or end is None else max((end - start).total_seconds(), 0.0)
 
 
-def _waiting_for(topology: str, txid: int, line: Line, acks: Mapping[Instance, Ack]) -> str:
-    record = line.opened[txid]
-    if (reason := _blocked(txid, line)) is not None:
+def _waiting_for(topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]) -> str:
+    record = ledger.opened[txid]
+    if (reason := _blocked(txid, ledger)) is not None:
         return f"a person: it is replayed no more ({reason}): airflow tx replay {topology} {txid}, or airflow tx skip"
-    if txid in line.stale:
+    if txid in ledger.stale:
         return f"a replay: transaction {txid - 1} ended elsewhere than its batch starts"
-    if record.run_id in line.topology.yielded and record.skip is None:
+    if record.run_id in ledger.topology.yielded and record.skip is None:
         return f"the run of transaction {record.yielded}, to which it gave its run slot; then it is started again"
     if record.skip is not None:
-        return "its skip" if txid == line.current or not line.first else f"{line.first}, then it is skipped"
+        return "its skip" if txid == ledger.current or not ledger.first else f"{ledger.first}, then it is skipped"
     if record.remedy is not None:
         return f"a person: {record.remedy}"
     if record.phase is Phase.FAILED:
@@ -260,7 +238,7 @@ def _waiting_for(topology: str, txid: int, line: Line, acks: Mapping[Instance, A
         return f"an ack of {', '.join(shortened(tasks))}" if tasks else messages
     if record.error is not None:
         return f"its committer, which has failed: airflow tx replay {topology} {txid}, or clear its failed task"
-    return line.first if txid > line.current and line.first else "its committer"
+    return ledger.first if txid > ledger.current and ledger.first else "its committer"
 
 
 def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:
@@ -277,9 +255,9 @@ def _waiting_for_readmission(skipped: Skipped | None) -> str | None:
     return f"begin of run {skipped.run_id}, which takes its rows again"
 
 
-def _blocked(txid: int, line: Line) -> str | None:
+def _blocked(txid: int, ledger: LedgerReading) -> str | None:
     """Say why it is replayed no more; the mark stays a while after a person has replayed it, or wants it skipped."""
-    mark, record = line.topology.blocked or {}, line.opened[txid]
+    mark, record = ledger.topology.blocked or {}, ledger.opened[txid]
     holds = (mark.get("txid"), mark.get("attempt")) == (txid, record.attempt) and record.skip is None
     return str(mark["reason"]) if holds else None
 

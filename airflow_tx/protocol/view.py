@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,9 +14,9 @@ from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.paths import Paths, ack_element, decode_name, encode_name
 from airflow_tx.protocol.person import AcceptedLoss, WaitingRun, deed
 from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.reading import LedgerReader, LedgerReading
 from airflow_tx.protocol.records import (
     Ack,
-    Counter,
     History,
     Metadata,
     Outcome,
@@ -24,10 +24,9 @@ from airflow_tx.protocol.records import (
     Skipped,
     TopologyRecord,
     TransactionRecord,
-    digest,
 )
-from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
-from airflow_tx.protocol.status import Line, TransactionView, forgotten, is_back, view_final, view_open
+from airflow_tx.protocol.rotating_state import RotatingTransactionalState
+from airflow_tx.protocol.status import TransactionView, forgotten, is_back, view_final, view_open
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -125,7 +124,10 @@ def topology_record(store: Store, paths: Paths) -> TopologyRecord:
 
     :raises UnknownTransaction: there is no such topology.
     """
-    return _need(store, TopologyRecord, paths.record, f"topology {paths.topology!r}")
+    record = Reader(store).peek_if_any(TopologyRecord, paths.record)
+    if record is None:
+        raise UnknownTransaction(what=f"topology {paths.topology!r}", path=paths.record)
+    return record
 
 
 def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> TopologyView:
@@ -136,22 +138,29 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: naming the record.
     """
-    record = topology_record(store, paths)
-    current = _need(store, Counter, paths.current, "current txid").txid
-    allocated = _need(store, Counter, paths.allocated, "allocated txid").txid
-    line = Line(record, current, open_records(store, paths))
-    views = _open_views(store, paths, line, tuple(line.opened))
+    ledger = _reading(store, paths)
+    views = [
+        view_open(paths.topology, txid, ledger, _acks(store, paths, record)) for txid, record in ledger.opened.items()
+    ]
     found = {txid: Reader(store).peek_if_any(Skipped, paths.skipped(txid)) for txid in _txids(store, paths.all_skipped)}
     skipped = {txid: each for txid, each in found.items() if each is not None}
-    final = [txid for txid in _txids(store, paths.histories) if txid not in line.opened]
+    final = [txid for txid in _txids(store, paths.histories) if txid not in ledger.opened]
     wanted = {*final[max(len(final) - recent, 0) :], *(txid for txid, each in skipped.items() if not is_back(each))}
-    for txid in sorted(wanted - set(line.opened)):
+    for txid in sorted(wanted - set(ledger.opened)):
         history = _history(store, paths, txid, skipped.get(txid))
         if history is not None:  # else it was rotated away meanwhile
             views.append(view_final(history, skipped.get(txid)))
     ordered = tuple(sorted(views, key=lambda view: -view.txid))
-    owner, repaired = _owner(store, paths, line), repairs(store, paths)
-    return TopologyView(paths.topology, record, current, allocated, ordered, paths.metas, owner, repaired)
+    return TopologyView(
+        name=paths.topology,
+        record=ledger.topology,
+        current=ledger.current,
+        allocated=ledger.allocated,
+        transactions=ordered,
+        rotating_state=paths.metas,
+        owner=_owner(store, paths, ledger),
+        repairs=repairs(store, paths),
+    )
 
 
 def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDetails:
@@ -159,21 +168,24 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
 
     :raises UnknownTransaction: there is none of this txid, or its history is forgotten.
     """
-    topology = topology_record(store, paths)
-    current = _need(store, Counter, paths.current, "current txid").txid
-    listed = _txids(store, paths.transactions)
-    if txid not in listed and not _is_remembered(store, paths, txid):
+    ledger = _reading(store, paths, last=txid)
+    topology = ledger.topology
+    if txid not in ledger.opened and not _is_remembered(store, paths, txid):
         raise _unknown(paths, txid)
-    line = Line(topology, current, _opened(store, paths, [each for each in listed if each <= txid]))
     batch = kept_batch(store, paths, txid)
-    if txid in line.opened:
-        record = line.opened[txid]
-        found = _acks(store, paths, txid, record)
-        view = view_open(paths.topology, txid, replace(line, stale=_stale(store, paths, line)), found)
-        acks = {_task(key): entry for key, entry in found.items()}
-        fenced, before = tuple(record.fenced), kept_batch(store, paths, txid - 1)
-        position = topology.origin if before is None or before.position is None else before.position
-        return TransactionDetails(view, batch, acks, topology.partitioned, record.claim, fenced, position)
+    if txid in ledger.opened:
+        record = ledger.opened[txid]
+        found = _acks(store, paths, record)
+        before = kept_batch(store, paths, txid - 1)
+        return TransactionDetails(
+            transaction=view_open(paths.topology, txid, ledger, found),
+            batch=batch,
+            acks={_task(key): entry for key, entry in found.items()},
+            partitioned=topology.partitioned,
+            receipt=record.claim,
+            fenced=tuple(record.fenced),
+            before=topology.origin if before is None or before.position is None else before.position,
+        )
     skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
     if skipped is not None and not is_back(skipped):
         batch = Metadata(0, skipped.rows, None)
@@ -213,7 +225,9 @@ def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:
 
 def open_records(store: Store, paths: Paths) -> dict[int, TransactionRecord]:
     """Read the records of all open transactions, by txid."""
-    return _opened(store, paths, _txids(store, paths.transactions))
+    txids = _txids(store, paths.transactions)
+    found = {txid: Reader(store).peek_if_any(TransactionRecord, paths.transaction(txid)) for txid in txids}
+    return {txid: record for txid, record in found.items() if record is not None}
 
 
 def in_lane(store: Store, paths: Paths, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
@@ -223,35 +237,14 @@ def in_lane(store: Store, paths: Paths, opened: Mapping[int, TransactionRecord])
     return frozenset(txid for txid, each in tries.items() if each in alive)
 
 
-# --- what is open ------------------------------------------------------------------------------------------------
-
-
-def _open_views(store: Store, paths: Paths, line: Line, txids: tuple[int, ...]) -> list[TransactionView]:
-    line = replace(line, stale=_stale(store, paths, line))
-    return [view_open(paths.topology, txid, line, _acks(store, paths, txid, line.opened[txid])) for txid in txids]
-
-
-def _stale(store: Store, paths: Paths, line: Line) -> frozenset[int]:
-    chain: dict[int, TransactionRecord] = {}
-    while (txid := line.current + len(chain)) in line.opened:
-        chain[txid] = line.opened[txid]
-    if not chain:
-        return frozenset()
-    try:
-        position = digest(RotatingTransactionalState(Reader(store), paths).position_before(line.current))
-    except UnreadableRecord:
-        if store.get(paths.meta(line.current - 1)) is None and store.get(paths.transaction(line.current)) is None:
-            return frozenset()  # the turn has moved on meanwhile, and nobody needs the record any more
-        raise
-    return frozenset(stale_successors(chain, current=line.current, position=position))
-
-
 # --- records -----------------------------------------------------------------------------------------------------
 
 
-def _opened(store: Store, paths: Paths, txids: Iterable[int]) -> dict[int, TransactionRecord]:
-    found = {txid: Reader(store).peek_if_any(TransactionRecord, paths.transaction(txid)) for txid in txids}
-    return {txid: record for txid, record in found.items() if record is not None}
+def _reading(store: Store, paths: Paths, *, last: int | None = None) -> LedgerReading:
+    found = LedgerReader(store, paths).settled(last=last)
+    if not found.exists:
+        raise UnknownTransaction(what=f"topology {paths.topology!r}", path=paths.record)
+    return found
 
 
 def _history(store: Store, paths: Paths, txid: int, skipped: Skipped | None) -> History | None:
@@ -271,7 +264,7 @@ def kept_batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
         raise
 
 
-def _acks(store: Store, paths: Paths, txid: int, record: TransactionRecord) -> dict[tuple[str, int], Ack]:
+def _acks(store: Store, paths: Paths, record: TransactionRecord) -> dict[tuple[str, int], Ack]:
     folder = paths.acks(record.acks)
     children = store.children(folder)
     names = children.names if children else ()
@@ -283,8 +276,8 @@ def _task(key: tuple[str, int]) -> str:
     return key[0] if key[1] < 0 else f"{key[0]}[{key[1]}]"
 
 
-def _owner(store: Store, paths: Paths, line: Line) -> Mapping[str, Any] | None:
-    first = line.opened.get(line.current)
+def _owner(store: Store, paths: Paths, ledger: LedgerReading) -> Mapping[str, Any] | None:
+    first = ledger.opened.get(ledger.current)
     if first is None or not first.nonce:
         return None
     node = store.get(paths.lane(first.request) if of_lane(first.request) else paths.owner(first.nonce))
@@ -307,10 +300,3 @@ def _unknown(paths: Paths, txid: int) -> UnknownTransaction:
 def _txids(store: Store, path: str) -> list[int]:
     children = store.children(path)
     return sorted(int(name) for name in (children.names if children else ()) if name.isdigit())
-
-
-def _need(store: Store, cls: type[_R], path: str, what: str) -> _R:
-    record = Reader(store).peek_if_any(cls, path)
-    if record is None:
-        raise UnknownTransaction(what=what, path=path)
-    return record

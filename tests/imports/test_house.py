@@ -14,7 +14,7 @@ import pytest
 
 from tests.imports.rulers import PACKAGE, ROOT, RULERS, Ruler, all_files, imports_of, module_name, tree_of
 
-GERUNDS = frozenset({"processing", "staging", "testing", "sizing", "rotating"})
+GERUNDS = frozenset({"processing", "reading", "staging", "testing", "sizing", "rotating"})
 """What the glossary, or everybody, calls so; RotatingTransactionalState."""
 VERBS = frozenset(
     """

@@ -72,7 +72,7 @@ def look(*records: TransactionRecord, current: int = 1, **more: Any) -> LedgerSn
         "now": NOW,
         "current": current,
         "allocated": current + len(records) - 1,
-        "position": f"d{current - 1}",
+        "base": f"d{current - 1}",
         "topology": TOPOLOGY,
         "opened": opened,
     }
@@ -106,7 +106,7 @@ def due(seen: LedgerSnapshot, states: Mapping[str, str | None], *ages: float, **
 
 
 def test_a_topology_without_a_ledger_is_given_its_first_transaction() -> None:
-    assert due(LedgerSnapshot(NOW), {}, ready=True) == (Allocate(),)
+    assert due(LedgerSnapshot(now=NOW), {}, ready=True) == (Allocate(),)
 
 
 @pytest.mark.parametrize(("opened", "allocates"), [(0, True), (3, True), (4, False)])
@@ -304,7 +304,7 @@ def test_it_waits_until_its_predecessor_is_decided() -> None:
 
 
 def test_the_one_after_a_broken_one_waits_for_it() -> None:
-    seen = look(record(1, base="gone"), record(2, base="gone"), position="d0")
+    seen = look(record(1, base="gone"), record(2, base="gone"), base="d0")
     states = {"r1": "failed", "r2": "failed"}
     assert [each.txid for each in due(seen, states, 100.0) if isinstance(each, Replay)] == [1]
 

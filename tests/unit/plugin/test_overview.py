@@ -13,8 +13,9 @@ from airflow_tx.plugin.api.topology_lines import OverviewPart
 from airflow_tx.plugin.api.topology_routes import MOST_LINES
 from airflow_tx.protocol.health import HealthCode
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import LedgerReading
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.status import Line, view_open
+from airflow_tx.protocol.status import view_open
 from airflow_tx.protocol.view import TopologyView
 
 
@@ -52,7 +53,7 @@ def _with_first(found: TopologySnapshot, **changes: Any) -> TopologySnapshot:
         tasks={}, created="", began="2013-01-01", **changes,
     )  # fmt: skip
     assert found.view is not None
-    shown = view_open(found.name, 1, Line(found.record, 1, {1: first}), {})
+    shown = view_open(found.name, 1, LedgerReading(found.record, 1, 1, {1: first}, base=""), {})
     return replace(found, view=replace(found.view, allocated=1, transactions=(shown,)))
 
 

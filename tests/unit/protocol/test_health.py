@@ -9,8 +9,9 @@ import pytest
 from airflow_tx.cli import render
 from airflow_tx.plugin.api.timeline import row_fields
 from airflow_tx.protocol.health import HealthCode, topology_health
+from airflow_tx.protocol.reading import LedgerReading
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.status import Line, view_open
+from airflow_tx.protocol.status import view_open
 from airflow_tx.protocol.view import TopologyView
 
 REMEDY = "Restore it, or accept what it holds: airflow tx repair flights --state-lost t"
@@ -27,7 +28,7 @@ def with_first(**changes: Any) -> TopologyView:
         "processed": "2013-01-01T00:01:00+00:00", "granted_at": "2013-01-01T00:02:00+00:00", **changes,
     }  # fmt: skip
     topology = TopologyRecord("life", "dag", "opaque", 3)
-    shown = view_open("flights", 1, Line(topology, 1, {1: TransactionRecord(**fields)}), {})
+    shown = view_open("flights", 1, LedgerReading(topology, 1, 1, {1: TransactionRecord(**fields)}, base=""), {})
     return TopologyView("flights", topology, 1, 1, (shown,), "/meta")
 
 

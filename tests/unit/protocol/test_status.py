@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.protocol.person import ChangedRows, deed, moment, person
+from airflow_tx.protocol.reading import LedgerReading
 from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.status import (
-    Line,
     TransactionView,
     forgotten,
     size_in_words,
@@ -37,13 +37,12 @@ def view(
     *,
     current: int = 1,
     earlier: bool = True,
-    stale: frozenset[int] = frozenset(),
     **topology: Any,
 ) -> TransactionView:
     """Transaction 2 as it is shown; transaction 1 is processing."""
     opened = {1: record(1), 2: own} if earlier else {2: own}
-    line = Line(TopologyRecord("life", "dag", "opaque", 8, **topology), current, opened, stale)
-    return view_open("flights", 2, line, acks or {})
+    ledger = LedgerReading(TopologyRecord("life", "dag", "opaque", 8, **topology), current, 2, opened, base="")
+    return view_open("flights", 2, ledger, acks or {})
 
 
 def acked(**fields: Any) -> Ack:
@@ -76,7 +75,7 @@ BLOCKED = {"txid": 2, "attempt": 1, "reason": "it broke"}
         ({}, {"blocked": BLOCKED}, TO_A_PERSON),
         ({"skip": SKIP}, {"blocked": BLOCKED}, f"{FIRST}, then it is skipped"),
         ({"attempt": 2}, {"blocked": BLOCKED}, "an ack of count"),
-        ({}, {"stale": frozenset({2})}, "a replay: transaction 1 ended elsewhere than its batch starts"),
+        ({"base": "another"}, {}, "a replay: transaction 1 ended elsewhere than its batch starts"),
     ],
 )
 def test_an_open_transaction_says_what_has_to_happen_next(changes: Any, line: Any, text: str) -> None:
@@ -85,8 +84,8 @@ def test_an_open_transaction_says_what_has_to_happen_next(changes: Any, line: An
 
 def test_the_first_in_line_is_named_if_it_is_known() -> None:
     topology = TopologyRecord("life", "dag", "opaque", 8)
-    assert Line(topology, 1, {1: record(1)}).first == FIRST
-    assert Line(topology, 1, {}).first == ""
+    assert LedgerReading(topology, 1, 1, {1: record(1)}).first == FIRST
+    assert LedgerReading(topology, 1, 1, {}).first == ""
 
 
 def test_what_waits_for_the_committer_alone_has_acked_or_waits_for_messages() -> None:

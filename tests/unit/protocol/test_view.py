@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import UnknownTransaction, UnreadableRecord
+from airflow_tx.errors import TooMuchContention, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.api import Children, Create, Delete, Node, Put
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.evidence import ledger_evidence
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.records import Metadata
+from airflow_tx.protocol.records import Counter, Metadata, encode
 from airflow_tx.protocol.view import TopologyView, repairs, topologies, topology_view, transaction_details
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
@@ -101,7 +101,9 @@ def test_a_txid_that_was_never_allocated_is_refused_without_a_read_that_depends_
     store.asked.clear()
     with pytest.raises(UnknownTransaction, match=f"transaction {txid} of"):
         transaction_details(store, topology.paths, txid)
-    assert set(store.asked) <= {topology.paths.record, topology.paths.current}
+    paths = topology.paths
+    opened = [paths.transaction(each) for each in (1, 2, 3)]
+    assert set(store.asked) <= {paths.record, paths.current, paths.allocated, *opened}
 
 
 def test_a_transaction_is_read_with_the_open_ones_before_it_alone() -> None:
@@ -187,13 +189,23 @@ def test_a_position_that_is_needed_and_cannot_be_read_is_named(
         view(topology)
 
 
-def test_a_damaged_position_is_named_also_when_the_turn_moves_on(
-    store: Meddled, topology: Topology, runs: list[Run]
-) -> None:
-    meta, paths = topology.paths.meta(1), topology.paths
-    store.multi([], [Put(meta, b"?")])
-    store.after[paths.transaction(3)] = lambda: store.multi([], [Delete(paths.transaction(2))])
-    with pytest.raises(UnreadableRecord, match=meta):
+def test_an_open_transaction_that_is_missing_is_named(store: Meddled, topology: Topology, runs: list[Run]) -> None:
+    path = topology.paths.transaction(2)
+    store.multi([], [Delete(path)])
+    with pytest.raises(UnreadableRecord, match=path):
+        view(topology)
+
+
+def test_a_ledger_that_never_settles_is_refused(store: Meddled, topology: Topology, runs: list[Run]) -> None:
+    """Each time its counter is read, the turn has moved on."""
+    turn = iter(range(1000))
+
+    def move() -> None:
+        store.after[topology.paths.current] = move
+        store.multi([], [Put(topology.paths.current, encode(Counter(-next(turn))))])
+
+    move()
+    with pytest.raises(TooMuchContention, match="50 times"):
         view(topology)
 
 
