@@ -122,3 +122,16 @@ def test_texts_name_documents_of_the_repository_alone(file: Path) -> None:
     text = file.read_text()
     assert not DOCUMENTS.findall(text)
     assert {page for page in PAGE.findall(text) if not list(ROOT.glob(f"**/{page}"))} == set()
+
+
+# --- tests -------------------------------------------------------------------------------------------------------
+
+
+def test_no_test_module_is_imported_by_another_one() -> None:
+    """What several of them use is in a module beside them, or in a conftest."""
+    imported = re.compile(
+        r"^ *(?:from|import) tests\.(?:\w+\.)*test_\w+\b|^ *from tests[\w.]* import .*\btest_\w+", re.M
+    )
+    folders = [ROOT / name for name in ("tests", "benchmarks", "examples")]
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
+    assert [str(file.relative_to(ROOT)) for file in files if imported.search(file.read_text())] == []

@@ -29,7 +29,7 @@ from tests.servers.postgres import LocalPostgres
 from tests.servers.redis import LocalRedis
 from tests.servers.spark_session import delta_jars, skip_without
 from tests.unit.bench import MemorySpec, OpaqueNumbers
-from tests.unit.commit.test_commit import Run
+from tests.unit.commit.run import Run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,7 @@ from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.next_interval import NextIntervalSource
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers
-from tests.unit.processing.test_order import DAY, FIRST, day
+from tests.unit.days import DAY, FIRST, day
 
 
 class Airflow:

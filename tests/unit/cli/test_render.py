@@ -8,7 +8,7 @@ import pytest
 
 from airflow_tx.cli import render
 from airflow_tx.protocol.records import Phase
-from tests.unit.protocol.test_health import with_first
+from tests.unit.protocol.first_transaction import with_first
 
 STYLED = "column [amount] of [/red] \x1b[31mtable\x1b[0m [bold]t[/bold] \x07\x9b1m"
 CLEAN = "column [amount] of [/red] table [bold]t[/bold]"

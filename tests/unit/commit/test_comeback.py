@@ -28,10 +28,10 @@ from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.spec import TransactionSpec
 from tests.model.driver import Run, Topology
 from tests.unit.bench import FakeTi, MemorySpec, Numbers, run_of
-from tests.unit.commit.test_handoff import Airflow, airflow
+from tests.unit.commit.run import Airflow
 from tests.unit.protocol.conftest import topology
 
-__all__ = ["airflow", "topology"]
+__all__ = ["topology"]
 
 
 @pytest.mark.parametrize(

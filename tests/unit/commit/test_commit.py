@@ -8,13 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx.commit.commit import Commit, Completion
 from airflow_tx.commit.run import AirflowRun
 from airflow_tx.commit.turn import advice, commit_in_turn
-from airflow_tx.commit.update import Update
 from airflow_tx.errors import (
     FailedTransaction,
     FenceOutranked,
@@ -32,7 +30,6 @@ from airflow_tx.errors import (
     StoreUnavailable,
     TxError,
 )
-from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit import final_errors, note_commit_failure, part
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.processing.begin import ask, committed_batch
@@ -42,85 +39,13 @@ from airflow_tx.protocol import recovery
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.api import Delete
 from airflow_tx.protocol.attempt import Grant, TaskTry, Token
-from airflow_tx.protocol.records import History, Phase, TopologyRecord, TransactionRecord, decode
+from airflow_tx.protocol.records import History, Phase, TopologyRecord, decode
 from airflow_tx.sources.api import Batch, SourceKind
-from airflow_tx.spec import COMMIT_KEY
 from airflow_tx.state import Count, Fence, MemoryState
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
+from tests.unit.bench import CountingStore, FakeTi, Numbers, OpaqueNumbers, run_of
+from tests.unit.commit.run import AWAY, Broker, context_of, counts, dies, failed, found, record, update
 
 PER_TRANSACTION = 20
-AWAY = StateUnavailable(state="words", where="somewhere", reason="refused")
-
-
-class Run:
-    """One DAG run: `begin`, tasks that return rows, `commit`."""
-
-    def __init__(self, spec: MemorySpec, run_id: str, updates: list[Update], log: Any) -> None:
-        self.spec = spec
-        self.run_id = run_id
-        self.updates = updates
-        self.log = log
-        self.begun: Begun | None = None
-        self.committer = FakeTi("commit", run_id)
-
-    def begin(self) -> Any:
-        answer = ask(self.spec, FakeTi(self.spec.begin, self.run_id), run_of(self.run_id), retry=False)
-        if isinstance(answer, Begun):
-            self.begun = answer
-        return answer
-
-    def start(self, task: str = "count", index: int = -1) -> Processing:
-        assert self.begun is not None
-        ti = FakeTi(task, self.run_id, index)
-        processing = Processing(self.spec, self.begun, TaskTry(task, index, str(ti.id)), anchored=True)
-        processing.start()
-        return processing
-
-    def work(self, task: str = "count", index: int = -1, *, count: int = 10) -> None:
-        processing = self.start(task, index)
-        rows = [{"word": task, "count": count}]
-        processing.ack(returned(rows, multiple=False))
-        self.committer.xcoms[task, "return_value", index] = rows
-        self.committer.states[task if index < 0 else f"{task}_{index}"] = "success"
-
-    def commit(self) -> Commit:
-        assert self.begun is not None
-        ledger = self.spec.ledger(self.spec.memory)
-        return Commit(self.spec, self.begun, self.updates, ledger, self.committer, self.log)
-
-    def commit_now(self, patience: float = 0.0) -> Any:
-        return commit_in_turn(self.commit(), self.spec.memory, patience=patience)
-
-
-def update(state: MemoryState, task: str = "count") -> Update:
-    return Update(SimpleNamespace(operator=SimpleNamespace(task_id=task), key="return_value"), state)
-
-
-@pytest.fixture
-def state() -> MemoryState:
-    return MemoryState("words", keys=["word"], values={"count": Count()})
-
-
-@pytest.fixture
-def make(store: CountingStore, state: MemoryState, log: Any, tmp_path: Any, monkeypatch: Any) -> Any:
-    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-
-    def run(run_id: str, updates: list[Update] | None = None, **options: Any) -> Run:
-        fields = {"source": Numbers(), "max_pending": 4, "tasks": ("count",), "inside": ("count", "commit"), **options}
-        spec = MemorySpec("numbers", "numbers", memory=store, **fields)
-        return Run(spec, run_id, [update(state)] if updates is None else updates, log)
-
-    return run
-
-
-def counts(state: MemoryState) -> dict[str, int]:
-    return {key[0]: stored.value[0] for key, stored in state.database.rows.items() if stored.value is not None}
-
-
-def record(store: CountingStore, txid: int) -> TransactionRecord | None:
-    path = f"/airflow_tx/numbers/coordinator/transactions/{txid}"
-    node = store.get(path)
-    return None if node is None else decode(TransactionRecord, path, node.data)
 
 
 def test_a_run_is_a_transaction(make: Any, state: MemoryState) -> None:
@@ -392,17 +317,6 @@ def transactional(name: str = "exact") -> MemoryState:
     return MemoryState(name, keys=["word"], values={"count": Count()}, kind="transactional")
 
 
-def dies(run: Run, monkeypatch: pytest.MonkeyPatch, where: Any, method: str) -> None:
-    """A committer that is granted the turn and dies in a method."""
-    commit = run.commit()
-    commit.complete()
-    commit.prepare()
-    with monkeypatch.context() as patched:
-        patched.setattr(commit if where is None else where, method, _away)
-        with pytest.raises(StateUnavailable):
-            commit.commit()
-
-
 def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     exact, before = transactional(), None
     run = make("r1", [update(exact)])
@@ -497,10 +411,6 @@ def test_a_zombie_of_the_earlier_output_writes_nothing_beside_the_new_one(
     with pytest.raises(Outranked):
         zombie.commit()
     assert counts(exact) == {"count": 11}
-
-
-def _away(*arguments: Any, **options: Any) -> int:
-    raise AWAY
 
 
 class Failing(MemoryState):
@@ -675,22 +585,6 @@ def test_a_waiting_task_says_what_to_do(state: str | None, text: str) -> None:
     assert advice("numbers", 3, "r3", state) == text
 
 
-def context_of(run: Run) -> Any:
-    """The context of its commit task."""
-    assert run.begun is not None
-    with DAG("numbers", schedule=None) as dag:
-        BeginTransactionOperator(task_id="begin", transaction=run.spec)
-    run.committer.xcoms["begin", "return_value", -1] = run.begun.to_json()
-    return {"dag": dag, "ti": run.committer}
-
-
-def failed(run: Run, commit: Commit | None, error: Exception) -> None:
-    """What Airflow does when the commit task has failed and is not tried again."""
-    context = context_of(run)
-    context.update({"exception": error, COMMIT_KEY: commit})
-    note_commit_failure(context)
-
-
 def test_what_a_refused_commit_says_to_do_is_kept_until_the_turn_is_taken_again(
     make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -754,12 +648,6 @@ def test_a_failed_commit_is_told_to_the_ledger_but_not_that_of_a_try_that_anothe
     assert counts(state) == {"count": 10}
 
 
-def found(store: CountingStore) -> TransactionRecord:
-    open_one = record(store, 1)
-    assert open_one is not None
-    return open_one
-
-
 def raising(error: Exception) -> Any:
     def fail(*arguments: Any) -> None:
         raise error
@@ -811,30 +699,6 @@ def test_what_was_staged_goes_also_if_the_ledger_has_forgotten_its_run(make: Any
 
 
 # --- what the source learns
-
-
-class Broker(Numbers):
-    """Writes down what it learns, and may fail.
-
-    :ivar learned: txid and rows of what is committed; of what has failed the reason, too.
-    """
-
-    def __init__(self) -> None:
-        self.learned: list[tuple[Any, ...]] = []
-        self.away = False
-
-    def committed(self, txid: int, metadata: Any) -> None:
-        if self.away:
-            raise ConnectionError("the broker is away")
-        self.learned.append((txid, metadata))
-
-    def failed(self, txid: int, metadata: Any, reason: str) -> None:
-        if self.away:
-            raise ConnectionError("the broker is away")
-        self.learned.append((txid, metadata, reason))
-
-    def named(self, topology: str) -> Any:
-        return self
 
 
 def test_the_source_learns_of_a_commit_at_least_once(make: Any, state: MemoryState) -> None:

@@ -31,10 +31,8 @@ from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.row_tally import RowTally
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.testing.suites.state_tools import Grants
-from tests.unit.commit.test_rows import counted, ref
-from tests.unit.commit.test_write import ATTEMPT, area
+from tests.unit.commit.staged import ATTEMPT, counted, ref
 
-__all__ = ["area"]
 ROWS = counted(5)
 PART = {"files": [{"name": "part", "size": 1, "rows": 5}], "columns": ["word", "n"]}
 

@@ -12,10 +12,7 @@ from airflow_tx.protocol.attempt import Grant, Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.records import History, TopologyRecord, decode
 from airflow_tx.state import Count, MemoryState
-from tests.unit.commit.test_commit import Run, counts, make, state, update
-from tests.unit.commit.test_handoff import open_run
-
-__all__ = ["make", "state"]
+from tests.unit.commit.run import Run, counts, open_run, update
 
 
 def words(name: str) -> MemoryState:

@@ -9,43 +9,29 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tx import compat
-from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.handoff import due_skip, pass_on, states_of, take_skip, take_skip_in_peace, undoable
 from airflow_tx.commit.run_slots import TaskRuns, start_yielded, yield_slot
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import SkippedTransaction, SkipRefused, StateError
 from airflow_tx.protocol import run_slots, skip
-from airflow_tx.protocol.answers import Begun, Bidding, Committed, Granted, NotYet
+from airflow_tx.protocol.answers import Bidding, Committed, Granted, NotYet
 from airflow_tx.protocol.run_slots import Waiter
-from airflow_tx.protocol.step import Audit
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
 from tests.unit.bench import FakeTi
-from tests.unit.commit.test_commit import Run, counts, dies, failed, make, record, state, update
-
-__all__ = ["make", "state"]
-WHY = Audit("ada", "bad batch")
-
-
-def open_run(make: Any, run_id: str, *, work: bool = True) -> Run:
-    run: Run = make(run_id)
-    assert isinstance(run.begin(), Begun)
-    if work:
-        run.work()
-    return run
-
-
-def killed_before_the_mark(commit: Commit, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_: Any, **__: Any) -> None:
-        raise OSError("killed")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(commit, "_mark_final", killed)
-        commit.complete()
-        commit.prepare()
-        with pytest.raises(OSError, match="killed"):
-            commit.commit()
+from tests.unit.commit.run import (
+    WHY,
+    Airflow,
+    Noted,
+    Run,
+    counts,
+    dies,
+    failed,
+    killed_before_the_mark,
+    open_run,
+    record,
+    update,
+)
 
 
 def test_a_waiting_committer_skips_the_transaction_before_it(make: Any, state: MemoryState) -> None:
@@ -242,25 +228,6 @@ def test_the_states_of_a_dag_are_those_of_its_committers(state: MemoryState) -> 
     assert states_of(SimpleNamespace(tasks=[*committers, object()])) == {"words": state, "other": other}
 
 
-class Noted:
-    """A state of one's own: which transactions it was given, with how many rows."""
-
-    kind = "opaque"
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int | None, int]] = []
-        self.txid: int | None = None
-
-    def begin_commit(self, txid: int | None) -> None:
-        self.txid = txid
-
-    def commit(self, txid: int | None) -> None:
-        pass
-
-    def update_state(self, state: Noted, rows: Any) -> None:
-        state.seen.append((state.txid, len(rows)))
-
-
 def test_a_state_of_ones_own_is_not_told_of_a_skip_and_cannot_undo(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted()
     own = PersistedState(noted, noted)
@@ -423,29 +390,6 @@ def test_a_readmitted_batch_is_committed_once_under_a_new_txid(make: Any, state:
 
 
 # --- making room ---------------------------------------------------------------------------------------------------
-
-
-class Airflow:
-    """What Airflow says of runs, and which of them it was asked to start again."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.paused = False
-        self.started: list[str] = []
-        self.confs: list[Any] = []
-        self.resets: list[bool] = []
-        monkeypatch.setattr(compat, "is_paused", lambda dag_id: self.paused)
-        monkeypatch.setattr(compat, "start_run", self.start)
-
-    def start(self, dag_id: str, run_id: str, *, conf: Any = None, reset: bool = False, interval: Any = None) -> bool:
-        self.started.append(run_id)
-        self.confs.append(conf)
-        self.resets.append(reset)
-        return True
-
-
-@pytest.fixture
-def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
-    return Airflow(monkeypatch)
 
 
 def yields(run: Run, blocking: int, txid: int | None, holder: str) -> None:

@@ -33,40 +33,19 @@ from airflow_tx.protocol import processing as steps
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.view import topology_view
-from airflow_tx.state import Count, MemoryState
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.triggers.messages import MessagesTrigger
-from tests.unit.bench import CountingStore, Numbers
-from tests.unit.commit.message_run import MessageRun, MessageSpec
-from tests.unit.commit.test_commit import Broker
+from tests.unit.bench import CountingStore
+from tests.unit.commit.message_run import MessageRun
+from tests.unit.commit.run import Broker
 from tests.unit.conftest import Sleeps
 
 AWAY = AckersUnavailable(where="redis", reason="refused")
 
 
 @pytest.fixture
-def acker_nodes() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
-def make(store: CountingStore, acker_nodes: MemoryStore, log: Any, tmp_path: Any, monkeypatch: Any) -> Any:
-    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    state = MemoryState("words", keys=["word"], values={"count": Count()})
-
-    def run(**options: Any) -> MessageRun:
-        fields = {"source": Numbers(), "tasks": ("count",), "inside": ("count", "commit"), "ackers": 2, **options}
-        spec = MessageSpec(
-            "numbers",
-            "numbers",
-            memory=store,
-            make_ackers=lambda: ZnodeAckers(acker_nodes, "/airflow_tx"),
-            broken=[],
-            **fields,
-        )
-        return MessageRun(spec, state, log)
-
-    return run
+def make(make_with_messages: Any) -> Any:
+    return make_with_messages
 
 
 @pytest.fixture

@@ -13,12 +13,11 @@ import pytest
 
 from airflow_tx.commit import handoff
 from airflow_tx.commit import write as writing
-from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import partition_persist, persistent_aggregate
 from airflow_tx.errors import ConfigError, Outranked, StagingError
 from airflow_tx.failpoints import VARIABLE, FailpointError
-from airflow_tx.operators.commit import CommitOperator, push_new_values
-from airflow_tx.processing.batch import inputs_of, rows_of_output
+from airflow_tx.operators.commit import CommitOperator
+from airflow_tx.processing.batch import inputs_of
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.rebuild import HeldState
@@ -28,7 +27,12 @@ from airflow_tx.spark import new_values as spark_new_values
 from airflow_tx.spark.new_values import KEYS_A_LOOK_UP
 from airflow_tx.state import Avg, CollectSet, Count, Max, MemoryState, SqlGuard, Sum
 from tests.unit.commit.phase_run import PhaseRun
-from tests.unit.commit.test_commit import Run, make  # noqa: F401 - a fixture
+from tests.unit.commit.run import (
+    Run,  # noqa: F401 - a fixture
+    committed,
+    read,
+    told,
+)
 
 SOURCE: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
 
@@ -38,37 +42,11 @@ def state() -> MemoryState:
     return MemoryState("words", keys=["word"], values={"count": Count(), "exact": Sum("numeric")})
 
 
-def committed(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A whole run; the references that its committer tells of."""
-    from airflow_tx.processing.outputs import returned
-
-    run.begin()
-    processing = run.start()
-    processing.ack(returned(rows, multiple=False))
-    run.committer.xcoms["count", "return_value", -1] = rows
-    run.committer.states["count"] = "success"
-    return told(run)
-
-
-def told(run: Run) -> dict[str, Any]:
-    commit = run.commit()
-    assert commit_in_turn(commit, run.spec.memory, patience=0) is None
-    pushed: dict[str, Any] = {}
-    commit.ti.xcom_push = lambda key, value: pushed.update({key: value})
-    push_new_values(commit)
-    return pushed
-
-
-def read(run: Run, ref: Any) -> list[dict[str, Any]]:
-    assert run.begun is not None
-    return list(rows_of_output(run.spec, ref, run.begun.attempt))
-
-
 def word(name: str, count: int, exact: str = "0.1") -> dict[str, Any]:
     return {"word": name, "count": count, "exact": Decimal(exact)}
 
 
-def test_later_tasks_get_the_keys_of_the_batch_with_the_values_after_it(make: Any, state: MemoryState) -> None:  # noqa: F811
+def test_later_tasks_get_the_keys_of_the_batch_with_the_values_after_it(make: Any, state: MemoryState) -> None:
     update = persistent_aggregate(SOURCE, state=state, new_values="words")
     first, second = make("r1", [update]), make("r2", [update])
     assert committed(first, [word("man", 3), word("dog", 4)])["words"]["rows"] == 2
@@ -80,7 +58,7 @@ def test_later_tasks_get_the_keys_of_the_batch_with_the_values_after_it(make: An
 
 
 def test_a_committer_that_was_killed_after_its_mark_tells_of_them_when_it_starts_again(
-    make: Any,  # noqa: F811
+    make: Any,
     state: MemoryState,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -95,7 +73,7 @@ def test_a_committer_that_was_killed_after_its_mark_tells_of_them_when_it_starts
 
 
 def test_of_a_committed_transaction_only_those_are_told_that_the_dag_still_names(
-    make: Any,  # noqa: F811
+    make: Any,
     state: MemoryState,
 ) -> None:
     run = make("r1", [persistent_aggregate(SOURCE, state=state, new_values="words")])
@@ -104,14 +82,14 @@ def test_of_a_committed_transaction_only_those_are_told_that_the_dag_still_names
     assert told(run) == {}
 
 
-def test_a_committer_without_new_values_tells_of_none(make: Any, state: MemoryState) -> None:  # noqa: F811
+def test_a_committer_without_new_values_tells_of_none(make: Any, state: MemoryState) -> None:
     run = make("r1", [persistent_aggregate(SOURCE, state=state)])
     assert committed(run, [word("man", 3)]) == {}
     assert told(run) == {}, "it is committed already"
 
 
 def test_what_an_outranked_grant_has_staged_is_not_what_counts(
-    make: Any,  # noqa: F811
+    make: Any,
     state: MemoryState,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -131,7 +109,7 @@ def test_what_an_outranked_grant_has_staged_is_not_what_counts(
 
 @pytest.mark.parametrize("lost", ["reset", "ledger-lost"])
 def test_what_another_life_of_the_ledger_has_left_is_not_what_counts(
-    make: Any,  # noqa: F811
+    make: Any,
     state: MemoryState,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -163,7 +141,7 @@ def test_what_another_life_of_the_ledger_has_left_is_not_what_counts(
 
 
 def test_they_are_kept_for_a_number_of_transactions(
-    make: Any,  # noqa: F811
+    make: Any,
     state: MemoryState,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -176,13 +154,13 @@ def test_they_are_kept_for_a_number_of_transactions(
         read(runs[0], refs[0])
 
 
-def test_a_batch_without_rows_leaves_none(make: Any, state: MemoryState) -> None:  # noqa: F811
+def test_a_batch_without_rows_leaves_none(make: Any, state: MemoryState) -> None:
     run = make("r1", [persistent_aggregate(SOURCE, state=state, new_values="words")])
     refs = committed(run, [])
     assert read(run, refs["words"]) == []
 
 
-def test_each_portion_of_a_large_update_is_a_file(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_each_portion_of_a_large_update_is_a_file(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_tx.staging import write_manifest, write_rows
 
     monkeypatch.setattr(writing, "ROWS_A_WRITE", 4)
@@ -227,14 +205,14 @@ class Moves:
         return [{"user": row["word"], "moved": True} for row in rows]
 
 
-def test_what_an_updater_returns_is_an_output(make: Any) -> None:  # noqa: F811
+def test_what_an_updater_returns_is_an_output(make: Any) -> None:
     run = make("r1", [partition_persist(SOURCE, state=Places(), updater=Moves(), new_values="moved")])
     refs = committed(run, [word("man", 1)])
     assert read(run, refs["moved"]) == [{"user": "man", "moved": True}]
 
 
 def test_what_an_updater_returns_and_nobody_asks_for_is_told_in_the_log(
-    make: Any,  # noqa: F811
+    make: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = make("r1", [partition_persist(SOURCE, state=Places(), updater=Moves())])
@@ -255,7 +233,7 @@ def test_names_and_states_that_cannot_be_are_refused_when_the_dag_is_parsed(stat
         CommitOperator(task_id="commit", updates=twice)
 
 
-def test_the_output_of_a_task_after_the_block_is_kept_too(make: Any) -> None:  # noqa: F811
+def test_the_output_of_a_task_after_the_block_is_kept_too(make: Any) -> None:
     run = make("r1", [])
     run.begin()
     inside, after = (
@@ -265,7 +243,7 @@ def test_the_output_of_a_task_after_the_block_is_kept_too(make: Any) -> None:  #
     assert after == f"{inside}/@kept"
 
 
-def test_what_is_no_reference_is_named(make: Any) -> None:  # noqa: F811
+def test_what_is_no_reference_is_named(make: Any) -> None:
     run = make("r1", [])
     run.begin()
     with pytest.raises(StagingError, match=r"it is no reference \(None\)"):
@@ -275,7 +253,7 @@ def test_what_is_no_reference_is_named(make: Any) -> None:  # noqa: F811
 LEFT: Any = SimpleNamespace(operator=SimpleNamespace(task_id="b"), key="counts")
 
 
-def test_in_a_phase_another_committer_takes_them_also_after_the_turn_was_taken_again(make: Any) -> None:  # noqa: F811
+def test_in_a_phase_another_committer_takes_them_also_after_the_turn_was_taken_again(make: Any) -> None:
     words = MemoryState("words", keys=["word"], values={"count": Count()})
     largest = MemoryState("largest", keys=["word"], values={"count": Max()})
     of_b = persistent_aggregate(SOURCE, state=words, new_values="counts")
@@ -296,7 +274,7 @@ def test_in_a_phase_another_committer_takes_them_also_after_the_turn_was_taken_a
     assert sorted(tries) == made
 
 
-def test_what_the_turn_taken_again_has_written_anew_leaves_its_new_values_anew(make: Any) -> None:  # noqa: F811
+def test_what_the_turn_taken_again_has_written_anew_leaves_its_new_values_anew(make: Any) -> None:
     words = MemoryState("words", keys=["word"], values={"count": Count()})
     largest = MemoryState("largest", keys=["word"], values={"count": Max()})
     of_b = persistent_aggregate(SOURCE, state=words, new_values="counts")
@@ -309,7 +287,7 @@ def test_what_the_turn_taken_again_has_written_anew_leaves_its_new_values_anew(m
 
 
 def test_a_try_of_a_committer_that_wakes_up_too_late_leaves_none(
-    make: Any,  # noqa: F811
+    make: Any,
     state: MemoryState,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -334,7 +312,7 @@ def test_a_try_of_a_committer_that_wakes_up_too_late_leaves_none(
 
 @pytest.mark.parametrize("large", [False, True])
 def test_another_committer_gets_values_that_arrow_has_no_type_for_as_they_were(
-    make: Any,  # noqa: F811
+    make: Any,
     state: MemoryState,
     monkeypatch: pytest.MonkeyPatch,
     large: bool,

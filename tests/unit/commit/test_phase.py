@@ -26,11 +26,9 @@ from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
 from tests.unit.bench import CountingStore
 from tests.unit.commit.phase_run import PhaseRun
-from tests.unit.commit.test_commit import AWAY, counts, failed, make, state
-from tests.unit.commit.test_commit import found as open_one
-from tests.unit.commit.test_handoff import Noted
+from tests.unit.commit.run import AWAY, Noted, counts, failed
+from tests.unit.commit.run import found as open_one
 
-__all__ = ["make", "state"]
 ROWS = [{"word": "man", "count": 3}, {"word": "dog", "count": 1}]
 WRITTEN = {"man": 3, "dog": 1}
 

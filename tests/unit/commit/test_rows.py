@@ -13,18 +13,16 @@ from airflow_tx.commit.rows import StagedRows, portions, rows_to_write, wanted_c
 from airflow_tx.commit.update import Update, persistent_aggregate
 from airflow_tx.commit.write import fits_one_write, output_digest, spark_of, whole, write_update
 from airflow_tx.errors import RowsDiffer, StagingError
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.output import same_output
-from airflow_tx.staging import StagingArea, write_manifest, write_rows
-from airflow_tx.staging.output import Output
+from airflow_tx.staging import StagingArea
 from airflow_tx.state import Avg, Count, MemoryState, SqlState, Sum
 from airflow_tx.state.row_tally import RowTally
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from airflow_tx.testing.suites.state_tools import Grants
-from tests.unit.commit.test_write import area, small
+from tests.unit.commit.staged import ATTEMPT, counted, ref
 
-__all__ = ["area", "small"]
-ATTEMPT = TransactionAttempt(1, 1)
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def words(name: str = "words", *, kind: Any = "opaque", **values: Any) -> MemoryState:
@@ -38,19 +36,6 @@ def postgres(keys: list[str]) -> SqlState:
 def update(state: Any, **how: Any) -> Update:
     task: Any = SimpleNamespace(task_id="count", conn_id="spark_default")
     return persistent_aggregate(SimpleNamespace(operator=task, key="counts"), state=state, **how)
-
-
-def ref(area: StagingArea, *parts: list[dict[str, Any]], row_digest: str = "", reliable: bool = True) -> dict[str, Any]:
-    """A staged output of one file a part."""
-    where = area.try_dir("words", ATTEMPT, TaskTry("count", -1, f"try {len(parts)}"))
-    written = [write_rows(where, "counts", rows, file=f"part-{number}.parquet") for number, rows in enumerate(parts)]
-    files, columns = [file for part in written for file in part.files], written[-1].columns
-    output = Output(tuple(files), columns, row_digest, reliable)
-    return write_manifest(where, {"counts": output})["counts"].to_json()
-
-
-def counted(count: int, **more: Any) -> list[dict[str, Any]]:
-    return [{"word": f"w{number}", "n": number, **more} for number in range(count)]
 
 
 def staged(area: StagingArea, count: int, state: Any, **how: Any) -> StagedRows:

@@ -24,7 +24,7 @@ from airflow_tx.protocol.view import TransactionDetails, transaction_details
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.state import MemoryState, Sum
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
-from tests.unit.commit.test_commit import update
+from tests.unit.commit.run import update
 
 TASKS = ("count", "audit")
 

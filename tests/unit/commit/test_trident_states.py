@@ -39,11 +39,8 @@ from airflow_tx.state.trident.aggregate import TridentAggregate
 from airflow_tx.state.trident.journal import NOTE
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.unit.bench import OpaqueNumbers
-from tests.unit.commit.test_commit import Run, make, state
-from tests.unit.commit.test_handoff import WHY, killed_before_the_mark
-from tests.unit.commit.test_new_values import committed, read
+from tests.unit.commit.run import WHY, Run, committed, killed_before_the_mark, read
 
-__all__ = ["make", "state"]
 SOURCE: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
 MAPS: Mapping[str, Any] = {
     "opaque": OpaqueMap,

@@ -22,12 +22,8 @@ from airflow_tx.protocol.records import encode
 from airflow_tx.state import Count, MemoryState
 from tests.unit.bench import CountingStore
 from tests.unit.commit.message_run import MessageRun
-from tests.unit.commit.test_commit import Run, counts, make, record, state, update
-from tests.unit.commit.test_handoff import WHY, killed_before_the_mark, open_run
-from tests.unit.commit.test_messages import acker_nodes
-from tests.unit.commit.test_messages import make as make_with_messages
+from tests.unit.commit.run import WHY, Run, counts, killed_before_the_mark, open_run, record, update
 
-__all__ = ["acker_nodes", "make", "make_with_messages", "state"]
 A_STEP = 10.0
 
 

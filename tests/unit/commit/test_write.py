@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,29 +15,20 @@ from airflow_tx.commit.rows import StagedRows, rows_to_write
 from airflow_tx.commit.update import persistent_aggregate
 from airflow_tx.commit.write import explain_outranked, fits_one_write, output_digest, spark_of
 from airflow_tx.errors import ConfigError, FenceOutranked, LedgerBehind, RowsDiffer, StateError, StoreUnavailable
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.spark.writers import rebuilt_error, total
 from airflow_tx.staging import StagingArea, write_manifest, write_rows
 from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.state import Avg, Count, MemoryState, SqlState
 from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
 from airflow_tx.testing.suites.state_tools import Grants
+from tests.unit.commit.staged import ATTEMPT
 
-ATTEMPT = TransactionAttempt(1, 1)
+pytestmark = pytest.mark.usefixtures("small")
+
 POSTGRES = SqlState.from_url("postgresql://user:secret@nowhere/db", table="words", keys=["word"], values={"n": Count()})
 SQLITE = SqlState.from_url("sqlite:///nowhere.db", table="words", keys=["word"], values={"n": Count()})
 MEMORY = MemoryState("words", keys=["word"], values={"n": Count()})
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write, "LARGE_ROWS", 10)
-    monkeypatch.setattr(write, "ROWS_A_WRITE", 4)
-
-
-@pytest.fixture
-def area(tmp_path: Path) -> StagingArea:
-    return StagingArea(str(tmp_path))
 
 
 def ref(area: StagingArea, count: int, name: str = "counts", **more: Any) -> dict[str, Any]:

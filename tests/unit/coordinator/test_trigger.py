@@ -119,7 +119,7 @@ def begin(store: CountingStore, *run_ids: str) -> None:
 
 
 def finish(store: CountingStore, run_id: str) -> None:
-    from tests.unit.commit.test_commit import Run
+    from tests.unit.commit.run import Run
 
     spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
     run = Run(spec, run_id, [], logging.getLogger())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from itertools import permutations
 from typing import Any
 
@@ -23,15 +23,7 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.run.data_interval import DataIntervalSource, order_from
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, run_of
-
-FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
-DAY = timedelta(days=1)
-
-
-def day(number: int) -> RunInfo:
-    """The run of a day, from 0."""
-    start = FIRST + number * DAY
-    return replace(run_of(f"day {number}"), interval_start=start, interval_end=start + DAY, logical_date=start)
+from tests.unit.days import DAY, FIRST, day
 
 
 @dataclass

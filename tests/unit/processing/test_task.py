@@ -291,7 +291,7 @@ def test_a_side_branch_neither_starts_nor_acks(numbers: Dag) -> None:
 
 
 def test_a_task_of_a_committed_transaction_skips_itself(numbers: Dag, log: Any) -> None:
-    from tests.unit.commit.test_commit import Run
+    from tests.unit.commit.run import Run
 
     for name in ("first", "second"):
         context = numbers.context(name)

@@ -9,7 +9,7 @@ from airflow.sdk import TaskGroup
 
 from airflow_tx import CommitOperator, commit_phase, persistent_aggregate
 from airflow_tx.operators.commit import note_commit_failure
-from tests.unit.topology.test_transaction import block, commit, count, dag, refused, state
+from tests.unit.topology.blocks import block, commit, count, dag, refused, state
 
 
 def counted(name: str, *arguments: Any) -> Any:

@@ -24,7 +24,7 @@ from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.triggers.order import OrderTrigger
 from airflow_tx.triggers.run_slots import OrderWatch
 from tests.unit.bench import CountingStore, FakeTi, Looking, MemorySpec
-from tests.unit.processing.test_order import DAY, FIRST, day
+from tests.unit.days import DAY, FIRST, day
 
 PATHS = Paths("/airflow_tx", "days")
 GRACE = 30.0

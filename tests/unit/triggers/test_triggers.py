@@ -126,7 +126,7 @@ def test_a_committer_is_woken_when_its_turn_is_near(store: SlowStore) -> None:
 
 
 def test_a_committer_is_not_woken_while_the_one_before_it_works(store: SlowStore) -> None:
-    from tests.unit.commit.test_commit import Run
+    from tests.unit.commit.run import Run
 
     spec = begin(store, "r1", "r2")
 

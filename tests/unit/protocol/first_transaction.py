@@ -1,0 +1,22 @@
+"""The view of a topology with one open transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_tx.protocol.reading import LedgerReading
+from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
+from airflow_tx.protocol.status import view_open
+from airflow_tx.protocol.view import TopologyView
+
+
+def with_first(**changes: Any) -> TopologyView:
+    """Topology flights, with one open transaction."""
+    fields: dict[str, Any] = {
+        "key": "r1", "run_id": "r1", "request": "try", "attempt": 1, "epoch": 1, "op": "op", "base": "", "ended": "",
+        "rows_digest": "", "tasks": {}, "created": "2013-01-01T00:00:00+00:00", "began": "2013-01-01T00:00:00+00:00",
+        "processed": "2013-01-01T00:01:00+00:00", "granted_at": "2013-01-01T00:02:00+00:00", **changes,
+    }  # fmt: skip
+    topology = TopologyRecord("life", "dag", "opaque", 3)
+    shown = view_open("flights", 1, LedgerReading(topology, 1, 1, {1: TransactionRecord(**fields)}, base=""), {})
+    return TopologyView("flights", topology, 1, 1, (shown,), "/meta")
