@@ -202,7 +202,8 @@ def test_a_skip_is_told_from_the_wish_to_the_new_transaction(pipeline: Pipeline)
     skip(pipeline, 2)
     skipped = of(pipeline, 2)
     assert (skipped.status, skipped.waiting_for, skipped.open) == ("SKIPPED", None, False)
-    assert skipped.skip == noted.skip
+    assert skipped.skip is not None
+    assert (skipped.skip.who, skipped.skip.why) == ("ann", "the file is broken")
     batch = transaction_details(pipeline.store, pipeline.paths, 2).batch
     assert batch is not None
     assert batch.rows == 2
