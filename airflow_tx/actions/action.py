@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_tx.actions.preview import Effect, Preview
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer
+from airflow_tx.actions.runs import CommandRuns
 from airflow_tx.errors import Refused, TxError
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
@@ -40,6 +41,11 @@ class ActionTarget:
     def topology(self) -> str:
         return self.ledger.paths.topology
 
+    @property
+    def runs(self) -> CommandRuns:
+        """Give the runs of its DAG."""
+        return CommandRuns(self.record.dag_id, self.may_create)
+
     def version(self, txids: Sequence[int]) -> str:
         """Read the version of these transactions, as everybody has written it until now."""
         self.ledger.store.sync()
@@ -66,16 +72,17 @@ class PersonalAction(ABC):
 
     def __init__(self, target: ActionTarget) -> None:
         self.target = target
+        self.ledger = target.ledger
 
     @abstractmethod
-    def preview(self) -> Preview:
+    def preview(self) -> PreviewAnswer:
         """Say what it would do, and change nothing.
 
         :raises TxError: that cannot be said: the ledger, the DAG, its source or a state cannot be read.
         """
 
     @abstractmethod
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         """Do it, and say what was done; what was said holds, also if what comes after it fails.
 
         :param version: of the preview; None: it is done to whatever there is.
@@ -83,17 +90,27 @@ class PersonalAction(ABC):
         :raises Refused: it cannot be done.
         """
 
-    def effects(self, audit: Audit, version: str) -> list[Effect]:
+    def answer(
+        self, version: str, sentence: str, effects: Iterable[EffectLine], refused: Iterable[EffectLine] = ()
+    ) -> PreviewAnswer:
+        """Make a preview."""
+        return PreviewAnswer(version, sentence, tuple(effects), tuple(refused), self.needs_reason)
+
+    def refusal(self, version: str, why: object, txid: int | None = None, run_id: str | None = None) -> PreviewAnswer:
+        """Make a preview of an action that cannot be done."""
+        return self.answer(version, str(why), (), [EffectLine(txid, run_id, str(why))])
+
+    def effects(self, audit: Audit, version: str) -> list[EffectLine]:
         """Do it to its end; an error after something was done is the last of the effects.
 
         :raises TxError: as `execute`, if nothing was done.
         """
-        done: list[Effect] = []
+        done: list[EffectLine] = []
         try:
             for effect in self.execute(audit, version):
                 done.append(effect)
         except TxError as error:
             if not done:
                 raise
-            done.append(Effect(None, "", str(error)))
+            done.append(EffectLine(None, None, str(error)))
         return done

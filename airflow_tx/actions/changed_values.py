@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import Effect, Preview
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.errors import AcceptanceRefused, PreviewOutdated
 from airflow_tx.protocol.evidence import StateEvidence, ledger_evidence
 from airflow_tx.protocol.records import digest
@@ -52,24 +52,24 @@ class ChangeAcceptance(PersonalAction):
         super().__init__(target)
         self.state = state
 
-    def preview(self) -> Preview:
+    def preview(self) -> PreviewAnswer:
         try:
             found = self._find()
         except AcceptanceRefused as refused:
-            return Preview("", str(refused), (), (Effect(None, "", str(refused)),), True)
-        effects = tuple(Effect(None, "", _shown(each)) for each in found.changes)
-        what = "; ".join(each.done for each in effects)
+            return self.refusal("", refused)
+        effects = [EffectLine(None, None, _shown(each)) for each in found.changes]
+        what = "; ".join(each.what for each in effects)
         sentence = f"Accept what state {self.state} of topology {self.target.topology} holds now: {what}."
-        return Preview(found.version, sentence, effects, needs_reason=True)
+        return self.answer(found.version, sentence, effects)
 
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         found = self._find()
         if version not in (None, found.version):
             raise PreviewOutdated(what=f"State {self.state!r}", topology=self.target.topology)
         columns = {each.column: each.total - each.expected for each in found.changes}
         self.target.ledger.run(note_change, self.state, columns, found.receipt, audit)
         for each in found.changes:
-            yield Effect(None, "", f"accepted: {_shown(each)}")
+            yield EffectLine(None, None, f"accepted: {_shown(each)}")
 
     def _find(self) -> _Found:
         """:raises AcceptanceRefused: the DAG has no such state, its values are unknown, or as the receipts say."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import Effect, Preview
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.errors import PreviewOutdated
 from airflow_tx.protocol.step import Audit
 
@@ -23,20 +23,20 @@ class CoordinatorPause(PersonalAction):
         self.dag_id = dag_id
         self.paused = paused
 
-    def preview(self) -> Preview:
+    def preview(self) -> PreviewAnswer:
         is_paused = compat.is_paused_there(self.dag_id)
         version = str(is_paused)
         if is_paused is None:
             problem = f"Topology {self.target.topology} has no coordinator: there is no DAG {self.dag_id}."
-            return Preview(version, problem, (), (Effect(None, "", problem),))
+            return self.refusal(version, problem)
         if is_paused == self.paused:
             problem = f"DAG {self.dag_id} {'is paused' if is_paused else 'goes on'} already."
-            return Preview(version, problem, (), (Effect(None, "", problem),))
+            return self.refusal(version, problem)
         what = "starts and replays nothing until it goes on" if self.paused else "starts and replays transactions again"
         sentence = f"{'Pause' if self.paused else 'Unpause'} the coordinator of topology {self.target.topology}."
-        return Preview(version, sentence, (Effect(None, "", f"DAG {self.dag_id} {what}"),))
+        return self.answer(version, sentence, [EffectLine(None, None, f"DAG {self.dag_id} {what}")])
 
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         if not compat.pause_dag(self.dag_id, self.paused):
             raise PreviewOutdated(what="The coordinator", topology=self.target.topology)
-        yield Effect(None, "", f"DAG {self.dag_id} {'is paused' if self.paused else 'goes on'}")
+        yield EffectLine(None, None, f"DAG {self.dag_id} {'is paused' if self.paused else 'goes on'}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.actions.action import PersonalAction
-from airflow_tx.actions.preview import Effect, Preview
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.errors import LossRefused, PreviewOutdated, SourceError, TxError
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.records import digest
@@ -22,21 +22,20 @@ class LossAcceptance(PersonalAction):
 
     needs_reason = True
 
-    def preview(self) -> Preview:
+    def preview(self) -> PreviewAnswer:
         known = self.target.ledger.topology().losses
         losses = self._losses()
         version = _version(known, losses)
         if not losses:
-            nothing = str(LossRefused(topology=self.target.topology))
-            return Preview(version, nothing, (), (Effect(None, "", nothing),), True)
+            return self.refusal(version, LossRefused(topology=self.target.topology))
         what = "; ".join(shortened([loss.description for loss in losses]))
         sentence = f"Let topology {self.target.topology} go on without these rows, in no transaction ever: {what}."
-        effects = tuple(Effect(None, "", loss.description) for loss in losses)
-        return Preview(version, sentence, effects, needs_reason=True)
+        effects = [EffectLine(None, None, loss.description) for loss in losses]
+        return self.answer(version, sentence, effects)
 
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         for loss in self.accept(audit, version):
-            yield Effect(None, "", f"accepted as lost: {loss.description}")
+            yield EffectLine(None, None, f"accepted as lost: {loss.description}")
 
     def accept(self, audit: Audit, version: str | None = None) -> list[Loss]:
         """Accept what is lost now. Raises as `execute`."""

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from airflow_tx.protocol.person import Words
+
 
 @dataclass(frozen=True)
-class Effect:
-    """What an action does to a transaction, or to a run.
-
-    :param txid: None: the run has no transaction, or it is done to the topology.
-    :param run_id: "" if no run is concerned.
-    :param done: in words; in a preview, what would be done.
-    """
+class EffectLine:
+    """What is done to one transaction, or to one run; null: to the topology."""
 
     txid: int | None
-    run_id: str
-    done: str
+    run_id: str | None
+    what: Words
+    """In words; in a preview, what would be done."""
 
 
 @dataclass(frozen=True)
-class Preview:
-    """What an action would do.
+class PreviewAnswer:
+    """What would happen.
 
-    :param version: of what it would be done to; an action that is given it is refused if something has changed since.
-    :param sentence: what is about to be done, for a person to confirm.
-    :param refused: what would not be done, and why.
-    :param needs_reason: whether a reason has to be given.
+    :param version: give it back with the action.
+    :param sentence: what is about to happen, as a question for a person.
+    :param refused: what cannot be done, and why; if nothing is left in `effects`, the action would be refused.
+    :param needs_reason: whether `why` has to be given.
     """
 
     version: str
-    sentence: str
-    effects: tuple[Effect, ...]
-    refused: tuple[Effect, ...] = ()
-    needs_reason: bool = False
+    sentence: Words
+    effects: tuple[EffectLine, ...]
+    refused: tuple[EffectLine, ...]
+    needs_reason: bool

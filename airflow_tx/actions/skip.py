@@ -1,22 +1,44 @@
-"""Skip by a person, and the way back: a batch is taken out of the way at its turn, and re-admitted."""
+"""Skip by a person, and the way back: a batch is taken out of the way at its turn, and re-admitted.
+
+Source: protocol.md §5.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import Effect, Preview
-from airflow_tx.actions.runs import Restarts
-from airflow_tx.actions.skips import Skips
-from airflow_tx.errors import Refused
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer
+from airflow_tx.actions.runs import started_again
+from airflow_tx.commit.handoff import due_skip, take_skip_in_peace, undoable
+from airflow_tx.commit.run_slots import start_yielded
+from airflow_tx.errors import Refused, SkipRefused, StaleBatch, StateUnavailable, TxError
+from airflow_tx.protocol import recovery, skip
+from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.batch_words import batch_in_words
 from airflow_tx.protocol.records import Metadata, Skipped, TransactionRecord, dumps
-from airflow_tx.protocol.skip import check_skipped, note_readmission
+from airflow_tx.protocol.skip import check_skipped, check_undoable, note_readmission
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import transaction_details
+from airflow_tx.state.api import FencedState
+
+log = logging.getLogger(__name__)
 
 _ROWS_SHOWN = 500
+# A person waits for it: seconds that another one gets to finish the same skip.
+_PAUSES = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+class NotInEffect(TxError):
+    """A skip that is noted and could not be taken into effect at its turn."""
+
+    template = (
+        "The skip of transaction {txid} is noted, but not in effect: {reason} To try again: "
+        "airflow tx skip {topology} {txid} --why TEXT; to replay it instead: airflow tx replay {topology} {txid}"
+    )
 
 
 class TransactionSkip(PersonalAction):
@@ -27,29 +49,27 @@ class TransactionSkip(PersonalAction):
     def __init__(self, target: ActionTarget, txid: int) -> None:
         super().__init__(target)
         self.txid = txid
-        restarts = Restarts.of(target)
-        self._skips = Skips(target.ledger, restarts, lambda: target.dag()[1])
 
-    def preview(self) -> Preview:
+    def preview(self) -> PreviewAnswer:
         version = self.target.version([self.txid])
         record = self.target.opened([self.txid])[self.txid]
         if isinstance(record, Refused):
-            return Preview(version, str(record), (), (Effect(self.txid, "", str(record)),), True)
+            return self.refusal(version, record, self.txid)
         try:
-            self._skips.check(self.txid, record)
+            self.check(record)
         except Refused as refused:
-            return Preview(version, str(refused), (), (Effect(self.txid, record.run_id, str(refused)),), True)
-        details = transaction_details(self.target.ledger.store, self.target.ledger.paths, self.txid)
-        outlook = self._skips.outlook(self.txid, is_stale=details.transaction.stale)
+            return self.refusal(version, refused, self.txid, record.run_id)
+        details = transaction_details(self.ledger.store, self.ledger.paths, self.txid)
+        outlook = self._outlook(is_stale=details.transaction.stale)
         sentence = self._sentence(record, details.batch)
-        return Preview(version, sentence, (Effect(self.txid, record.run_id, outlook),), needs_reason=True)
+        return self.answer(version, sentence, [EffectLine(self.txid, record.run_id, outlook)])
 
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
-        record = self.target.ledger.status(self.txid)
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
+        record = self.ledger.status(self.txid)
         if record is not None:  # else the ledger says what became of it
-            self._skips.check(self.txid, record)
+            self.check(record)
         self.target.take([self.txid], version)
-        yield from self._skips.note(self.txid, audit)
+        yield from self.note(audit)
 
     def _sentence(self, record: TransactionRecord, batch: Metadata | None) -> str:
         rows = "unknown rows" if batch is None else _shown(batch.rows)
@@ -57,6 +77,95 @@ class TransactionSkip(PersonalAction):
             f"Skip transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run {record.run_id}, "
             f"{record.phase.value}), and count its rows nowhere: {rows}."
         )
+
+    def check(self, record: TransactionRecord) -> None:
+        """Find out before anything is noted: what cannot be skipped at its turn would wait for ever.
+
+        :raises SkipRefused, StateMissing: it may be in a state that cannot undo it, or that the DAG has no more.
+        """
+        if self.ledger.turn().current != self.txid:
+            return
+        check_undoable(self.ledger.paths, self.txid, record, undoable(self._states, self.txid), noted=False)
+
+    def note(self, audit: Audit) -> Iterator[EffectLine]:
+        """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.
+
+        :raises AlreadyFinal, UnknownTransaction: it is not open.
+        :raises NotInEffect: it is its turn, but it cannot be skipped now.
+        :raises SkipRefused: a state that cannot undo it has got something of it since `check`; the wish is taken back.
+        """
+        if isinstance(self.ledger.run(skip.note_skip, self.txid, audit), AlreadySkipped):
+            yield EffectLine(self.txid, None, f"nothing: it is skipped already. {self._readmit(self.txid)}")
+            return
+        self.ledger.run(recovery.unblock)
+        try:
+            outcome, done = self._take(self.txid)
+        except SkipRefused:
+            raise
+        except TxError as error:
+            raise NotInEffect(topology=self.ledger.paths.topology, txid=self.txid, reason=_reason(error)) from error
+        yield outcome
+        while done is not None and (following := due_skip(self.ledger)) is not None:
+            try:
+                outcome, done = self._take(following)
+            except TxError as error:
+                yield EffectLine(following, None, f"it was to be skipped next, and is not: {_reason(error)}")
+                break
+            yield outcome
+        if done is not None and done.waiting:
+            for run_id, entry in start_yielded(self.ledger, self.target.runs, done.waiting):
+                yield started_again(entry["txid"], run_id, entry["blocking"])
+
+    def _take(self, txid: int) -> tuple[EffectLine, Committed | None]:
+        record = self.ledger.status(txid)
+        run_id = None if record is None else record.run_id
+        if self.ledger.turn().current < txid:
+            return self._later(txid, run_id), None
+        try:
+            # A waiting committer may take the same skip: the later grant wins, and does the same.
+            answer = take_skip_in_peace(self.ledger, txid, self._states, log=log, pauses=_PAUSES)
+        except StaleBatch:
+            assert record is not None
+            how = self.target.runs.start(record.run_id, record.key, past_limit=True)
+            return EffectLine(txid, run_id, f"{_after_replay(txid)}: {how}"), None
+        if isinstance(answer, NotYet):
+            return self._later(txid, run_id), None
+        return EffectLine(txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"), answer
+
+    def _outlook(self, *, is_stale: bool) -> str:
+        """Say what becomes of an open transaction that a person wants skipped.
+
+        :param is_stale: its predecessor ended elsewhere than its batch starts.
+        """
+        if self.ledger.turn().current == self.txid:
+            if is_stale:
+                return _after_replay(self.txid)
+            return "skipped at once, and its rows are counted nowhere until they are re-admitted"
+        return f"to be skipped at its turn; it waits for {self._first()}"
+
+    def _later(self, txid: int, run_id: str | None) -> EffectLine:
+        done = f"to be skipped at its turn; it waits for {self._first()}{self._red(run_id)}"
+        return EffectLine(txid, run_id, done)
+
+    def _red(self, run_id: str | None) -> str:
+        """Say what to do about a run that stays failed, although its transaction is out of the way."""
+        if run_id is None or self.target.runs.state(run_id) != "failed":
+            return ""
+        return ". Its run stays failed in Airflow: clear it, and it ends as success with nothing processed"
+
+    def _first(self) -> str:
+        turn = self.ledger.turn()
+        record = turn.record
+        if record is None:
+            return f"transaction {turn.current}"
+        return f"transaction {turn.current} (run {record.run_id}, {record.phase.value})"
+
+    def _readmit(self, txid: int) -> str:
+        return f"To get its rows back: airflow tx readmit {self.ledger.paths.topology} {txid} --why TEXT"
+
+    @cached_property
+    def _states(self) -> Mapping[str, FencedState]:
+        return self.target.dag()[1]
 
 
 class Readmission(PersonalAction):
@@ -67,28 +176,27 @@ class Readmission(PersonalAction):
     def __init__(self, target: ActionTarget, txid: int) -> None:
         super().__init__(target)
         self.txid = txid
-        self._runs = Restarts.of(target).runs
 
-    def preview(self) -> Preview:
+    def preview(self) -> PreviewAnswer:
         version = self.target.version([self.txid])
         try:
-            skipped = self.target.ledger.run(check_skipped, self.txid)
-            self._runs.check([skipped.run_id])
+            skipped = self.ledger.run(check_skipped, self.txid)
+            self.target.runs.check([skipped.run_id])
         except Refused as refused:
-            return Preview(version, str(refused), (), (Effect(self.txid, "", str(refused)),), True)
-        how = "is cleared" if self._runs.state(skipped.run_id) is not None else "is made anew"
+            return self.refusal(version, refused, self.txid)
+        how = "is cleared" if self.target.runs.state(skipped.run_id) is not None else "is made anew"
         done = f"its run {how}, and takes the rows of the same place, as they are then, as a new transaction"
-        effect = Effect(self.txid, skipped.run_id, done)
-        return Preview(version, self._sentence(skipped), (effect,), needs_reason=True)
+        effects = [EffectLine(self.txid, skipped.run_id, done)]
+        return self.answer(version, self._sentence(skipped), effects)
 
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[Effect]:
-        self._runs.check([self.target.ledger.run(check_skipped, self.txid).run_id])
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
+        self.target.runs.check([self.ledger.run(check_skipped, self.txid).run_id])
         self.target.take([self.txid], version)
-        skipped = self.target.ledger.run(check_skipped, self.txid)
-        self.target.ledger.run(note_readmission, self.txid, audit)
-        how = self._runs.start(skipped.run_id, skipped.key)
+        skipped = self.ledger.run(check_skipped, self.txid)
+        self.ledger.run(note_readmission, self.txid, audit)
+        how = self.target.runs.start(skipped.run_id, skipped.key)
         done = f"re-admitted: {how}, and takes the rows of the same place, as they are now, as a new transaction"
-        yield Effect(self.txid, skipped.run_id, done)
+        yield EffectLine(self.txid, skipped.run_id, done)
 
     def _sentence(self, skipped: Skipped) -> str:
         who = f"skipped by {skipped.skip['who']}: {skipped.skip['why']}"
@@ -103,3 +211,15 @@ def _shown(rows: Any) -> str:
         return name
     text = dumps(rows)
     return text if len(text) <= _ROWS_SHOWN else f"{text[:_ROWS_SHOWN]} ..."
+
+
+def _after_replay(txid: int) -> str:
+    why = f"transaction {txid - 1} ended elsewhere than its batch starts"
+    return f"{why}, so it is replayed first, and then skipped"
+
+
+def _reason(error: TxError) -> str:
+    """Why something failed, without the advice that is meant for the tasks of a transaction."""
+    if isinstance(error, StateUnavailable):
+        return f"state {error.state!r} ({error.where}) cannot be reached: {error.reason}."
+    return str(error)

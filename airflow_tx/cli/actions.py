@@ -14,7 +14,7 @@ from airflow_tx.protocol.view import topology_record
 
 if TYPE_CHECKING:
     from airflow_tx.actions.action import ActionTarget, PersonalAction
-    from airflow_tx.actions.preview import Effect
+    from airflow_tx.actions.preview import EffectLine
 
 
 @action
@@ -103,7 +103,7 @@ def _is_shown(chosen: PersonalAction, args: Namespace, *, confirmed: bool) -> bo
     return is_shown(args, chosen.preview())
 
 
-def _show(effects: Iterable[Effect], args: Namespace) -> None:
+def _show(effects: Iterable[EffectLine], args: Namespace) -> None:
     """Print what was done, also if what comes after it fails."""
     rows: list[render.TableRow] = []
     try:

@@ -22,7 +22,7 @@ from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 
 if TYPE_CHECKING:
-    from airflow_tx.actions.preview import Preview
+    from airflow_tx.actions.preview import PreviewAnswer
     from airflow_tx.protocol.answers import Repaired
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.staging import StagingArea
@@ -157,7 +157,7 @@ def check_why(args: Namespace, command: str) -> None:
         wrong_usage(f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT")
 
 
-def is_shown(args: Namespace, preview: Preview) -> bool:
+def is_shown(args: Namespace, preview: PreviewAnswer) -> bool:
     """Print what would be done if that is all that is wanted; otherwise have a person confirm it."""
     if args.dry_run:
         if args.output == "table":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_tx.actions.preview import Effect
+from airflow_tx.actions.preview import EffectLine
 from airflow_tx.errors import without_controls
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.protocol.health import HealthCode, topology_health
@@ -336,12 +336,12 @@ def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat(timespec="milliseconds")
 
 
-def effect(done: Effect, note: str = "") -> TableRow:
+def effect(done: EffectLine, note: str = "") -> TableRow:
     """One line of what an action does, or would do.
 
     :param note: stands before it.
     """
-    return {"txid": done.txid, "run_id": done.run_id, "done": f"{note}{done.done}"}
+    return {"txid": done.txid, "run_id": done.run_id or "", "done": f"{note}{done.what}"}
 
 
 def fences(found: Mapping[str, Any]) -> str:

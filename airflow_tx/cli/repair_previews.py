@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.actions.preview import Effect, Preview
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.cli import render
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import Create, Delete, Put, Write
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 _OUTRANKED = "its grant is outranked; its commit begins again under a new one"
 
 
-def of_kept(ledger: Ledger, planned: Decision[Repaired], sentence: str, *more: str) -> Preview:
+def of_kept(ledger: Ledger, planned: Decision[Repaired], sentence: str, *more: str) -> PreviewAnswer:
     """Preview a repair that leaves open transactions open.
 
     :param more: what it does beside the ledger.
     """
     opened = open_records(ledger.store, ledger.paths)
     granted = {txid: record for txid, record in opened.items() if record.phase is Phase.COMMITTING}
-    outranked = [Effect(txid, record.run_id, _OUTRANKED) for txid, record in granted.items()]
+    outranked = [EffectLine(txid, record.run_id, _OUTRANKED) for txid, record in granted.items()]
     return _preview(planned, sentence, more, outranked)
 
 
-def of_rebuilt(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]) -> Preview:
+def of_rebuilt(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]) -> PreviewAnswer:
     """Preview a rebuilt ledger.
 
     :param fences: by state.
@@ -42,12 +42,13 @@ def of_rebuilt(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str,
     what = f"{ledger.paths.topology} ({render.fences(fences)}): {planned.result.summary}"
     opened = open_records(ledger.store, ledger.paths)
     effects = [
-        Effect(txid, record.run_id, _becomes(ledger, planned.writes, txid, record)) for txid, record in opened.items()
+        EffectLine(txid, record.run_id, _becomes(ledger, planned.writes, txid, record))
+        for txid, record in opened.items()
     ]
     return _preview(planned, f"Rebuild the ledger of topology {what}.", (), effects)
 
 
-def of_reset(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]) -> Preview:
+def of_reset(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]) -> PreviewAnswer:
     """Preview a reset.
 
     :param fences: by state.
@@ -62,7 +63,7 @@ def of_reset(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, A
         for name in sorted(fences)
     ]
     forgotten = [
-        Effect(txid, record.run_id, "forgotten: its run begins anew, with other rows")
+        EffectLine(txid, record.run_id, "forgotten: its run begins anew, with other rows")
         for txid, record in opened.items()
     ]
     return _preview(planned, f"Forget {what}: {', '.join(sorted(fences)) or 'none'}.", deleted, forgotten)
@@ -79,7 +80,10 @@ def _becomes(ledger: Ledger, writes: Iterable[Write], txid: int, record: Transac
     return "closed: the states say that it was committed"
 
 
-def _preview(planned: Decision[Repaired], sentence: str, more: Iterable[str], opened: Iterable[Effect]) -> Preview:
+def _preview(
+    planned: Decision[Repaired], sentence: str, more: Iterable[str], opened: Iterable[EffectLine]
+) -> PreviewAnswer:
     done = planned.result
     noted = f"{done.summary}; generation {done.generation}; transaction {done.current} commits next"
-    return Preview("", sentence, (*(Effect(None, "", each) for each in (noted, *more)), *opened))
+    effects = [EffectLine(None, None, each) for each in (noted, *more)]
+    return PreviewAnswer("", sentence, (*effects, *opened), refused=(), needs_reason=False)

@@ -30,7 +30,7 @@ from airflow.sdk.exceptions import (
 
 from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget
-from airflow_tx.actions.runs import Restarts
+from airflow_tx.actions.replay import FailedReplay, NamedReplay
 from airflow_tx.actions.skip import Readmission, TransactionSkip
 from airflow_tx.coordinator.health import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import Lane, NoLane
@@ -123,18 +123,17 @@ def act(topology: FiredTopology, ti: LittleTi) -> str:
         ledger = topology.spec.ledger(store)
         if what == "backfill":
             return _backfill(topology, ledger, *map(datetime.fromisoformat, ti.conf["dates"]))
-        restarts = Restarts(ledger, topology.name)
         target = ActionTarget(ledger, ledger.topology(), lambda: (topology.spec, topology.states))
         if what == "skip":
             effects = TransactionSkip(target, txid).execute(AUDIT)
         elif what == "readmit":
             effects = Readmission(target, txid).execute(AUDIT)
         elif what == "failed":
-            effects = restarts.failed(AUDIT)
+            effects = FailedReplay(target).execute(AUDIT)
         else:
-            effects = restarts.named([txid], AUDIT, force=what == "replay --force")
+            effects = NamedReplay(target, [txid], force=what == "replay --force", changed_rows=False).execute(AUDIT)
         for effect in effects:
-            logging.info("%s %s: %s", what, effect.txid, effect.done)
+            logging.info("%s %s: %s", what, effect.txid, effect.what)
     return "success"
 
 

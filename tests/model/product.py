@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from airflow_tx import compat
-from airflow_tx.actions import skips
+from airflow_tx.actions import skip
 from airflow_tx.commit.update import Update
 from airflow_tx.compat import RunInfo
 from airflow_tx.config import Settings
@@ -278,7 +278,7 @@ def installed() -> Iterator[None]:
         ),
         patch.object(time, "sleep", lambda seconds: None),
         # Two that take one skip may outrank each other that often: once is enough to see what comes of it.
-        patch.object(skips, "_PAUSES", ()),
+        patch.object(skip, "_PAUSES", ()),
         patch.object(Settings, "load", lambda: settings),
     ):
         logging.disable(logging.CRITICAL)

@@ -11,9 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_tx.actions.action import ActionTarget
 from airflow_tx.actions.replay import NamedReplay
-from airflow_tx.actions.runs import Restarts
-from airflow_tx.actions.skip import TransactionSkip
-from airflow_tx.actions.skips import NotInEffect, Skips
+from airflow_tx.actions.skip import NotInEffect, TransactionSkip
 from airflow_tx.commit import run_slots
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.handoff import pass_on, take_skip
@@ -34,7 +32,7 @@ from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import TransactionRecord
+from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
 from airflow_tx.protocol.run_slots import Waiter, bid
 from airflow_tx.protocol.skip import note_readmission
 from airflow_tx.protocol.step import Audit
@@ -180,26 +178,32 @@ def _no_time() -> float:
 
 def skip(env: Env, shape: Shape, txid: int) -> Any:
     """As `airflow tx skip`; where it is refused, it is replayed instead, as the error says."""
-    ledger = spec_of(env, shape).ledger(env)
-    restarts = Restarts(ledger, "model")
-    skips = Skips(ledger, restarts, lambda: states_of(env, shape))
+    target = _target(env, shape)
+    wish = TransactionSkip(target, txid)
     try:
-        record = Reader(env).peek_if_any(TransactionRecord, ledger.paths.transaction(txid))
+        record = Reader(env).peek_if_any(TransactionRecord, target.ledger.paths.transaction(txid))
         if record is not None:
-            skips.check(txid, record)
-        for _ in skips.note(txid, AUDIT):
+            wish.check(record)
+        for _ in wish.note(AUDIT):
             pass
     except NotInEffect as error:
         if isinstance(error.__cause__, (Outranked, FenceOutranked)):
             return  # somebody else is at it; he asks again if he has to
-        for _ in restarts.named([txid], AUDIT, force=True):
-            pass
+        withdraw(env, shape, txid)
 
 
 def withdraw(env: Env, shape: Shape, txid: int) -> Any:
     """As `airflow tx replay --force`: a person does not want it skipped any more."""
-    for _ in Restarts(spec_of(env, shape).ledger(env), "model").named([txid], AUDIT, force=True):
+    for _ in NamedReplay(_target(env, shape), [txid], force=True, changed_rows=False).execute(AUDIT):
         pass
+
+
+def _target(env: Env, shape: Shape) -> ActionTarget:
+    """The topology, without a read of its record: an action of the model needs the DAG of it alone."""
+    spec = spec_of(env, shape)
+    return ActionTarget(
+        spec.ledger(env), TopologyRecord("", "model", "opaque", 1), lambda: (spec, states_of(env, shape))
+    )
 
 
 def readmit(env: Env, shape: Shape, txid: int, run: int) -> Any:

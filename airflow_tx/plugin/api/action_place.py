@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from typing import NoReturn
+
+from pydantic import TypeAdapter
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.actions.request import ActionRequest
 from airflow_tx.config import Settings
 from airflow_tx.plugin.api.dag_process import dag_process
@@ -17,27 +19,28 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.step import Audit
 
-_PREVIEW_WITHIN, _DONE_WITHIN = 60.0, 300.0
+_PREVIEW_WITHIN = 60.0
+_DONE_WITHIN = 300.0
+_PREVIEW = TypeAdapter(PreviewAnswer)
+_EFFECTS = TypeAdapter(list[EffectLine])
 
 
-def previewed(request: ActionRequest, record: TopologyRecord) -> Mapping[str, Any]:
-    """Preview an action; as plain JSON. Raises as `PersonalAction.preview`."""
+def previewed(request: ActionRequest, record: TopologyRecord) -> PreviewAnswer:
+    """Preview an action. Raises as `PersonalAction.preview`."""
     if request.needs_dag:
         question = {"what": "preview", "request": request.to_json()}
-        found: Mapping[str, Any] = dag_process().ask(question, seconds=_PREVIEW_WITHIN)
-        return found
-    return asdict(_action(request, record).preview())
+        return _PREVIEW.validate_python(dag_process().ask(question, seconds=_PREVIEW_WITHIN))
+    return _action(request, record).preview()
 
 
 def executed(
     request: ActionRequest, record: TopologyRecord, *, version: str, who: str, why: str
-) -> Sequence[Mapping[str, Any]]:
-    """Do what was previewed; as plain JSON. Raises as `PersonalAction.execute`, unless something was done before."""
+) -> Sequence[EffectLine]:
+    """Do what was previewed. Raises as `PersonalAction.execute`, unless something was done before."""
     if request.needs_dag:
         question = {"what": "execute", "request": request.to_json(), "version": version, "who": who, "why": why}
-        found: Sequence[Mapping[str, Any]] = dag_process().ask(question, seconds=_DONE_WITHIN)
-        return found
-    return [asdict(each) for each in _action(request, record).effects(Audit(who, why), version)]
+        return _EFFECTS.validate_python(dag_process().ask(question, seconds=_DONE_WITHIN))
+    return _action(request, record).effects(Audit(who, why), version)
 
 
 def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:

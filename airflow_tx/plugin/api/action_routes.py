@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, status
 from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_tx import compat
 from airflow_tx.actions.ledger_places import ledger_places
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.actions.request import ActionName, ActionRequest
 from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_controls
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
 from airflow_tx.plugin.api.action_place import executed, previewed
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.topology_routes import Problem, topology_for
-from airflow_tx.protocol.person import Words
 from airflow_tx.protocol.step import Audit
 
 MOST_TXIDS = 100
@@ -54,36 +54,10 @@ class ActionBody(PreviewBody):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EffectLine:
-    """What is done to one transaction, or to one run; null: to the topology."""
-
-    txid: int | None
-    run_id: str | None
-    what: Words
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreviewAnswer:
-    """What would happen.
-
-    :param version: give it back with the action.
-    :param sentence: what is about to happen, as a question for a person.
-    :param refused: what cannot be done, and why; if nothing is left in `effects`, the action would be refused.
-    :param needs_reason: whether `why` has to be given.
-    """
-
-    version: str
-    sentence: Words
-    effects: list[EffectLine]
-    refused: list[EffectLine]
-    needs_reason: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class ActionAnswer:
     """What was done."""
 
-    done: list[EffectLine]
+    done: Sequence[EffectLine]
 
 
 PROBLEMS_OF_ACTIONS = {code: {"model": Problem} for code in (401, 403, 404, 409, 415, 503, 504)}
@@ -101,14 +75,7 @@ def preview_action(access: AccessDep, topology: str, action: ActionName, body: P
     """Say what an action would do, and change nothing."""
     snapshot = _checked(access, topology, action)
     with _while_there(access, topology):
-        found = previewed(_request(access, snapshot, action, body), snapshot.record)
-    return PreviewAnswer(
-        version=found["version"],
-        sentence=found["sentence"],
-        effects=_lines(found["effects"]),
-        refused=_lines(found["refused"]),
-        needs_reason=found["needs_reason"],
-    )
+        return previewed(_request(access, snapshot, action, body), snapshot.record)
 
 
 @action_router.post("/{action}")
@@ -131,21 +98,21 @@ def execute_action(access: AccessDep, topology: str, action: ActionName, body: A
         raise
     _log("", request, snapshot, audit, done)
     ledger_snapshots().forget(topology)
-    return ActionAnswer(done=_lines(done))
+    return ActionAnswer(done=done)
 
 
 def _log(
-    outcome: str, request: ActionRequest, snapshot: TopologySnapshot, audit: Audit, done: Iterable[Mapping[str, Any]]
+    outcome: str, request: ActionRequest, snapshot: TopologySnapshot, audit: Audit, done: Iterable[EffectLine]
 ) -> None:
     """Enter into Airflow's audit log what became of an action: one entry for each run that it concerns."""
     asked = {**request.to_json(), "why": audit.reason}
-    entries = [(each["run_id"] or None, {**asked, "txid": each["txid"], "outcome": each["done"]}) for each in done]
+    entries = [(each.run_id, {**asked, "txid": each.txid, "outcome": each.what}) for each in done]
     event = f"tx {request.name.value} {outcome}".rstrip()
     compat.log_action(event, who=audit.who, dag_id=snapshot.record.dag_id, entries=entries)
 
 
-def _nothing_done(error: TxError) -> Mapping[str, Any]:
-    return {"txid": None, "run_id": "", "done": str(error)}
+def _nothing_done(error: TxError) -> EffectLine:
+    return EffectLine(None, None, str(error))
 
 
 def _checked(access: Access, topology: str, action: ActionName) -> TopologySnapshot:
@@ -191,7 +158,3 @@ def _request(access: Access, snapshot: TopologySnapshot, action: ActionName, bod
 
 def _needs_reason(request: ActionRequest) -> bool:
     return request.needs_dag or request.name is ActionName.READMIT
-
-
-def _lines(effects: Iterable[Mapping[str, Any]]) -> list[EffectLine]:
-    return [EffectLine(txid=each["txid"], run_id=each["run_id"] or None, what=each["done"]) for each in effects]
