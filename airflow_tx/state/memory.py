@@ -6,23 +6,24 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
-from airflow_tx.errors import ChunkConflict
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, Grant, QueryableState, StateKind, StoredReceipt, fenced_kind
+from airflow_tx.state.api import Fence, QueryableState, StateKind, StoredReceipt, fenced_kind
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Cells, checked_columns
 from airflow_tx.state.keys import wanted_keys
-from airflow_tx.state.row_tally import RowTally
-from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
+from airflow_tx.state.store_transaction import StateWrite, StoredState
+from airflow_tx.state.trident.values import StoredValue, Writer, updated_value
 
-_Stored = OpaqueValue[Cells] | TransactionalValue[Cells]
+_Stored = StoredValue[Cells]
 _V = TypeVar("_V")
 Snapshot = tuple[Fence | None, frozenset[tuple[Cells, _Stored]], tuple[StoredReceipt, ...]]
 
@@ -74,6 +75,12 @@ class MemoryDatabase:
         """Set everything back to what `snapshot` gave."""
         self.fence, self.rows, self.receipts = snapshot[0], dict(snapshot[1]), list(snapshot[2])
 
+    def take(self, other: MemoryDatabase) -> None:
+        """Take the contents of another one, which is not used any more."""
+        self.fence = other.fence
+        self.rows = other.rows
+        self.receipts = other.receipts
+
     def keep(self, receipt: Receipt | None) -> None:
         """Keep the receipt of a transaction, in place of the one that an earlier grant of it left."""
         if receipt is not None:
@@ -81,7 +88,7 @@ class MemoryDatabase:
             self.receipts = sorted([*others, StoredReceipt.of(receipt)], key=lambda each: each.txid)
 
 
-class MemoryState(QueryableState):
+class MemoryState(StoredState, QueryableState):
     """A FencedState over a `MemoryDatabase`; its parameters are those of `SqlState`, and:
 
     :param name: what the topology record knows the state by.
@@ -109,31 +116,6 @@ class MemoryState(QueryableState):
         self.kind = fenced_kind(kind, state=name)
         self.columns = checked_columns(self, keys, values, types, max_value_bytes)
         self.database = database if database is not None else MemoryDatabase()
-
-    def raise_fence(self, grant: Grant) -> None:
-        with _LOCK:
-            raised = self._raised(grant)
-            rows = self._rolled_back(grant)
-            self.database.fence, self.database.rows = raised, rows
-
-    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        tally = RowTally.of(rows, self.added_up)
-        checked = self._checked(tally)
-        with _LOCK:
-            fence.check_write(self.database.fence, grant, state=self.name)
-            self._put(self.database.fence, self.database.rows, grant, checked, chunk, complete)
-            if complete:
-                self.database.keep(grant.receipt(self.name, tally.written(len(checked))))
-        return len(checked)
-
-    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        tally = RowTally.of(rows, self.added_up)
-        checked = self._checked(tally)
-        with _LOCK:
-            raised = self._raised(grant)
-            self._put(raised, self._rolled_back(grant), grant, checked, 0, True)
-            self.database.keep(grant.receipt(self.name, tally.written(len(checked))))
-        return len(checked)
 
     def fence(self) -> Fence | None:
         return self.database.fence
@@ -186,53 +168,14 @@ class MemoryState(QueryableState):
         found = next(iter(self.database.rows), ())
         return {name: kind for name, value in zip(self.columns.keys, found, strict=False) if (kind := type_of(value))}
 
-    def _raised(self, grant: Grant) -> Fence:
-        def holds() -> bool:
-            return self.kind is StateKind.TRANSACTIONAL and self.holds(grant.txid)
+    @contextmanager
+    def _transaction(self, write: StateWrite) -> Iterator[_MemoryTransaction]:
+        checked = self._checked(write.listed)
+        with _LOCK:
+            yield _MemoryTransaction(self, write, checked)
 
-        return fence.raised(self.database.fence, grant, state=self.name, holds=holds)
-
-    def _rolled_back(self, grant: Grant) -> dict[Cells, _Stored]:
-        rows = dict(self.database.rows)
-        for key, stored in self.database.rows.items():
-            if isinstance(stored, OpaqueValue) and stored.txid == grant.txid and stored.token != grant.token:
-                if stored.prev is None:
-                    del rows[key]
-                else:
-                    rows[key] = stored.rolled_back()
-        return rows
-
-    def _put(
-        self,
-        raised: Fence | None,
-        rows: dict[Cells, _Stored],
-        grant: Grant,
-        checked: list[Cells],
-        chunk: int,
-        complete: bool,
-    ) -> None:
-        split, after = len(self.columns.keys), dict(rows)
-        for row in checked:
-            key, deltas = row[:split], row[split:]
-            after[key] = self._updated(after.get(key), key, deltas, grant, chunk)
-        self.database.rows = after
-        self.database.fence = fence.applied(raised) if complete and raised is not None else raised
-
-    def _updated(self, stored: _Stored | None, key: Cells, deltas: Cells, grant: Grant, chunk: int) -> _Stored:
-        if stored is None:
-            value = self._combined(key, None, deltas)
-            if self.kind is StateKind.OPAQUE:
-                return OpaqueValue(grant.txid, value, None, grant.token, chunk)
-            return TransactionalValue(grant.txid, value, grant.token, chunk)
-        if stored.txid == grant.txid and stored.token == grant.token and stored.chunk != chunk:
-            shown = dict(zip(self.columns.keys, key, strict=True))
-            raise ChunkConflict(state=self.name, key=shown, found=stored.chunk, chunk=chunk, txid=grant.txid)
-        base = stored.get(grant.txid)
-        if isinstance(stored, TransactionalValue) and stored.txid == grant.txid:
-            return stored.update(grant.txid, base or (), grant.token, chunk)  # it is in already
-        return stored.update(grant.txid, self._combined(key, base, deltas), grant.token, chunk)
-
-    def _combined(self, key: Cells, base: Cells | None, deltas: Cells) -> Cells:
+    def combined(self, key: Cells, deltas: Cells, base: Cells | None) -> Cells:
+        """Update the values of a key, in the form in which they are kept."""
         return self._frozen(self.columns.combined(key, None if base is None else self._thawed(base), deltas))
 
     # JSON values are kept as text: nobody else holds them, and a snapshot can be hashed.
@@ -246,3 +189,53 @@ class MemoryState(QueryableState):
     def _with_json(self, done: Callable[[Any], Any], values: Cells) -> Cells:
         pairs = zip(self.columns.values.values(), values, strict=True)
         return tuple(done(value) if each.type == "json" and value is not None else value for each, value in pairs)
+
+
+class _MemoryTransaction:
+    """One write, on a draft that replaces what the database holds."""
+
+    def __init__(self, state: MemoryState, write: StateWrite, checked: Sequence[Cells]) -> None:
+        database = state.database
+        self._state = state
+        self._write = write
+        self._checked = checked
+        self._draft = MemoryDatabase(database.fence, dict(database.rows), database.receipts)
+        self._writer = Writer(write.grant.txid, write.grant.token, write.chunk)
+        if write.raising:
+            self._draft.fence = fence.raised(database.fence, write.grant, state=state.name, holds=self._holds)
+            self._roll_back()
+        else:
+            fence.check_write(database.fence, write.grant, state=state.name)
+
+    def put(self) -> int:
+        split = len(self._state.columns.keys)
+        for row in self._checked:
+            self._put_row(row[:split], row[split:])
+        return len(self._checked)
+
+    def end(self, receipt: Receipt | None) -> None:
+        draft = self._draft
+        if self._write.complete and draft.fence is not None:
+            draft.fence = fence.applied(draft.fence)
+        draft.keep(receipt)
+        self._state.database.take(draft)
+
+    def _holds(self) -> bool:
+        return self._state.kind is StateKind.TRANSACTIONAL and self._state.holds(self._write.grant.txid)
+
+    def _roll_back(self) -> None:
+        for key, stored in list(self._draft.rows.items()):
+            undone = stored.undone(self._writer)
+            if undone is not stored and undone.value is None:
+                del self._draft.rows[key]
+            else:
+                self._draft.rows[key] = undone
+
+    def _put_row(self, key: Cells, deltas: Cells) -> None:
+        state = self._state
+        stored = self._draft.rows.get(key)
+        if stored is not None:
+            shown = dict(zip(state.columns.keys, key, strict=True))
+            self._writer.check(stored, state=state.name, key=shown)
+        combine = partial(state.combined, key, deltas)
+        self._draft.rows[key] = updated_value(state.kind, stored, self._writer, combine)

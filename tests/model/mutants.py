@@ -32,6 +32,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.memory import MemoryState
+from airflow_tx.state.trident.values import OpaqueValue
 from airflow_tx.store.memory import MemoryStore
 from tests.model import (
     test_actions,
@@ -138,7 +139,7 @@ MUTANTS = (
     ),
     Mutant(
         "no roll-back of keys that only the old attempt had",
-        ((MemoryState._rolled_back, "stored.token != grant.token", "False"),),
+        ((OpaqueValue.undone, "self.token != writer.token", "False"),),
         ONE_OPAQUE_KEYS,
     ),
     Mutant(

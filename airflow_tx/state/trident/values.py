@@ -5,16 +5,42 @@ Source: trident-state seed (OpaqueValue, ValueUpdater, persistentAggregate).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from airflow_tx.errors import TxidBehind
+from airflow_tx.errors import ChunkConflict, TxidBehind
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.aggregators import CombinerAggregator, as_delta
+from airflow_tx.state.api import StateKind
 from airflow_tx.state.reducers import ReducerAggregator
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who writes a value.
+
+    :param txid: the transaction.
+    :param token: the grant; None: there is no fence.
+    :param chunk: the writer within that grant.
+    """
+
+    txid: int
+    token: Token | None = None
+    chunk: int | None = None
+
+    def check(self, stored: StoredValue[Any], *, state: str, key: Any) -> None:
+        """Refuse to write over a value.
+
+        :raises TxidBehind: a later transaction has written it.
+        :raises ChunkConflict: another writer of the same grant has written it.
+        """
+        _refuse_earlier(stored.txid, self.txid)
+        mine = self.token is not None and stored.token == self.token and stored.txid == self.txid
+        if mine and stored.chunk != self.chunk:
+            raise ChunkConflict(state=state, key=key, found=stored.chunk, chunk=self.chunk, txid=self.txid)
 
 
 def _refuse_earlier(stored: int, txid: int | None) -> None:
@@ -55,6 +81,15 @@ class TransactionalValue(Generic[_T]):
         # The writer is noted even when the value stays: two chunks with one key are found in a replay, too.
         return TransactionalValue(txid, self.value if txid == self.txid else value, token, chunk)
 
+    def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> TransactionalValue[_T]:
+        """Combine the value with an update, unless the transaction of `writer` is in it already."""
+        value = self.value if writer.txid == self.txid else combine(self.value)
+        return self.update(writer.txid, value, writer.token, writer.chunk)
+
+    def undone(self, writer: Writer) -> TransactionalValue[_T]:
+        """Return the value as it is: it does not know the one before it."""
+        return self
+
 
 @dataclass(frozen=True)
 class OpaqueValue(Generic[_T]):
@@ -88,12 +123,40 @@ class OpaqueValue(Generic[_T]):
         """Compute what to store for `txid`; `value` was computed from `get(txid)`."""
         return OpaqueValue(txid, value, self.get(txid), token, chunk)
 
+    def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> OpaqueValue[_T]:
+        """Combine the value with an update; within the same transaction, the value before it."""
+        value = combine(self.get(writer.txid))
+        return self.update(writer.txid, value, writer.token, writer.chunk)
+
+    def undone(self, writer: Writer) -> OpaqueValue[_T]:
+        """Take out what another grant of the transaction of `writer` wrote."""
+        outranked = self.txid == writer.txid and self.token != writer.token
+        return self.rolled_back() if outranked else self
+
     def rolled_back(self) -> OpaqueValue[_T]:
         """Take out the last transaction; doing it twice is harmless. A value of None is absent.
 
         The writer stays noted, so that the next attempt is known to be another one.
         """
         return replace(self, value=self.prev)
+
+
+StoredValue: TypeAlias = TransactionalValue[_T] | OpaqueValue[_T]
+
+
+def updated_value(
+    kind: StateKind, stored: StoredValue[_T] | None, writer: Writer, combine: Callable[[_T | None], _T]
+) -> StoredValue[_T]:
+    """Compute what to store under a key that `writer` may write.
+
+    :param stored: None: there is no such key.
+    :param combine: gives the new value for the one that an update starts from; None: there is none.
+    """
+    if stored is not None:
+        return stored.updated(writer, combine)
+    if kind is StateKind.OPAQUE:
+        return OpaqueValue(writer.txid, combine(None), None, writer.token, writer.chunk)
+    return TransactionalValue(writer.txid, combine(None), writer.token, writer.chunk)
 
 
 class ValueUpdater(Protocol[_T]):

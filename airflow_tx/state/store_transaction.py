@@ -1,0 +1,116 @@
+"""What every store does with a write, in one transaction of its own. Source: protocol.md §7 and §10.
+
+A store says how a transaction begins, puts rows and ends. Which columns a receipt adds up, when a receipt is kept, and
+that a write begins again when the fence moves, is the same for all of them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+from airflow_tx.errors import StateError
+from airflow_tx.protocol.attempt import Grant
+from airflow_tx.protocol.receipt import NOTHING_WRITTEN, Receipt
+from airflow_tx.state.api import FencedState
+from airflow_tx.state.row_tally import RowTally
+
+# How often a write begins again because the fence changed between its reading and the write.
+TRIES = 100
+
+
+class FenceMoved(Exception):
+    """Another grant changed the fence between its reading and the write, and nothing was written."""
+
+
+@dataclass(frozen=True)
+class StateWrite:
+    """What a state is told to do in one store transaction.
+
+    :param state: its name.
+    :param grant: the grant that the fence holds, or gets.
+    :param rows: the rows of the update; None: there is no update, the fence is raised or a skip is noted.
+    :param chunk: the writer within the grant.
+    :param raising: whether the transaction raises the fence; False: the fence has to hold the grant.
+    :param complete: whether all updates of the grant are in the store with this write.
+    """
+
+    state: str
+    grant: Grant
+    rows: RowTally | None = None
+    chunk: int = 0
+    raising: bool = False
+    complete: bool = True
+
+    @cached_property
+    def listed(self) -> list[Mapping[str, Any]]:
+        """All rows; they are read once, however often the write begins again."""
+        return list(self.rows or ())
+
+    def receipt(self, keys: int) -> Receipt | None:
+        """Make the receipt of the transaction.
+
+        :param keys: how many keys this write has written.
+        :return: None: the update is not complete, or an older release granted it.
+        """
+        if not self.complete:
+            return None
+        written = NOTHING_WRITTEN if self.rows is None else self.rows.written(keys)
+        return self.grant.receipt(self.state, written)
+
+
+class StoreTransaction(Protocol):
+    """A transaction of a store that has raised the fence, or found that it holds the grant."""
+
+    def put(self) -> int:
+        """Add the rows to the values; returns how many keys. Not called without an update."""
+
+    def end(self, receipt: Receipt | None) -> None:
+        """Note that the update is complete, with its receipt, or that one of its portions is in the store."""
+
+
+class StoredState(FencedState):
+    """A fenced state whose store has transactions: each of the four methods that change it is one of them.
+
+    :cvar runs_once: what a state runs that takes all rows at once, such as statements; "": it takes portions.
+    """
+
+    runs_once: ClassVar[str] = ""
+
+    def raise_fence(self, grant: Grant) -> None:
+        self._written(StateWrite(self.name, grant, raising=True, complete=False))
+
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+        if self.runs_once and not complete:
+            problem = f"it was given a part of an update, and its {self.runs_once} run once"
+            raise StateError(state=self.name, problem=problem, remedy="Give all rows in one write.")
+        tally = RowTally.of(rows, self.added_up)
+        return self._written(StateWrite(self.name, grant, tally, chunk, complete=complete))
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        tally = RowTally.of(rows, self.added_up)
+        return self._written(StateWrite(self.name, grant, tally, raising=True))
+
+    def pass_over(self, grant: Grant) -> None:
+        self._written(StateWrite(self.name, grant))
+
+    @abstractmethod
+    def _transaction(self, write: StateWrite) -> AbstractContextManager[StoreTransaction]:
+        """Open a transaction of the store, which an error undoes as a whole.
+
+        :raises FenceMoved: here, by `put` or by `end`: the write begins again.
+        :raises StateError: as `raise_fence`, or as `write`.
+        """
+
+    def _written(self, write: StateWrite) -> int:
+        for _ in range(TRIES):
+            with suppress(FenceMoved), self._transaction(write) as transaction:
+                keys = 0 if write.rows is None else transaction.put()
+                transaction.end(write.receipt(keys))
+                return keys
+        problem = f"the fence changed {TRIES} times in a row between its reading and the write"
+        raise StateError(state=self.name, problem=problem, remedy="Nothing was written. Clear the task.")
