@@ -31,19 +31,19 @@ def written_again() -> Mutant:
     """Give the product without AGAIN, in each kind of state."""
     from airflow_tx.state.delta.rows import KeyedRows
     from airflow_tx.state.redis.fence import RedisFence
-    from airflow_tx.state.redis.state import RedisState
+    from airflow_tx.state.redis.state import _RedisUpdate
     from airflow_tx.state.sql import schema, store
     from airflow_tx.state.sql.guard_store import GuardStore
     from tests.model.mutants import ONE, Mutant
 
     base = "sa.case((same, before), else_=prev if dialect.assigns_in_order else stored)"
-    outranked = "sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_of(grant.token)))"
+    outranked = "sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_of(Writer(grant.txid, grant.token))))"
     changes = (
         (schema.upsert, base, "stored"),
         (store.SqlStore.roll_back, outranked, "sa.false()"),
         (RedisFence.raise_calls, "int(opaque)", "0"),
-        (RedisState._bases, "int(held.is_of(grant.txid))", "0"),
-        (GuardStore.apply, "if last != grant.txid:", "if last is None or last >= 0:"),
+        (_RedisUpdate._bases, "int(held.is_of(grant.txid))", "0"),
+        (GuardStore.put, "if last != grant.txid:", "if last is None or last >= 0:"),
         (KeyedRows._changed, "if stored is not None and same:", "if False:"),
         (KeyedRows.changes, "if self._opaque and turn.raising and turn.replayed:", "if False:"),
     )

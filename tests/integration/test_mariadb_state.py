@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import threading
@@ -18,8 +17,6 @@ import sqlalchemy as sa
 from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.state import Last, Max, SqlState, Sum
 from airflow_tx.state.sql import engines
-from airflow_tx.state.sql.primary_key import DIGEST_COLUMN
-from airflow_tx.state.sql.schema import state_table
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.integration.databases import query
 from tests.servers.mariadb import DATABASE, MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
@@ -134,20 +131,6 @@ def test_a_table_is_innodb_and_its_rows_lie_in_the_order_of_their_keys(url: str,
     assert "PRIMARY KEY (`tx_key`)" in made
     assert query(url, f"SELECT tx_key FROM {table} WHERE n < 3 ORDER BY n") == [(b"a",), ("ä".encode(),)]
     assert query(url, f"SELECT left(tx_key, 1), length(tx_key) FROM {table} WHERE n = 3") == [(b"\xff", 33)]
-
-
-def test_a_table_of_an_earlier_version_goes_on_with_its_digests(url: str, table: str, grants: Grants) -> None:
-    state = _state(url, table)
-    with state._store.transaction() as connection:
-        own = (state.columns, {"key": "text"}, state.kind, state._store._dialect)
-        old = state_table(state._store._schema, table, *own, DIGEST_COLUMN)
-        state._store._dialect.create(connection, old)
-        connection.execute(sa.schema.CreateIndex(sa.Index("tx_txid", old.c.tx_txid)))
-    for txid in (1, 2):
-        grants.commit(txid, _state(url, table), {"a": 1, "x" * 256: 2})
-    digest = hashlib.sha256(b"a").digest()
-    assert query(url, f"SELECT n, tx_prev_n FROM {table} WHERE tx_digest = UNHEX('{digest.hex()}')") == [(2, 1)]
-    assert state.multi_get([["a"], ["x" * 256], ["b"]]) == [{"n": 2}, {"n": 4}, None]
 
 
 @pytest.mark.parametrize("mode", ["NO_BACKSLASH_ESCAPES", "ANSI_QUOTES"])

@@ -20,6 +20,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.state import StateKind
 from airflow_tx.state.redis import guard as module
+from airflow_tx.state.redis.fence import RedisTransaction
 from airflow_tx.state.redis.guard import Command, RedisGuard
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip, about_to_write
 from tests.servers.redis import LocalRedis
@@ -133,7 +134,7 @@ def test_many_commands_that_break_off_are_gone_on_with(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RedisGuard, "_run", die)
+        patch.setattr(RedisTransaction, "_send", die)
         with pytest.raises(KeyboardInterrupt):
             guard.raise_and_write(grants(1), _rows(many))
     assert len(_hashtags(redis, prefix)) == 5

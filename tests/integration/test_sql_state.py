@@ -429,22 +429,6 @@ def test_two_updates_of_one_table_in_one_transaction_are_refused_before_anything
     assert first.read() == [{"key": "a", "n": 2}]
 
 
-def test_a_fence_table_of_an_earlier_version_is_read_and_completed(url: str, table: str) -> None:
-    grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
-    grants.commit(1, state, {"a": 1})
-    for column in ("raised_by", "wrote", "birth"):
-        query(url, f"ALTER TABLE airflow_tx_fence DROP COLUMN {column}")
-    grants.births.clear()  # so does the ledger of one
-    state = SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
-    assert state.fence() is not None
-    with pytest.raises(StateError, match="missing"):
-        state.raise_and_write(grants(2), [{"wrong": 1}])
-    grants.commit(2, state, {"a": 1})
-    after = query(url, f"SELECT raised_by, birth FROM airflow_tx_fence WHERE state = '{table}'")
-    assert after == [(state.name, grants(2).token.birth)]
-    assert state.read() == [{"key": "a", "n": 2}]
-
-
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_a_portion_that_the_database_has_lost_is_found_when_the_grant_is_completed(
     url: str, table: str, grants: Grants, kind: str
@@ -455,7 +439,7 @@ def test_a_portion_that_the_database_has_lost_is_found_when_the_grant_is_complet
     for lost in (True, False):
         grant, state = grants(2), made()
         made().raise_fence(grant)
-        query(url, "DROP TABLE airflow_tx_portions")  # an earlier version has raised the fence
+        query(url, "DROP TABLE airflow_tx_portions")
         for chunk, portion in enumerate(portions):
             for _ in range(2):  # a writer of Spark may be run twice
                 state.write(grant, portion, chunk=chunk, complete=False)

@@ -264,18 +264,6 @@ def test_an_aggregator_that_changed_is_refused_until_it_is_back(url: str, table:
     assert summed.read() == [{"k": "a", "n": 10, "m": 2}]
 
 
-def test_a_state_of_an_earlier_version_takes_the_aggregators_it_finds(url: str, table: str) -> None:
-    state, grants = SqlState.from_url(url, table=table, keys=["k"], values={"n": Sum()}), Grants()
-    grant = grants(1)
-    state.raise_and_write(grant, [{"k": "a", "n": 5}])
-    grants.final(grant, state)
-    with sa.create_engine(url, poolclass=sa.pool.NullPool).begin() as connection:
-        connection.execute(sa.text(f"UPDATE airflow_tx_fence SET definition = NULL WHERE state = '{table}'"))
-    state.raise_and_write(grants(2), [{"k": "a", "n": 5}])
-    with pytest.raises(StateError, match="made by 'sum'"):
-        SqlState.from_url(url, table=table, keys=["k"], values={"n": Max()}).raise_fence(grants(2, 2))
-
-
 def test_a_write_after_the_fence_went_away_is_refused(url: str, table: str) -> None:
     state, grant = SqlState.from_url(url, table=table, keys=["k"], values={"n": Sum()}), Grants()(1)
     state.raise_fence(grant)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import FenceOutranked, OutputChanged, SkipRefused, StateBehind, StateDiffers
+from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.receipt import Written
+from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
-from airflow_tx.state.api import Addressed, Fence, FencedState, Grant, StateKind, StoredReceipt
+from airflow_tx.state.api import Addressed, Fence, Grant, StateKind, StoredReceipt
 from airflow_tx.state.redis.connection import RedisServer, server_of
 from airflow_tx.state.redis.scripts import KEYS, RAISE, RECEIPTS_KEPT, UNDO
+from airflow_tx.state.store_transaction import FenceMoved, StateWrite, StoredState
 
 _FORMAT = 1
-# How often a raise begins again because another one came between its reading and its write.
-RACES = 100
 Call = tuple[str, list[str], list[Any]]
 
 
@@ -39,11 +39,11 @@ def grant_text(row: Fence | Grant) -> str:
     return "|".join(map(str, (row.incarnation, *token.rank, token.nonce)))
 
 
-def receipt_arguments(grant: Grant, state: str, written: Written) -> list[Any]:
-    """The four parts of a receipt as the scripts take them; an older release's grant has none."""
-    receipt = grant.receipt(state, written)
-    own = (grant.txid, grant.token.attempt)
-    return [*own, "", ""] if receipt is None else [*own, receipt.text, receipt.hash]
+def receipt_arguments(grant: Grant, receipt: Receipt | None) -> list[Any]:
+    """Spell a receipt as the four arguments of a script; None: the script keeps none."""
+    of_the_grant = [grant.txid, grant.token.attempt]
+    of_the_text = ["", ""] if receipt is None else [receipt.text, receipt.hash]
+    return of_the_grant + of_the_text
 
 
 def _stored_receipt(fields: Mapping[bytes, bytes]) -> StoredReceipt:
@@ -140,7 +140,76 @@ class RedisFence:
         return Fence(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])
 
 
-class FencedInRedis(Addressed[RedisFence], FencedState):
+class RedisTransaction:
+    """One write: scripts that compare the fence before they change anything.
+
+    The first one is sent with the raise of the fence, in one transaction of the server.
+
+    :cvar scripts_at_once: how many scripts are sent before the reply to the first one is read.
+    """
+
+    scripts_at_once = 1
+
+    def __init__(self, held_by: RedisFence, write: StateWrite) -> None:
+        self._fence = held_by
+        self._write = write
+        self._held = held_by.read()
+        if write.raising:
+            self._raised = held_by.raised(self._held, write.grant)
+        else:
+            fence.check_write(self._held.row, write.grant, state=write.state)
+
+    def put(self) -> int:
+        """Prepare what the scripts write."""
+        raise NotImplementedError
+
+    def end(self, receipt: Receipt | None) -> None:
+        """Send the scripts."""
+        write = self._write
+        only_raises = write.rows is None and not write.complete
+        calls = [] if only_raises else self._calls(receipt)
+        if write.raising:
+            calls = self._raise_with(calls)
+        self._send(calls)
+
+    def _calls(self, receipt: Receipt | None) -> list[Call]:
+        """Give the scripts of the write, at least one."""
+        raise NotImplementedError
+
+    def _check(self, reply: list[Any]) -> None:
+        """Raise what a script was refused with."""
+        answer = reply[0]
+        if answer == b"outranked":
+            raise self._fence.outranked(self._write.grant)
+        if answer == b"restarted":
+            raise self._fence.server.restarted()
+
+    def _raise_with(self, calls: list[Call]) -> list[Call]:
+        """Raise the fence and run the first script; returns those that are left."""
+        grant, first, left = self._write.grant, calls[:1], calls[1:]
+        raising = self._fence.raise_calls(self._held, self._raised, grant)
+        raised, *replies = self._fence.server.run([*raising, *first], whole=True, last=len(calls) == 1)
+        if not self._fence.has_raised(raised, self._held, grant):
+            raise FenceMoved
+        for reply in replies:
+            if reply[0] == b"undoing":  # there was too much to undo for one script
+                return calls
+            self._check(reply)
+        return left
+
+    def _send(self, calls: list[Call]) -> None:
+        # The script that completes the update waits for the replies to all others.
+        others = len(calls) - 1 if self._write.complete else len(calls)
+        for start in range(0, others, self.scripts_at_once):
+            for reply in self._fence.server.run(calls[start : min(start + self.scripts_at_once, others)]):
+                self._check(reply)
+            failpoint("redis_state.between_portions", state=self._write.state)
+        for call in calls[max(others, 0) :]:
+            (reply,) = self._fence.server.run([call], last=True)
+            self._check(reply)
+
+
+class FencedInRedis(Addressed[RedisFence], StoredState):
     """A state in Redis, behind its fence."""
 
     prefix: str

@@ -6,18 +6,25 @@ Source: book chapter 8 (RedisCommiterCommiterBolt), protocol.md §7.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from decimal import Decimal
 from typing import Any, TypeAlias
 
 from airflow_tx.errors import StateError
-from airflow_tx.protocol.receipt import Written
-from airflow_tx.state import fence
-from airflow_tx.state.api import Grant, StateKind, named
+from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.state.api import StateKind, named
 from airflow_tx.state.redis.connection import checked_prefix
-from airflow_tx.state.redis.fence import RACES, Call, FencedInRedis, grant_text, receipt_arguments
+from airflow_tx.state.redis.fence import (
+    Call,
+    FencedInRedis,
+    RedisFence,
+    RedisTransaction,
+    grant_text,
+    receipt_arguments,
+)
 from airflow_tx.state.redis.scripts import COMMANDS
-from airflow_tx.state.row_tally import RowTally
+from airflow_tx.state.store_transaction import StateWrite
 
 # A longer command overflows Lua's stack.
 LONGEST_COMMAND = 7_000
@@ -51,6 +58,7 @@ class RedisGuard(FencedInRedis):
     """
 
     kind = StateKind.TRANSACTIONAL
+    runs_once = "commands"
 
     def __init__(self, conn_id: str, *, prefix: str, commands: Commands) -> None:
         super().__init__(conn_id, prefix)
@@ -60,33 +68,8 @@ class RedisGuard(FencedInRedis):
     def _parameters(self) -> dict[str, Any]:
         return {"conn_id": self.conn_id, "prefix": self.prefix, "commands": named(self.commands)}
 
-    def raise_fence(self, grant: Grant) -> None:
-        self._raise(grant, [])
-
-    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        if not complete:
-            problem = "it was given a part of an update, and its commands run once"
-            raise StateError(state=self.name, problem=problem, remedy="Give all rows in one write.")
-        tally = RowTally.of(rows)
-        given = list(map(dict, tally))
-        calls = self._calls(grant, given, tally)
-        fence.check_write(self._fence.read().row, grant, state=self.name)
-        self._run(calls, grant)
-        return len(given)
-
-    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        tally = RowTally.of(rows)
-        given = list(map(dict, tally))
-        first, *more = self._calls(grant, given, tally)
-        replies = self._raise(grant, [first], last=not more)
-        self._check(replies[0], grant)
-        self._run(more, grant)
-        return len(given)
-
-    def pass_over(self, grant: Grant) -> None:
-        fence.check_write(self._fence.read().row, grant, state=self.name)
-        receipt = receipt_arguments(grant, self.name, Written())
-        self._run([(COMMANDS, self._fence.keys, [grant_text(grant), *receipt, "", 0, 1])], grant)
+    def _transaction(self, write: StateWrite) -> AbstractContextManager[_CommandsOnce]:
+        return nullcontext(_CommandsOnce(self._fence, write, self.commands))
 
     def holds(self, txid: int) -> bool:
         with self._server.client() as client:
@@ -99,25 +82,23 @@ class RedisGuard(FencedInRedis):
             found = client.hget(self._fence.key["fence"], "LAST_COMMIT")
         return None if found is None else int(found)
 
-    def _raise(self, grant: Grant, calls: list[Call], *, last: bool = False) -> list[Any]:
-        for _ in range(RACES):
-            held = self._fence.read()
-            row = self._fence.raised(held, grant)
-            raising = self._fence.raise_calls(held, row, grant)
-            raised, *replies = self._server.run([*raising, *calls], whole=True, last=last)
-            if self._fence.has_raised(raised, held, grant):
-                return list(replies)
-        raise self._server.refused(f"the fence changed {RACES} times in a row", "Clear the task.")
 
-    def _calls(self, grant: Grant, rows: list[dict[str, Any]], tally: RowTally) -> list[Call]:
-        commands = [self._parts(number, command) for number, command in enumerate(self.commands(rows), 1)]
-        digest = hashlib.sha256()
-        for command in commands:
-            digest.update(b"%d;" % len(command))
-            for part in command:
-                digest.update(b"%d;%s" % (len(part), part))
-        receipt = receipt_arguments(grant, self.name, tally.written(len(rows)))
-        mine = [grant_text(grant), *receipt, digest.hexdigest()]
+class _CommandsOnce(RedisTransaction):
+    """The commands of an update, unless they have run; a skip runs none."""
+
+    def __init__(self, held_by: RedisFence, write: StateWrite, commands: Commands) -> None:
+        super().__init__(held_by, write)
+        self._make = commands
+        self._commands: list[list[bytes]] = []
+
+    def put(self) -> int:
+        rows = list(map(dict, self._write.listed))
+        self._commands = [self._parts(number, command) for number, command in enumerate(self._make(rows), 1)]
+        return len(rows)
+
+    def _calls(self, receipt: Receipt | None) -> list[Call]:
+        grant, commands = self._write.grant, self._commands
+        mine = [grant_text(grant), *receipt_arguments(grant, receipt), self._digest()]
         calls = list[Call]()
         for start in range(0, max(len(commands), 1), COMMANDS_AT_ONCE):
             portion = commands[start : start + COMMANDS_AT_ONCE]
@@ -126,28 +107,32 @@ class RedisGuard(FencedInRedis):
             calls.append((COMMANDS, self._fence.keys, [*mine, start, int(last), *flat]))
         return calls
 
-    def _run(self, calls: list[Call], grant: Grant) -> None:
-        for call in calls:
-            (reply,) = self._server.run([call], last=call is calls[-1])
-            self._check(reply, grant)
+    def _digest(self) -> str:
+        """Digest all commands; "" for a skip."""
+        if self._write.rows is None:
+            return ""
+        digest = hashlib.sha256()
+        for command in self._commands:
+            digest.update(b"%d;" % len(command))
+            for part in command:
+                digest.update(b"%d;%s" % (len(part), part))
+        return digest.hexdigest()
 
-    def _check(self, reply: list[bytes], grant: Grant) -> None:
+    def _check(self, reply: list[Any]) -> None:
+        super()._check(reply)
         answer, *rest = reply
         if answer == b"ok":
             return
-        if answer == b"outranked":
-            raise self._fence.outranked(grant)
-        if answer == b"restarted":
-            raise self._server.restarted()
+        state, txid = self._write.state, self._write.grant.txid
         if answer == b"changed":
-            problem = f"transaction {grant.txid} gave other commands in an earlier try, which may have run"
+            problem = f"transaction {txid} gave other commands in an earlier try, which may have run"
             remedy = "Commands must be the same on every replay, in the same order."
-            raise StateError(state=self.name, problem=problem, remedy=remedy)
+            raise StateError(state=state, problem=problem, remedy=remedy)
         number, error = (part.decode(errors="replace") for part in rest)
         remedy = "Those before it have run and will not run again. Remove the cause and clear the commit task: it "
         remedy += "goes on with this command."
-        problem = f"command {number} of transaction {grant.txid} failed: {error}"
-        raise StateError(state=self.name, problem=problem, remedy=remedy)
+        problem = f"command {number} of transaction {txid} failed: {error}"
+        raise StateError(state=state, problem=problem, remedy=remedy)
 
     def _parts(self, number: int, command: Command) -> list[bytes]:
         if isinstance(command, (str, bytes)) or not 0 < len(command) <= LONGEST_COMMAND:
@@ -157,4 +142,6 @@ class RedisGuard(FencedInRedis):
             if not wrong:
                 return [part if isinstance(part, bytes) else str(part).encode() for part in command]
             problem = f"command {number} ({command[0]}) has the part {wrong[0]!r}: not a text, bytes or number"
-        raise StateError(state=self.name, problem=problem, remedy="Nothing was run. Correct the function `commands`.")
+        raise StateError(
+            state=self._write.state, problem=problem, remedy="Nothing was run. Correct the function `commands`."
+        )

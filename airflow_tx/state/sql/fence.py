@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,7 +22,6 @@ from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
 from airflow_tx.state.sql.receipts import RECEIPTS_TABLE, check_columns, read_receipts, receipts_table, row_of
 from airflow_tx.state.sql.schema import (
-    BIRTH,
     DEFINITION,
     FENCE_FORMAT,
     FENCE_TABLE,
@@ -31,11 +31,13 @@ from airflow_tx.state.sql.schema import (
     portions_table,
 )
 from airflow_tx.state.sql.sqlite import Sqlite
+from airflow_tx.state.store_transaction import StateWrite
 
 # Another database is another subclass of `Dialect`, and one entry here.
 DIALECTS: dict[str, type[Dialect]] = {"sqlite": Sqlite, "postgresql": Postgres, "mysql": MySql, "mariadb": MySql}
-COMPLETE = "the tables of fences, portions and receipts are there, with all columns"
+COMPLETE = "the tables of fences, portions and receipts are there"
 NOTHING = "Nothing of this update was written."
+_TOKEN = tuple(each.name for each in fields(Token))
 
 
 class FencedStore:
@@ -111,6 +113,18 @@ class FencedStore:
             self._portions = portions_table(self._schema)
             self._receipts = receipts_table(self._schema)
             self._placed = True
+
+    def begun(self, connection: Connection, write: StateWrite) -> SqlTransaction:
+        """Begin a write: raise the fence, or refuse unless it holds the grant."""
+        if write.raising:
+            self.raise_fence(connection, write.grant)
+        else:
+            self.check_write(connection, write.grant, complete=write.complete)
+        return SqlTransaction(self, connection, write)
+
+    def put(self, connection: Connection, write: StateWrite) -> int:
+        """Add the rows of a write to the values; returns how many keys."""
+        raise NotImplementedError
 
     # --- the fence ------------------------------------------------------------------------------------------------
 
@@ -232,13 +246,10 @@ class FencedStore:
         if self.read_fence(connection, lock="update") is not None:
             connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
 
-    def _read(
-        self, connection: Connection, lock: str | None, identity: str | None = None
-    ) -> tuple[Fence, str | None] | None:
-        columns = self._fence_columns(connection)
-        if not columns:
+    def _read(self, connection: Connection, lock: str | None, identity: str | None = None) -> tuple[Fence, str] | None:
+        if COMPLETE not in self._facts and not self._has_table(connection, FENCE_TABLE):
             return None
-        query = sa.select(*columns).where(self._fence.c.state == (identity or self._identity))
+        query = sa.select(self._fence).where(self._fence.c.state == (identity or self._identity))
         locking = query.with_for_update(read=lock == "share") if lock else query
         row = connection.execute(locking).mappings().one_or_none()
         if row is None:
@@ -246,14 +257,13 @@ class FencedStore:
         if row["format"] != FENCE_FORMAT:
             problem = f"its fence row has format {row['format']}, this version knows {FENCE_FORMAT}"
             raise StateDiffers(state=self.state, problem=problem, remedy="Upgrade airflow-provider-tx.")
-        own = (row["nonce"], row.get(BIRTH) or "")
-        token = Token(row["generation"], row["txid"], row["attempt"], row["epoch"], *own)
-        of, wrote = row.get(RAISED_BY) or "", bool(row.get(WROTE))
-        return Fence(row["incarnation"], token, bool(row["applied"]), row["batch"], of, wrote), row.get(DEFINITION)
+        token = Token(**{name: row[name] for name in _TOKEN})
+        kept = {"state": row[RAISED_BY], "wrote": bool(row[WROTE])}
+        return Fence(row["incarnation"], token, bool(row["applied"]), row["batch"], **kept), row[DEFINITION]
 
-    def _check_definition(self, stored: str | None) -> None:
+    def _check_definition(self, stored: str) -> None:
         """A value that one aggregator made means nothing to another: a sum is no maximum."""
-        made = json.loads(stored) if stored else {}
+        made = json.loads(stored)
         for name, aggregator in self._definition.items():
             if made.get(name, aggregator) != aggregator:
                 problem = f"the stored values of column {name!r} were made by {made[name]!r}, "
@@ -276,23 +286,17 @@ class FencedStore:
         return self._dialect.has_table(connection, self._schema, name)
 
     def _ensure_tables(self, connection: Connection) -> None:
-        """Make the tables beside the states, or add what an earlier version did not have."""
+        """Make the tables that stand beside the states of a schema."""
         if COMPLETE in self._facts:
             return
         if self._missing(connection):
             with self._dialect.ddl(connection) as ddl:
-                for table, absent in self._missing(ddl).items():
-                    if len(absent) == len(table.c):
-                        self._dialect.create(ddl, table)
-                        continue
-                    named = ddl.dialect.identifier_preparer.format_table(table)
-                    for column in absent:
-                        added = sa.schema.CreateColumn(column).compile(dialect=ddl.dialect)
-                        ddl.exec_driver_sql(f"ALTER TABLE {named} ADD COLUMN {added}")
+                for table in self._missing(ddl):
+                    self._dialect.create(ddl, table)
         self._facts[COMPLETE] = True
 
-    def _missing(self, connection: Connection) -> dict[sa.Table, list[sa.Column[Any]]]:
-        """The columns that are not there, by table.
+    def _missing(self, connection: Connection) -> list[sa.Table]:
+        """Find the tables that are not there.
 
         :raises StateError: the table of receipts is another one.
         """
@@ -300,15 +304,7 @@ class FencedStore:
         found = self._dialect.column_names(connection, self._schema, [table.name for table in tables])
         if found[RECEIPTS_TABLE]:
             check_columns(self._receipts, found[RECEIPTS_TABLE], state=self.state)
-        absent = {table: [column for column in table.c if column.name not in found[table.name]] for table in tables}
-        return {table: columns for table, columns in absent.items() if columns}
-
-    def _fence_columns(self, connection: Connection) -> list[sa.Column[Any]]:
-        """Find those that are there: a table of an earlier version lacks some until the fence is raised."""
-        if COMPLETE in self._facts:
-            return list(self._fence.c)
-        found = self._dialect.column_names(connection, self._schema, (FENCE_TABLE,))[FENCE_TABLE]
-        return [column for column in self._fence.c if column.name in found]
+        return [table for table in tables if not found[table.name]]
 
     # --- failures -------------------------------------------------------------------------------------------------
 
@@ -328,6 +324,25 @@ class FencedStore:
 
     def _refused(self, reason: str) -> StateError:
         return StateError(state=self.state, problem=f"the database says: {reason}", remedy=NOTHING)
+
+
+@dataclass(frozen=True)
+class SqlTransaction:
+    """One write, in a transaction of the database."""
+
+    store: FencedStore
+    connection: Connection
+    write: StateWrite
+
+    def put(self) -> int:
+        return self.store.put(self.connection, self.write)
+
+    def end(self, receipt: Receipt | None) -> None:
+        if self.write.complete:
+            self.store.check_portions(self.connection, self.write.grant)
+            self.store.set_applied(self.connection, receipt)
+        elif self.write.rows is not None:
+            self.store.note_portion(self.connection, self.write.grant, self.write.chunk)
 
 
 @contextmanager

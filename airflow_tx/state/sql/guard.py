@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.receipt import Receipt, Written
-from airflow_tx.state.api import Grant, StateKind, named
-from airflow_tx.state.row_tally import RowTally
+from airflow_tx.state.api import StateKind, named
 from airflow_tx.state.sql.state import FencedInSql
 
 if TYPE_CHECKING:
@@ -41,6 +39,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
     """
 
     kind = StateKind.TRANSACTIONAL
+    runs_once = "statements"
 
     def __init__(self, conn_id: str, *, name: str, statements: Statements) -> None:
         if not name or len(name) > 200:
@@ -56,33 +55,6 @@ class SqlGuard(FencedInSql["GuardStore"]):
         if not callable(shown):
             shown = [statement if isinstance(statement, str) else statement[0] for statement in shown]
         return {"conn_id": self.conn_id, "name": self.guard, "statements": named(shown)}
-
-    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        given, receipt = self._taken(grant, rows)
-        with self._store.transaction() as connection:
-            self._store.check_write(connection, grant, complete=True)
-            self._store.apply(connection, grant, self.statements, given, complete=complete)
-            self._store.set_applied(connection, receipt)
-        return len(given)
-
-    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        given, receipt = self._taken(grant, rows)
-        with self._store.transaction() as connection:
-            self._store.raise_fence(connection, grant)
-            self._store.apply(connection, grant, self.statements, given, complete=True)
-            self._store.set_applied(connection, receipt)
-        return len(given)
-
-    def _taken(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], Receipt | None]:
-        """Take the rows for the statements, and the receipt of exactly these."""
-        tally = RowTally.of(rows)
-        given = list(map(dict, tally))
-        return given, grant.receipt(self.name, tally.written(len(given)))
-
-    def pass_over(self, grant: Grant) -> None:
-        with self._store.transaction() as connection:
-            self._store.check_write(connection, grant, complete=True)
-            self._store.set_applied(connection, grant.receipt(self.name, Written()))
 
     def holds(self, txid: int) -> bool:
         return self.last_txid() == txid
@@ -101,7 +73,7 @@ class SqlGuard(FencedInSql["GuardStore"]):
         from airflow_tx.state.sql.guard_store import GuardStore
 
         url, where = located(self.conn_id, self._url)
-        return GuardStore(url, guard=self.guard, state=self.name, where=where)
+        return GuardStore(url, guard=self.guard, statements=self.statements, state=self.name, where=where)
 
 
 def _is_statement(statement: object) -> bool:

@@ -14,9 +14,11 @@ from airflow_tx.errors import StateError, TxidBehind
 from airflow_tx.state.api import Grant
 from airflow_tx.state.sql.fence import NOTHING, FencedStore
 from airflow_tx.state.sql.types import NAME
+from airflow_tx.state.store_transaction import StateWrite
 
 GUARD_TABLE = "airflow_tx_guard"
 _Statement = str | tuple[str, Any]
+_Statements = Callable[[list[dict[str, Any]]], Iterable[_Statement]] | Iterable[_Statement]
 # They would end the transaction, and what ran before them would stay without its txid.
 _ENDING = {"abort", "begin", "commit", "end", "release", "rollback", "savepoint", "start"}
 _ENDING_IN_MYSQL = {"alter", "analyze", "create", "drop", "flush", "grant", "lock", "optimize", "rename", "revoke"}
@@ -44,11 +46,13 @@ class GuardStore(FencedStore):
     ended the transaction in between: they are not run again.
 
     :param guard: name of the guard in this database.
+    :param statements: what to run, or what makes it from the rows of an update.
     """
 
-    def __init__(self, url: URL, *, guard: str, state: str, where: str) -> None:
+    def __init__(self, url: URL, *, guard: str, statements: _Statements, state: str, where: str) -> None:
         super().__init__(url, state=state, table=(None, GUARD_TABLE), where=where)
         self._guard_name = guard
+        self._statements = statements
         self._guard: sa.Table = _guard_table(None)
 
     def _place(self, connection: Connection) -> None:
@@ -81,29 +85,20 @@ class GuardStore(FencedStore):
         found: int | None = connection.execute(query).scalar_one_or_none()
         return found
 
-    def apply(
-        self,
-        connection: Connection,
-        grant: Grant,
-        statements: Callable[[list[dict[str, Any]]], Iterable[_Statement]] | Iterable[_Statement],
-        rows: list[dict[str, Any]],
-        *,
-        complete: bool,
-    ) -> None:
+    def put(self, connection: Connection, write: StateWrite) -> int:
         """Run the statements and note the txid, unless it is noted; under the lock of the fence row.
 
         :raises TxidBehind: a later transaction has run its statements.
         :raises StateError: a statement cannot run here.
         """
-        if not complete:
-            problem = "it was given a part of an update, and its statements run once"
-            raise StateError(state=self.state, problem=problem, remedy="Give all rows in one write.")
+        grant, rows = write.grant, list(map(dict, write.listed))
         last = self.noted(connection)
         if last is not None and abs(last) > grant.txid:
             raise TxidBehind(txid=grant.txid, stored=abs(last))
         if last == -grant.txid:
             raise self._ended(grant.txid)
         if last != grant.txid:
+            statements = self._statements
             given = list(statements(rows) if callable(statements) else statements)
             for number, statement in enumerate(given):
                 self._check(connection, number, statement if isinstance(statement, str) else statement[0])
@@ -112,6 +107,7 @@ class GuardStore(FencedStore):
             self._run(connection, grant, given, rows)
             self._check_open(connection, grant.txid)
             self._note(connection, grant.txid)
+        return len(rows)
 
     def take_over(self, connection: Connection, place: str) -> None:
         super().take_over(connection, place)

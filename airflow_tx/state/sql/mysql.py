@@ -297,7 +297,7 @@ def _kind_of(declared: str, exact: bool, comment: str) -> str:
         return f"{declared} {OTHER_COLLATION}"
     if declared == _COMMENTED.get(comment):
         return comment
-    if declared in (f"varchar({KEY_LENGTH})", f"varbinary({KEY_LENGTH})", f"varbinary({OWN_KEY_BYTES})", "binary(32)"):
+    if declared in (f"varchar({KEY_LENGTH})", f"varbinary({KEY_LENGTH})", f"varbinary({OWN_KEY_BYTES})"):
         return "text" if declared.startswith("varchar") else "bytes"
     # Not the bare name: their "timestamp" is not ours.
     return _KINDS.get(declared.partition("(")[0] if "int(" in declared else declared, f"MySQL's {declared}")

@@ -11,25 +11,21 @@ import sqlalchemy as sa
 from airflow_tx.state.keys import encode_key
 
 OWN_KEY = "tx_key"
-DIGEST_COLUMN = "tx_digest"
-"""The column of tables that an earlier version made: a sha256 of each key, which scatters the rows over the index."""
 OWN_KEY_BYTES = 255
 # No text in UTF-8 and no number has this byte, so no short key is a long one.
 _LONG = b"\xff"
 
 
-def own_column(table: sa.Table) -> str | None:
-    """Name the column of ours that is the primary key of a table, if there is one."""
-    return next((name for name in (DIGEST_COLUMN, OWN_KEY) if name in table.c), None)
+def has_own_key(table: sa.Table) -> bool:
+    """Whether the primary key of a table is a column of ours."""
+    return OWN_KEY in table.c
 
 
-def own_values(column: str, kinds: Sequence[str], keys: Sequence[Sequence[Any]], rows: int) -> Sequence[Any]:
-    """Make the values of a column of ours, from the key columns: equal keys have equal ones, other keys others."""
+def own_values(kinds: Sequence[str], keys: Sequence[Sequence[Any]], rows: int) -> Sequence[Any]:
+    """Make the values of the column of ours, from the key columns: equal keys have equal ones, other keys others."""
     if not keys:
         return [0] * rows
     forms = _forms(kinds, keys)
-    if column == DIGEST_COLUMN:
-        return [hashlib.sha256(form).digest() for form in forms]
     if max(map(len, forms)) <= OWN_KEY_BYTES:
         return forms
     return [form if len(form) <= OWN_KEY_BYTES else _LONG + hashlib.sha256(form).digest() for form in forms]

@@ -12,19 +12,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_tx.errors import ConfigError, StateDiffers
-from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.aggregators import CombinerAggregator
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.columns import Columns
 from airflow_tx.state.sql.dialect import Dialect
-from airflow_tx.state.sql.primary_key import DIGEST_COLUMN, OWN_KEY, OWN_KEY_BYTES
+from airflow_tx.state.sql.primary_key import OWN_KEY, OWN_KEY_BYTES
 from airflow_tx.state.sql.types import LONG_TEXT, NAME
+from airflow_tx.state.trident.values import Writer
 
 FENCE_TABLE = "airflow_tx_fence"
 PORTIONS_TABLE = "airflow_tx_portions"
 FENCE_FORMAT = 1
 RAISED_BY = "raised_by"
-BIRTH = "birth"
 DEFINITION = "definition"
 WROTE = "wrote"
 PREV = "tx_prev_"
@@ -62,12 +61,11 @@ def fence_table(schema: str | None) -> sa.Table:
         sa.Column("nonce", sa.String(64), nullable=False),
         sa.Column("applied", sa.Boolean, nullable=False),
         sa.Column("batch", LONG_TEXT, nullable=False),
-        # Of which name the state was, what made its values, whether there are any, and the birth of the transaction:
-        # tables of earlier versions get these columns at a raise.
+        # Of which name the state was, what made its values, whether there are any, and the birth of the transaction.
         sa.Column(RAISED_BY, LONG_TEXT),
         sa.Column(DEFINITION, LONG_TEXT),
         sa.Column(WROTE, sa.Boolean),
-        sa.Column(BIRTH, sa.String(64)),
+        sa.Column("birth", sa.String(64)),
         schema=schema,
     )
 
@@ -94,12 +92,8 @@ def state_table(
     key_types: Mapping[str, str],
     kind: StateKind,
     dialect: Dialect,
-    own_key: str = OWN_KEY,
 ) -> sa.Table:
-    """Describe the table of a state, for these types of its keys.
-
-    :param own_key: the column of ours that is the primary key, where no index takes the keys.
-    """
+    """Describe the table of a state, for these types of its keys."""
     types = dialect.types
     made = list[sa.schema.SchemaItem]()
     for key in columns.keys:
@@ -107,9 +101,8 @@ def state_table(
         made.append(sa.Column(key, typed, nullable=False, autoincrement=False, comment=comment))
     primary = list(columns.keys)
     if dialect.needs_own_key([key_types[key] for key in primary]):
-        short = sa.BINARY(32) if own_key == DIGEST_COLUMN else sa.VARBINARY(OWN_KEY_BYTES)
-        made.insert(0, sa.Column(own_key, short, nullable=False))
-        primary = [own_key]
+        made.insert(0, sa.Column(OWN_KEY, sa.VARBINARY(OWN_KEY_BYTES), nullable=False))
+        primary = [OWN_KEY]
     elif not primary:
         made.append(sa.Column(OWN_KEY, sa.BigInteger, nullable=False, autoincrement=False))
         primary = [OWN_KEY]
@@ -132,20 +125,20 @@ def existing_table(
     schema: str | None,
     name: str,
     columns: Columns,
-    make: Callable[[Mapping[str, str], str], sa.Table],
+    make: Callable[[Mapping[str, str]], sa.Table],
     dialect: Dialect,
 ) -> tuple[sa.Table, dict[str, str]]:
     """Read the table in the database, with its key types; a StateError if this state would make another one.
 
-    :param make: describes the table for types of its keys, and the name of the key column of ours.
+    :param make: describes the table for types of its keys.
     """
     found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
     there = {key: found.get(key, "") for key in columns.keys}
     known = {
         key: wanted if wanted in dialect.types else columns.types.get(key, "text") for key, wanted in there.items()
     }
-    table = make(known, DIGEST_COLUMN if DIGEST_COLUMN in found else OWN_KEY)
-    ours = {**dict.fromkeys(WRITER, "bigint"), OWN_KEY: "bytes" if columns.keys else "bigint", DIGEST_COLUMN: "bytes"}
+    table = make(known)
+    ours = {**dict.fromkeys(WRITER, "bigint"), OWN_KEY: "bytes" if columns.keys else "bigint"}
     expected = {column.name: ours.get(column.name, "") for column in table.columns}
     for value, aggregator in columns.values.items():
         expected[value] = aggregator.type
@@ -233,9 +226,12 @@ def upsert(
     return dialect.or_update(insert, table, updated, may_update(table, writer))
 
 
-def writer_of(token: Token, chunk: int = 0) -> dict[str, int]:
+def writer_of(writer: Writer) -> dict[str, int]:
     """Give the columns that say who wrote a row."""
-    return dict(zip(WRITER, (token.txid, token.generation, token.attempt, token.epoch, chunk), strict=True))
+    token = writer.token
+    assert token is not None
+    numbers = (writer.txid, token.generation, token.attempt, token.epoch, writer.chunk or 0)
+    return dict(zip(WRITER, numbers, strict=True))
 
 
 def of_another(table: sa.Table, writer: Mapping[str, Any]) -> Any:

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import (
-    Addressed,
-    Fence,
-    FencedState,
-    Grant,
-    QueryableState,
-    StateKind,
-    StoredReceipt,
-    fenced_kind,
-)
+from airflow_tx.state.api import Addressed, Fence, QueryableState, StateKind, StoredReceipt, fenced_kind
 from airflow_tx.state.columns import checked_columns
-from airflow_tx.state.row_tally import RowTally
+from airflow_tx.state.store_transaction import StateWrite, StoredState
 
 if TYPE_CHECKING:
-    from airflow_tx.state.sql.fence import FencedStore
+    from airflow_tx.state.sql.fence import FencedStore, SqlTransaction
     from airflow_tx.state.sql.store import SqlStore
 
 _Store = TypeVar("_Store", bound="FencedStore")
 
 
-class FencedInSql(Addressed[_Store], FencedState):
+class FencedInSql(Addressed[_Store], StoredState):
     """A state in a database, beside the row that is its fence."""
 
     can_clear = can_release = True
 
-    def raise_fence(self, grant: Grant) -> None:
+    @contextmanager
+    def _transaction(self, write: StateWrite) -> Iterator[SqlTransaction]:
         with self._store.transaction() as connection:
-            self._store.raise_fence(connection, grant)
+            yield self._store.begun(connection, write)
 
     def fence(self) -> Fence | None:
         with self._store.transaction(reading=True) as connection:
@@ -94,26 +87,6 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
 
     def _parameters(self) -> dict[str, Any]:
         return {"conn_id": self.conn_id, "table": self.table}
-
-    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        tally = RowTally.of(rows, self.added_up)
-        with self._store.transaction() as connection:
-            self._store.check_write(connection, grant, complete=complete)
-            written = self._store.put(connection, grant, tally, chunk)
-            if complete:
-                self._store.check_portions(connection, grant)
-                self._store.set_applied(connection, grant.receipt(self.name, tally.written(written)))
-            else:
-                self._store.note_portion(connection, grant, chunk)
-            return written
-
-    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        tally = RowTally.of(rows, self.added_up)
-        with self._store.transaction() as connection:
-            self._store.raise_fence(connection, grant)
-            written = self._store.put(connection, grant, tally, 0)
-            self._store.set_applied(connection, grant.receipt(self.name, tally.written(written)))
-            return written
 
     def holds(self, txid: int) -> bool:
         with self._store.transaction(reading=True) as connection:

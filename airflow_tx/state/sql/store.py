@@ -5,7 +5,7 @@ Where SQL can express every aggregator, 10,000 keys take one statement; else two
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.errors import ChunkConflict, StateError, TxidBehind
-from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.aggregators import PUSHED_DOWN
 from airflow_tx.state.api import Grant, StateKind
 from airflow_tx.state.checked_rows import CheckedRows
@@ -21,7 +20,7 @@ from airflow_tx.state.columns import Cells, Columns, explained
 from airflow_tx.state.keys import wanted_keys
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
 from airflow_tx.state.sql.fence import NOTHING, FencedStore
-from airflow_tx.state.sql.primary_key import OWN_KEY, own_column, own_values
+from airflow_tx.state.sql.primary_key import OWN_KEY, has_own_key, own_values
 from airflow_tx.state.sql.schema import (
     PREV,
     WRITER,
@@ -33,6 +32,8 @@ from airflow_tx.state.sql.schema import (
     upsert,
     writer_of,
 )
+from airflow_tx.state.store_transaction import StateWrite
+from airflow_tx.state.trident.values import Writer
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
@@ -55,26 +56,26 @@ class SqlStore(FencedStore):
         self._upserts: dict[sa.Table, Any] = {}
         self._pushed = all(name in PUSHED_DOWN for name in definition.values())
 
-    def put(self, connection: Connection, grant: Grant, rows: Iterable[Mapping[str, Any]], chunk: int) -> int:
+    def put(self, connection: Connection, write: StateWrite) -> int:
         """Add rows to the stored values, a portion at a time; returns how many keys."""
-        iterator = iter(rows)
+        iterator = iter(write.rows or ())
         first = next(iterator, None)
         if first is None:
             return 0
         table, key_types = self._found_or_made(connection, first)
         keys, kinds = self._keys(table, key_types)
-        own, names = own_column(table), [*keys, *self.columns.values]
+        names = [*keys, *self.columns.values]
         kinds = [*kinds, *(aggregator.type for aggregator in self.columns.values.values())]
         if table not in self._upserts:
             values = self.columns.values
             self._upserts[table] = upsert(self._dialect, table, names, kinds, values, self.kind, pushed=self._pushed)
-        written = 0
+        writer, written = Writer(write.grant.txid, write.grant.token, write.chunk), 0
         for portion in CheckedRows(self.columns).portions(chain([first], iterator), key_types, size=ROWS_AT_ONCE):
             arrays = list(portion)
-            if own is not None:
-                arrays.insert(0, own_values(own, kinds[1 : len(keys)], portion[: len(self.columns.keys)], 1))
+            if has_own_key(table):
+                arrays.insert(0, own_values(kinds[1 : len(keys)], portion[: len(self.columns.keys)], 1))
             try:
-                self._put_portion(connection, table, kinds, arrays, grant.token, chunk)
+                self._put_portion(connection, table, kinds, arrays, writer)
             except ValueRefused as refusal:
                 raise self._value_refused(refusal, names, written, arrays) from None
             except SumRefused as refusal:
@@ -83,43 +84,39 @@ class SqlStore(FencedStore):
         return written
 
     def _put_portion(
-        self,
-        connection: Connection,
-        table: sa.Table,
-        kinds: Sequence[str],
-        arrays: Arrays,
-        token: Token,
-        chunk: int,
+        self, connection: Connection, table: sa.Table, kinds: Sequence[str], arrays: Arrays, writer: Writer
     ) -> None:
-        size, split = len(arrays[0]), len(arrays) - len(self.columns.values)
-        keys = arrays[:split]
+        size = len(arrays[0])
+        keys = arrays[: len(arrays) - len(self.columns.values)]
         if not self._pushed:
-            arrays = [*keys, *self._combined(connection, table, kinds[:split], keys, arrays[split:], token)]
-        writer = list(writer_of(token, chunk).values())
-        if self._dialect.execute_rows(connection, self._upserts[table], writer, kinds, arrays) != size:
-            own = keys[split - len(self.columns.keys) :] if self.columns.keys else keys
-            raise self._conflict(connection, table, set(zip(*own, strict=True)), token, chunk)
+            arrays = [*keys, *self._combined(connection, table, kinds, arrays, writer.txid)]
+        numbers = list(writer_of(writer).values())
+        if self._dialect.execute_rows(connection, self._upserts[table], numbers, kinds, arrays) != size:
+            own = keys[len(keys) - len(self.columns.keys) :] if self.columns.keys else keys
+            raise self._conflict(connection, table, set(zip(*own, strict=True)), writer)
 
     def _combined(
-        self, connection: Connection, table: sa.Table, kinds: Sequence[str], keys: Arrays, deltas: Arrays, token: Token
+        self, connection: Connection, table: sa.Table, kinds: Sequence[str], arrays: Arrays, txid: int
     ) -> Arrays:
         """Compute the new values, in place of the deltas: for what SQL cannot express.
 
-        Nobody changes the rows before they are written back: writers of other grants wait for the fence, and those of
-        this one are refused by the upsert.
+        No other writer changes the rows before they are written back. Writers of other grants wait for the fence, and
+        the upsert refuses those of this grant.
         """
+        split = len(arrays) - len(self.columns.values)
+        keys, deltas = arrays[:split], arrays[split:]
         values, opaque = list(self.columns.values), self.kind is StateKind.OPAQUE
         wanted = [table.c.tx_txid, *[table.c[name] for name in values]]
         wanted += [table.c.tx_created, *[table.c[PREV + name] for name in values]] if opaque else []
-        found = self._dialect.look_up(connection, PrimaryKeys.leading(table, kinds, keys), wanted)
+        found = self._dialect.look_up(connection, PrimaryKeys.leading(table, kinds[:split], keys), wanted)
         stored = {number: row for number, *row in found}
         own = list(zip(*keys[len(keys) - len(self.columns.keys) :], strict=True)) or [()]
         after = []
         for number, (key, delta) in enumerate(zip(own, zip(*deltas, strict=True), strict=True)):
             base: Cells | None = None
             if number in stored:
-                txid, *row = stored[number]
-                base, same = tuple(row[: len(values)]), txid == token.txid
+                stored_txid, *row = stored[number]
+                base, same = tuple(row[: len(values)]), stored_txid == txid
                 if same and not opaque:
                     after.append(base)
                     continue
@@ -156,13 +153,13 @@ class SqlStore(FencedStore):
             return result
         table, key_types = found
         _, kinds = self._keys(table, key_types)
-        own, values = own_column(table), list(self.columns.values)
+        values = list(self.columns.values)
         wanted = [table.c[name] for name in values]
         for start in range(0, len(whole), ROWS_AT_ONCE):
             portion = whole[start : start + ROWS_AT_ONCE]
             arrays: list[Sequence[Any]] = list(zip(*[key for _, key in portion], strict=True))
-            if own is not None:
-                arrays.insert(0, own_values(own, kinds[1:], arrays, len(portion)))
+            if has_own_key(table):
+                arrays.insert(0, own_values(kinds[1:], arrays, len(portion)))
             primary = PrimaryKeys.leading(table, kinds, arrays)
             for number, *row in self._dialect.look_up(connection, primary, wanted):
                 result[portion[number][0]] = self.columns.completed(dict(zip(values, row, strict=True)))
@@ -210,7 +207,9 @@ class SqlStore(FencedStore):
         if found is None or self.kind is not StateKind.OPAQUE:
             return
         table = found[0]
-        outranked = sa.and_(table.c.tx_txid == grant.txid, of_another(table, writer_of(grant.token)))
+        outranked = sa.and_(
+            table.c.tx_txid == grant.txid, of_another(table, writer_of(Writer(grant.txid, grant.token)))
+        )
         connection.execute(table.delete().where(outranked, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
         # What an earlier raise has rolled back keeps its writer; it need not be written again.
@@ -221,16 +220,18 @@ class SqlStore(FencedStore):
 
     def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
         """Name the columns of ours and of the user that make a key, those of the primary key first, and their types."""
-        own, names = own_column(table), list(self.columns.keys)
+        names = list(self.columns.keys)
         kinds = [key_types[key] for key in names]
-        return (names, kinds) if own is None else ([own, *names], ["bytes" if names else "bigint", *kinds])
+        if not has_own_key(table):
+            return names, kinds
+        return [OWN_KEY, *names], ["bytes" if names else "bigint", *kinds]
 
-    def _make(self, key_types: Mapping[str, str], own_key: str = OWN_KEY) -> sa.Table:
+    def _make(self, key_types: Mapping[str, str]) -> sa.Table:
         """Describe the table: the same object for the same types, by which statements are known that were compiled."""
-        types = (own_key, *key_types.items())
+        types = tuple(key_types.items())
         if types not in self._made:
             place = (self._schema, self._name, self.columns)
-            self._made[types] = state_table(*place, key_types, self.kind, self._dialect, own_key)
+            self._made[types] = state_table(*place, key_types, self.kind, self._dialect)
         return self._made[types]
 
     def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
@@ -257,21 +258,19 @@ class SqlStore(FencedStore):
 
     # --- refusals -------------------------------------------------------------------------------------------------
 
-    def _conflict(
-        self, connection: Connection, table: sa.Table, keys: set[Cells], token: Token, chunk: int
-    ) -> StateError:
+    def _conflict(self, connection: Connection, table: sa.Table, keys: set[Cells], writer: Writer) -> StateError:
         columns = [table.c[key] for key in self.columns.keys or (OWN_KEY,)]
-        allowed = may_update(table, writer_of(token, chunk))
+        allowed = may_update(table, writer_of(writer))
         query = sa.select(*columns, table.c.tx_txid, table.c.tx_chunk).where(sa.not_(allowed))
         for row in connection.execute(query):
             *key, txid, found = row
             if tuple(key) not in keys:
                 continue
-            if txid > token.txid:
-                return TxidBehind(txid=token.txid, stored=txid)
+            if txid > writer.txid:
+                return TxidBehind(txid=writer.txid, stored=txid)
             # A state without keys has one row, whose key is ours and not shown.
             shown = dict(zip(self.columns.keys, key, strict=False))
-            return ChunkConflict(state=self.state, key=shown, found=found, chunk=chunk, txid=token.txid)
+            return ChunkConflict(state=self.state, key=shown, found=found, chunk=writer.chunk, txid=writer.txid)
         return self._refused("it did not take all rows of the update")
 
     def _sum_refused(self, refusal: SumRefused) -> StateError:
