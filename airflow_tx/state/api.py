@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from airflow_tx.errors import ConfigError
@@ -255,7 +256,6 @@ class Addressed(ABC, Generic[_Opened]):
         self.conn_id = conn_id
         self.name = f"{conn_id}.{place}"
         self._url: str | None = None
-        self._opened: _Opened | None = None
 
     @classmethod
     def from_url(cls: type[_Self], url: str, *, label: str = "url", **options: Any) -> _Self:
@@ -268,7 +268,7 @@ class Addressed(ABC, Generic[_Opened]):
         return cls(label, **options)._copy_at(url)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        return {name: value for name, value in vars(self).items() if name != "_store"}
 
     def _copy_at(self: _Self, url: str) -> _Self:
         copied = copy.copy(self)
@@ -278,11 +278,9 @@ class Addressed(ABC, Generic[_Opened]):
     @abstractmethod
     def _open(self) -> _Opened: ...
 
-    @property
+    @cached_property
     def _store(self) -> _Opened:
-        if self._opened is None:
-            self._opened = self._open()
-        return self._opened
+        return self._open()
 
 
 def named(made: Any) -> Any:

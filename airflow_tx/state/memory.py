@@ -202,7 +202,10 @@ class _MemoryTransaction:
         self._draft = MemoryDatabase(database.fence, dict(database.rows), database.receipts)
         self._writer = Writer(write.grant.txid, write.grant.token, write.chunk)
         if write.raising:
-            self._draft.fence = fence.raised(database.fence, write.grant, state=state.name, holds=self._holds)
+            keeps = state.kind is StateKind.TRANSACTIONAL
+            self._draft.fence = fence.raised(
+                database.fence, write.grant, state=state.name, holds=lambda: keeps and state.holds(write.grant.txid)
+            )
             self._roll_back()
         else:
             fence.check_write(database.fence, write.grant, state=state.name)
@@ -219,9 +222,6 @@ class _MemoryTransaction:
             draft.fence = fence.applied(draft.fence)
         draft.keep(receipt)
         self._state.database.take(draft)
-
-    def _holds(self) -> bool:
-        return self._state.kind is StateKind.TRANSACTIONAL and self._state.holds(self._write.grant.txid)
 
     def _roll_back(self) -> None:
         for key, stored in list(self._draft.rows.items()):

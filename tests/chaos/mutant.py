@@ -34,6 +34,7 @@ def written_again() -> Mutant:
     from airflow_tx.state.redis.state import _RedisUpdate
     from airflow_tx.state.sql import schema, store
     from airflow_tx.state.sql.guard_store import GuardStore
+    from airflow_tx.state.trident.values import OpaqueValue
     from tests.model.mutants import ONE, Mutant
 
     base = "sa.case((same, before), else_=prev if dialect.assigns_in_order else stored)"
@@ -44,7 +45,7 @@ def written_again() -> Mutant:
         (RedisFence.raise_calls, "int(opaque)", "0"),
         (_RedisUpdate._bases, "int(held.is_of(grant.txid))", "0"),
         (GuardStore.put, "if last != grant.txid:", "if last is None or last >= 0:"),
-        (KeyedRows._changed, "if stored is not None and same:", "if False:"),
+        (OpaqueValue.get, "self.prev if txid == self.txid else self.value", "self.value"),
         (KeyedRows.changes, "if self._opaque and turn.raising and turn.replayed:", "if False:"),
     )
     return Mutant("written again", changes, ONE)

@@ -186,7 +186,7 @@ def test_of_two_writers_inside_delta_at_the_same_moment_one_begins_anew_and_is_r
     session.createDataFrame = create_slowly
     held = table.read()
     assert held.row is not None
-    row, columns = held.row, late._rows(held)
+    row, columns = held.row, late.rows_of(held)
     landed: list[bool] = []
     raised = _in_thread(lambda: landed.append(table.merge(held, row, columns, [], {"txid": 1})))
     eventually(lambda: os.path.exists(started), 240, "the MERGE reads its source")

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from airflow_tx.errors import ChunkConflict, OutputChanged, TxidBehind
+from airflow_tx.errors import OutputChanged
 from airflow_tx.protocol.records import digest
 from airflow_tx.state.aggregators import CombinerAggregator
 from airflow_tx.state.api import Grant, StateKind
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import to_plain
-from airflow_tx.state.columns import Columns
+from airflow_tx.state.columns import Cells, Columns
 from airflow_tx.state.reducers import Reduced
+from airflow_tx.state.trident.values import OpaqueValue, StoredValue, TransactionalValue, Writer, updated_value
 
 FENCE, VALUE = "fence", "value"
 _PREV = "tx_prev_"
@@ -54,16 +55,16 @@ class WriteContext:
     replayed: bool
 
     @property
-    def token(self) -> str:
-        return token_text(self.grant)
+    def token(self) -> Any:
+        """The grant as rows name their writer: the fence admits one nonce per rank."""
+        return ".".join(map(str, self.grant.token.rank))
+
+    @property
+    def writer(self) -> Writer:
+        return Writer(self.grant.txid, self.token, self.chunk)
 
     def wrote(self, row: Change) -> bool:
         return bool(row["tx_token"] == self.token)
-
-
-def token_text(grant: Grant) -> str:
-    """Write a grant as rows name their writer: the fence admits one nonce per rank."""
-    return ".".join(map(str, grant.token.rank))
 
 
 class KeyedRows:
@@ -127,49 +128,39 @@ class KeyedRows:
                 found[self.columns.key_bytes(key, self.key_types).decode()] = key, delta
         return found
 
-    def _changed(self, tx_key: str, key: Any, delta: Any, stored: Change | None, turn: WriteContext) -> Change:
-        names, txid = list(self.columns.values), turn.grant.txid
-        mine: Change = {"tx_row": VALUE, "tx_key": tx_key, "tx_txid": txid, "tx_token": turn.token}
-        mine |= {"tx_chunk": turn.chunk, **dict(zip(self.columns.keys, key, strict=True))}
-        same = stored is not None and stored["tx_txid"] == txid
+    def _changed(self, tx_key: str, key: Cells, delta: Cells, row: Change | None, turn: WriteContext) -> Change:
+        writer, shown = turn.writer, dict(zip(self.columns.keys, key, strict=True))
+        stored = None if row is None else self._value_of(row)
         if stored is not None:
-            self._check_writer(key, stored, turn)
+            writer.check(stored, state=self.columns.state, key=shown)
+        value = updated_value(self.kind, stored, writer, lambda base: self.columns.combined(key, base, delta))
+        changed: Change = {"tx_row": VALUE, "tx_key": tx_key, "tx_txid": writer.txid, "tx_token": turn.token}
+        changed |= {"tx_chunk": turn.chunk, **shown, **dict(zip(self.columns.values, value.value or (), strict=True))}
+        if isinstance(value, OpaqueValue):
+            before = value.prev or (None,) * len(self.columns.values)
+            names = [_PREV + name for name in self.columns.values]
+            return {**changed, "tx_created": value.prev is None, **dict(zip(names, before, strict=True))}
+        output = self._digest(delta)
+        if row is not None and row["tx_txid"] == writer.txid and row["tx_digest"] != output:
+            text = f"{output} for key {shown}"
+            raise OutputChanged(state=self.columns.state, txid=writer.txid, digest=text, found=row["tx_digest"])
+        return {**changed, "tx_digest": output}
+
+    def _value_of(self, row: Change) -> StoredValue[Cells]:
+        txid, token, chunk = row["tx_txid"], row["tx_token"], row["tx_chunk"]
+        values = tuple(row[name] for name in self.columns.values)
         if not self._opaque:
-            return {**mine, **self._transactional(key, delta, stored if same else None, stored, turn)}
-        before: tuple[Any, ...] | None = None
-        if stored is not None and same:
-            before = None if stored["tx_created"] else tuple(stored[_PREV + name] for name in names)
-        elif stored is not None:
-            before = tuple(stored[name] for name in names)
-        after = self.columns.combined(key, before, delta)
-        prev = {_PREV + name: value for name, value in zip(names, before or (None,) * len(names), strict=True)}
-        return {**mine, **dict(zip(names, after, strict=True)), "tx_created": before is None, **prev}
+            return TransactionalValue(txid, values, token, chunk)
+        prev = None if row["tx_created"] else tuple(row[_PREV + name] for name in self.columns.values)
+        return OpaqueValue(txid, values, prev, token, chunk)
 
-    def _transactional(
-        self, key: Any, delta: Any, same: Change | None, stored: Change | None, turn: WriteContext
-    ) -> dict[str, Any]:
-        names, aggregators = list(self.columns.values), self.columns.values.values()
-        plain = [_plain(aggregator, value) for aggregator, value in zip(aggregators, delta, strict=True)]
-        # Floats may differ by the order of their adding: the digest of the whole output sees to them.
-        pairs = zip(aggregators, plain, strict=True)
-        output = digest([None if aggregator.type == "double" else value for aggregator, value in pairs])
-        if same is not None:
-            found = same["tx_digest"]
-            if found not in (output, digest(plain)):  # an earlier version's has them
-                shown = f"{output} for key {dict(zip(self.columns.keys, key, strict=True))}"
-                raise OutputChanged(state=self.columns.state, txid=turn.grant.txid, digest=shown, found=found)
-            return {**{name: same[name] for name in names}, "tx_digest": output}
-        before = None if stored is None else tuple(stored[name] for name in names)
-        after = self.columns.combined(key, before, delta)
-        return {**dict(zip(names, after, strict=True)), "tx_digest": output}
+    def _digest(self, delta: Cells) -> str:
+        """Digest what an update brings to a key.
 
-    def _check_writer(self, key: Any, stored: Change, turn: WriteContext) -> None:
-        txid, found, state = turn.grant.txid, stored["tx_chunk"], self.columns.state
-        if stored["tx_txid"] > txid:
-            raise TxidBehind(txid=txid, stored=stored["tx_txid"])
-        if turn.wrote(stored) and found != turn.chunk:
-            shown = dict(zip(self.columns.keys, key, strict=True))
-            raise ChunkConflict(state=state, key=shown, found=found, chunk=turn.chunk, txid=txid)
+        Floats may differ by the order of their adding: the digest of the whole output compares them.
+        """
+        pairs = zip(self.columns.values.values(), delta, strict=True)
+        return digest([None if each.type == "double" else _plain(each, value) for each, value in pairs])
 
     def _undone(self, row: Change) -> Change:
         if row["tx_created"]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, StateDiffers, StateError
+from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, StoredReceipt, fenced_kind
 from airflow_tx.state.columns import checked_columns
 from airflow_tx.state.delta.appended import AppendColumns, AppendedRows, DeltaRows
-from airflow_tx.state.delta.rows import KeyedRows, WriteContext, only_types_differ
+from airflow_tx.state.delta.rows import Change, KeyedRows, WriteContext, only_types_differ
 from airflow_tx.state.delta.session import check_session, spark_errors, started
 from airflow_tx.state.keys import wanted_keys
-from airflow_tx.state.row_tally import RowTally
+from airflow_tx.state.store_transaction import FenceMoved, StateWrite, StoredState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,11 +27,9 @@ if TYPE_CHECKING:
 
 # A receipt in a commit's note, which lasts as long as Delta keeps its log.
 RECEIPT = ("txid", "attempt", "receipt", "hash")
-# How often a change begins again because another one came between its reading and its commit.
-_RACES = 30
 
 
-class DeltaState(QueryableState):
+class DeltaState(StoredState, QueryableState):
     """A Delta Lake table that transactions write, each exactly once: values per key, or appended rows.
 
     Columns have your names and can be read by anything that reads Delta, `WHERE tx_row = 'value'`; those of this
@@ -98,14 +98,16 @@ class DeltaState(QueryableState):
             return {**FencedState.serialize(self), "mode": self.mode, "types": dict(self.columns.types)}
         return {**super().serialize(), "mode": self.mode}
 
-    def raise_fence(self, grant: Grant) -> None:
-        self._change(grant, None, raising=True, chunk=0, complete=False)
-
-    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
-        return self._change(grant, rows, raising=False, chunk=chunk, complete=complete)
-
-    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        return self._change(grant, rows, raising=True, chunk=0, complete=True)
+    @contextmanager
+    def _transaction(self, write: StateWrite) -> Iterator[_DeltaTransaction]:
+        held = self._table.read()
+        try:
+            yield _DeltaTransaction(self, self._table, held, write)
+        except StateError:
+            # What was read under another fence than `held` says nothing.
+            if self._table.read().number != held.number:
+                raise FenceMoved from None
+            raise
 
     def fence(self) -> Fence | None:
         return self._table.read().row
@@ -114,13 +116,13 @@ class DeltaState(QueryableState):
         held = self._table.read()
         if held.definition is None:
             return False
-        return bool(self._table.rows(self._rows(held).types, f"tx_txid = {int(txid)}", limit=1))
+        return bool(self._table.rows(self.rows_of(held).types, f"tx_txid = {int(txid)}", limit=1))
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         held = self._table.read()
         if held.definition is None:
             return []
-        rows = self._rows(held)
+        rows = self.rows_of(held)
         return [rows.read(row) for row in sorted(self._table.rows(rows.types, limit=limit), key=rows.order)]
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
@@ -128,7 +130,7 @@ class DeltaState(QueryableState):
             remedy = "Read the table, or let another state keep values per key."
             raise StateError(state=self.name, problem="it appends rows, which have no keys", remedy=remedy)
         held, result = self._table.read(), list[dict[str, Any] | None]([None] * len(keys))
-        rows = self._rows(held)
+        rows = self.rows_of(held)
         assert isinstance(rows, KeyedRows)
         whole = wanted_keys(self.columns, keys, None if held.definition is None else rows.key_types)
         if not whole:
@@ -143,7 +145,7 @@ class DeltaState(QueryableState):
         held = self._table.read()
         if held.definition is None:
             return None
-        rows = self._rows(held)
+        rows = self.rows_of(held)
         types = rows.row_types if isinstance(rows, AppendedRows) else rows.key_types
         return None if types is None else dict(types)
 
@@ -166,64 +168,7 @@ class DeltaState(QueryableState):
     def clear(self) -> None:
         self._table.clear()
 
-    # --- a change -------------------------------------------------------------------------------------------------
-
-    def _change(
-        self, grant: Grant, rows: Iterable[Mapping[str, Any]] | None, *, raising: bool, chunk: int, complete: bool
-    ) -> int:
-        tally = RowTally.of(rows or (), self.added_up)
-        given = None if rows is None else list(tally)
-        for _ in range(_RACES):
-            held = self._table.read()
-            try:
-                done = self._tried(held, grant, given, tally, raising=raising, chunk=chunk, complete=complete)
-            except StateError:
-                # What was read under another fence than `held` says nothing.
-                if self._table.read().number == held.number:
-                    raise
-                continue
-            if done is not None:
-                return done
-        problem = f"the table changed {_RACES} times in a row between the reading of its fence and the commit"
-        raise StateError(state=self.name, problem=problem, remedy="Nothing was written. Clear the task.")
-
-    def _tried(
-        self,
-        held: TableReading,
-        grant: Grant,
-        given: list[Mapping[str, Any]] | None,
-        tally: RowTally,
-        *,
-        raising: bool,
-        chunk: int,
-        complete: bool,
-    ) -> int | None:
-        if raising:
-
-            def holds() -> bool:
-                return self.kind is not StateKind.OPAQUE and self.holds(grant.txid)
-
-            row = fence.raised(held.row, grant, state=self.name, holds=holds)
-        else:
-            fence.check_write(held.row, grant, state=self.name)
-            assert held.row is not None
-            row = held.row
-        rows = self._rows(held)
-        again = held.row is not None and held.row.token == grant.token
-        if again and not given and (row.applied or not complete):
-            return 0
-        replayed = held.row is not None and not again and _may_have(held.row, grant)
-        turn = WriteContext(grant, chunk, raising and not again, replayed)
-        changes, size = rows.changes(given or [], turn, self._table.stored(rows, held))
-        row = fence.applied(row) if complete else row
-        token = grant.token
-        note = {"topology": grant.topology, "txid": token.txid, "attempt": token.attempt, "token": str(token)}
-        note |= {"chunk": chunk, "rows": size, "applied": row.applied}
-        if complete and (receipt := grant.receipt(self.name, tally.written(size))) is not None:
-            note |= dict(zip(RECEIPT, astuple(StoredReceipt.of(receipt)), strict=True))
-        return size if self._table.merge(held, row, rows, changes, note) else None
-
-    def _rows(self, held: TableReading) -> DeltaRows:
+    def rows_of(self, held: TableReading) -> DeltaRows:
         """Read the columns as they are stored; a StateError if they are not those of this state."""
         stored = held.definition
         if self.mode == "append":
@@ -254,6 +199,54 @@ class DeltaState(QueryableState):
             check_session(session, self.name)
             self._opened = DeltaTable(session.newSession(), self.path, state=self.name, errors=spark_errors())
         return self._opened
+
+
+class _DeltaTransaction:
+    """One write: a change of rows that lands in one commit, if nothing has changed since `held` was read."""
+
+    def __init__(self, state: DeltaState, table: DeltaTable, held: TableReading, write: StateWrite) -> None:
+        self._table = table
+        self._held = held
+        self._write = write
+        self._row = self._admitted(state)
+        again = held.row is not None and held.row.token == write.grant.token
+        self._rows = state.rows_of(held)
+        self._idle = again and not write.listed and (self._row.applied or not write.complete)
+        self._changes: list[Change] = []
+        self._size = 0
+        if not self._idle:
+            replayed = held.row is not None and not again and _may_have(held.row, write.grant)
+            turn = WriteContext(write.grant, write.chunk, write.raising and not again, replayed)
+            stored = table.stored(self._rows, held)
+            self._changes, self._size = self._rows.changes(write.listed, turn, stored)
+
+    def put(self) -> int:
+        return self._size
+
+    def end(self, receipt: Receipt | None) -> None:
+        if self._idle:
+            return
+        row = fence.applied(self._row) if self._write.complete else self._row
+        if not self._table.merge(self._held, row, self._rows, self._changes, self._note(row, receipt)):
+            raise FenceMoved
+
+    def _admitted(self, state: DeltaState) -> Fence:
+        """Raise the fence, or find that it holds the grant."""
+        grant, found = self._write.grant, self._held.row
+        if self._write.raising:
+            keeps = state.kind is not StateKind.OPAQUE
+            return fence.raised(found, grant, state=state.name, holds=lambda: keeps and state.holds(grant.txid))
+        fence.check_write(found, grant, state=state.name)
+        assert found is not None
+        return found
+
+    def _note(self, row: Fence, receipt: Receipt | None) -> dict[str, Any]:
+        token = self._write.grant.token
+        note: dict[str, Any] = {"topology": self._write.grant.topology, "txid": token.txid, "attempt": token.attempt}
+        note |= {"token": str(token), "chunk": self._write.chunk, "rows": self._size, "applied": row.applied}
+        if receipt is not None:
+            note |= dict(zip(RECEIPT, astuple(StoredReceipt.of(receipt)), strict=True))
+        return note
 
 
 def _may_have(found: Fence, grant: Grant) -> bool:

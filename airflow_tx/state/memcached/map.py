@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -51,7 +52,6 @@ class MemcachedMap:
         self.name = f"memcached.{prefix}" if prefix else "memcached"
         self._texts = MapTexts(self.name)
         self._timeout = timeout
-        self._opened: MemcachedClient | None = None
         # How the store knows what the last get has read; None: there was nothing.
         self._read: dict[str, bytes | None] = {}
 
@@ -59,7 +59,8 @@ class MemcachedMap:
         return f"MemcachedMap({_shown(self.servers)}, prefix={self.prefix!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_read": {}}
+        kept = {name: value for name, value in vars(self).items() if name != "_client"}
+        return {**kept, "_read": {}}
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read the value of each key; None: there is none, or it was evicted.
@@ -105,11 +106,9 @@ class MemcachedMap:
             return name
         return f"{self.prefix}#{hashlib.sha256(text.encode()).hexdigest()}"
 
-    @property
+    @cached_property
     def _client(self) -> MemcachedClient:
-        if self._opened is None:
-            self._opened = MemcachedClient(self._addresses(), state=self.name, timeout=self._timeout)
-        return self._opened
+        return MemcachedClient(self._addresses(), state=self.name, timeout=self._timeout)
 
     def _addresses(self) -> list[tuple[str, int]]:
         if not isinstance(self.servers, str):

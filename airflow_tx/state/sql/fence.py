@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -155,9 +156,7 @@ class FencedStore:
             assert found is not None
             there = there or self._is_there(connection)
 
-        def holds() -> bool:
-            return self.holds_for_good(connection, grant.txid)
-
+        holds = partial(self.holds_for_good, connection, grant.txid)
         raised = fence.raised(found[0], grant, state=self.state, there=there, holds=holds)
         self._check_definition(found[1])
         connection.execute(self._updated_fence(self._fence_values(raised)))

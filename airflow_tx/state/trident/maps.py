@@ -17,12 +17,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from airflow_tx.errors import ChunkConflict, StateError
+from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import State, StateKind
 from airflow_tx.state.keys import Key, as_key
 from airflow_tx.state.trident.portable import portable
-from airflow_tx.state.trident.values import OpaqueValue, Replace, TransactionalValue, ValueUpdater
+from airflow_tx.state.trident.values import (
+    OpaqueValue,
+    Replace,
+    TransactionalValue,
+    ValueUpdater,
+    Writer,
+    updated_value,
+)
 
 _T = TypeVar("_T")
 _V = TypeVar("_V")
@@ -74,8 +81,7 @@ class _Map(Generic[_V, _T]):
         self.name = name or store_name(backing)
         self._backing = backing
         self._txid: int | None = None
-        self._token: Token | None = None
-        self._chunk: int | None = None
+        self._writer = Writer(_BEFORE_ALL)
         self._mine: dict[Key, _V | None] = {}
         self._failed = False
 
@@ -92,8 +98,10 @@ class _Map(Generic[_V, _T]):
         :param chunk: the writer within the grant.
         :param found: what the fence held before `token` raised it; with it, a cache can outlive its batch.
         """
-        self._txid, self._token, self._chunk = txid, token, chunk
-        self._mine, self._failed = {}, False
+        self._txid = txid
+        self._writer = Writer(txid or _BEFORE_ALL, token, chunk)
+        self._mine = {}
+        self._failed = False
         if hasattr(self._backing, "begin_commit"):
             self._backing.begin_commit(txid, token=token, found=found)
 
@@ -104,7 +112,8 @@ class _Map(Generic[_V, _T]):
         self._check_whole()
         if hasattr(self._backing, "commit"):
             self._backing.commit(txid)
-        self._txid, self._token, self._chunk, self._mine = None, None, None, {}
+        self._txid = None
+        self._mine = {}
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
         """Read values as the current transaction finds them, with what this map did; outside of one, the newest."""
@@ -170,10 +179,6 @@ class _Map(Generic[_V, _T]):
                 f"Replay the batch: begin_commit({self._txid}), then all of its updates.",
             )
 
-    def _check_chunk(self, key: Key, stored: TransactionalValue[_T] | OpaqueValue[_T]) -> None:
-        if self._token is not None and stored.token == self._token and stored.chunk != self._chunk:
-            raise ChunkConflict(state=self.name, key=key, found=stored.chunk, chunk=self._chunk, txid=self._token.txid)
-
     def _refusal(self, problem: str, remedy: str) -> StateError:
         return StateError(state=self.name, problem=problem, remedy=remedy)
 
@@ -223,11 +228,11 @@ class TransactionalMap(_Map[TransactionalValue[_T], _T]):
             return TransactionalValue(_BEFORE_ALL, after) if stored is None else replace(stored, value=after)
         self._count[key] = number = self._count.get(key, 0) + 1
         if stored is not None and stored.txid == self._txid:
-            self._check_chunk(key, stored)
+            self._writer.check(stored, state=self.name, key=key)
             if stored.updates is None or number <= stored.updates:
                 return stored  # it is in already
         after = updater.update(copy.deepcopy(value))
-        return TransactionalValue(self._txid, after, self._token, self._chunk, number)
+        return TransactionalValue(self._txid, after, self._writer.token, self._writer.chunk, number)
 
 
 class OpaqueMap(_Map[OpaqueValue[_T], _T]):
@@ -252,13 +257,14 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
     ) -> OpaqueValue[_T] | None:
         if self._txid is None:
             return self._updated_outside(stored, updater)
-        if stored is None:
-            return OpaqueValue(self._txid, updater.update(None), None, self._token, self._chunk)
-        prev = stored.get(self._txid)
-        if stored.txid == self._txid:
-            self._check_chunk(key, stored)
-        value = updater.update(copy.deepcopy(stored.value if mine else prev))
-        return OpaqueValue(self._txid, value, prev, self._token, self._chunk)
+        if stored is not None:
+            self._writer.check(stored, state=self.name, key=key)
+        # A second update of a key within the batch sees the first.
+        own = stored if mine else None
+        value: Any = updated_value(
+            self.kind, stored, self._writer, lambda base: updater.update(copy.deepcopy(own.value if own else base))
+        )
+        return value  # type: ignore[no-any-return]
 
     def _updated_outside(self, stored: OpaqueValue[_T] | None, updater: ValueUpdater[_T]) -> OpaqueValue[_T]:
         """Update the value before the last transaction, too: a replay of that one starts from it."""
