@@ -62,6 +62,11 @@ class ActionRequest:
         """Whether it asks the source or the states, which only the DAG file names."""
         return self.changed_rows or self.name in (ActionName.SKIP, ActionName.ACCEPT_LOSS)
 
+    @property
+    def needs_reason(self) -> bool:
+        """Whether a person has to say why; the ledger keeps it."""
+        return self.needs_dag or self.name is ActionName.READMIT
+
     def action(self, target: ActionTarget) -> PersonalAction:
         """Make the action.
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_tx.cli import render
-from airflow_tx.cli.context import action, audit_of, check_why, is_shown, ledger_on, paths_of, store_of, wrong_usage
-from airflow_tx.cli.dags import dag_of
+from airflow_tx.cli.context import (
+    action,
+    audit_of,
+    check_why,
+    conn_id_of,
+    dag_of,
+    is_shown,
+    ledger_on,
+    paths_of,
+    root_of,
+    store_of,
+    wrong_usage,
+)
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.view import topology_record
 
@@ -20,42 +31,48 @@ if TYPE_CHECKING:
 @action
 def skip(args: Namespace) -> None:
     """`airflow tx skip TOPOLOGY TXID --why TEXT`."""
-    from airflow_tx.actions.skip import TransactionSkip
-
-    _check_why(args, f"skip {args.topology} {args.txid}")
-    with store_of(args) as store:
-        _do(TransactionSkip(_target(store, args), args.txid), args, confirmed=True)
+    _act(args, "skip", [args.txid], confirmed=True)
 
 
 @action
 def readmit(args: Namespace) -> None:
     """`airflow tx readmit TOPOLOGY TXID --why TEXT`."""
-    from airflow_tx.actions.skip import Readmission
-
-    _check_why(args, f"readmit {args.topology} {args.txid}")
-    with store_of(args) as store:
-        _do(Readmission(_target(store, args), args.txid), args, confirmed=True)
+    _act(args, "readmit", [args.txid], confirmed=True)
 
 
 @action
 def replay(args: Namespace) -> None:
     """`airflow tx replay TOPOLOGY (TXID [TXID ...] [--force] [--changed-rows --why TEXT] | --failed)`."""
-    from airflow_tx.actions.replay import FailedReplay, NamedReplay
-
     if bool(args.txids) == args.failed:
         wrong_usage("Give either the txids to replay, or --failed.")
     if args.failed and args.force:
         wrong_usage("--force is for transactions that are named; --failed leaves alone what is queued or runs.")
     if args.changed_rows and args.failed:
         wrong_usage("--changed-rows is for transactions that are named.")
-    if args.changed_rows:
-        _check_why(args, f"replay {args.topology} {' '.join(map(str, args.txids))} --changed-rows")
+    if args.failed:
+        _act(args, "replay-failed")
+    else:
+        _act(args, "replay", args.txids, force=args.force, changed_rows=args.changed_rows)
+
+
+def _act(args: Namespace, name: str, txids: Sequence[int] = (), *, confirmed: bool = False, **options: bool) -> None:
+    """Do what the board does for the same request."""
+    from airflow_tx.actions.request import ActionName, ActionRequest
+
+    request = ActionRequest(
+        topology=args.topology,
+        conn_id=conn_id_of(args),
+        root=root_of(args),
+        coordinator="",
+        name=ActionName(name),
+        txids=tuple(txids),
+        **options,
+    )
+    if request.needs_reason:
+        changed = ["--changed-rows"] if request.changed_rows else []
+        _check_why(args, " ".join([name, args.topology, *map(str, txids), *changed]))
     with store_of(args) as store:
-        target = _target(store, args)
-        if args.failed:
-            _do(FailedReplay(target), args)
-        else:
-            _do(NamedReplay(target, args.txids, force=args.force, changed_rows=args.changed_rows), args)
+        _do(request.action(_target(store, args)), args, confirmed=confirmed)
 
 
 @action

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from airflow_tx.actions.preview import PreviewAnswer
     from airflow_tx.protocol.answers import Repaired
     from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.spec import TransactionSpec
     from airflow_tx.staging import StagingArea
+    from airflow_tx.state.api import FencedState
 
 CommandFunction = Callable[[Namespace], None]
 
@@ -130,6 +132,17 @@ def staging_of(args: Namespace) -> StagingArea:
 def paths_of(args: Namespace, topology: str | None = None) -> Paths:
     """Where the records of a topology lie; None: of the one that was named."""
     return Paths(root_of(args), topology if topology is not None else args.topology)
+
+
+def dag_of(args: Namespace, dag_id: str) -> tuple[TransactionSpec, dict[str, FencedState]]:
+    """Return the transaction of the DAG of the topology, and its states by name.
+
+    :param dag_id: unless `--dag-id` names another one.
+    :raises ConfigError: the DAG keeps another topology.
+    """
+    from airflow_tx.actions.dags import checked_dag
+
+    return checked_dag(args.dag_id or dag_id, paths_of(args), conn_id_of(args))
 
 
 def audit_of(args: Namespace) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.actions.search import contains
 from airflow_tx.cli import render
-from airflow_tx.cli.context import command, paths_of, store_of
+from airflow_tx.cli.context import command, dag_of, paths_of, store_of
 from airflow_tx.errors import without_controls
 from airflow_tx.protocol.batch_words import batch_in_words
 from airflow_tx.protocol.chain import Chain
@@ -93,7 +93,6 @@ def find(args: Namespace) -> None:
 
 def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
     from airflow_tx.actions.changed_values import evidence_of
-    from airflow_tx.cli.dags import dag_of
 
     with store_of(args) as store:
         paths = paths_of(args)

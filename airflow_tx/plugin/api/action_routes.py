@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Depends, HTTPException, status
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from airflow_tx import compat
+from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.actions.request import ActionName, ActionRequest
+from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_controls
 from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
-from airflow_tx.plugin.api.action_place import executed, previewed
+from airflow_tx.plugin.api.dag_process import dag_process
+from airflow_tx.plugin.api.ledger_client import ledger_client
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.topology_routes import Problem, topology_for
+from airflow_tx.protocol.api import SystemClock, SystemIds
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.step import Audit
 
 MOST_TXIDS = 100
@@ -63,6 +70,11 @@ class ActionAnswer:
 PROBLEMS_OF_ACTIONS = {code: {"model": Problem} for code in (401, 403, 404, 409, 415, 503, 504)}
 _OF_COORDINATOR = frozenset({ActionName.PAUSE, ActionName.UNPAUSE})
 
+_PREVIEW_WITHIN = 60.0
+_DONE_WITHIN = 300.0
+_PREVIEW = TypeAdapter(PreviewAnswer)
+_EFFECTS = TypeAdapter(list[EffectLine])
+
 action_router = APIRouter(
     prefix="/api/v1/topologies/{topology:path}/actions",
     dependencies=[Depends(check_same_origin)],
@@ -75,7 +87,7 @@ def preview_action(access: AccessDep, topology: str, action: ActionName, body: P
     """Say what an action would do, and change nothing."""
     snapshot = _checked(access, topology, action)
     with _while_there(access, topology):
-        return previewed(_request(access, snapshot, action, body), snapshot.record)
+        return _previewed(_request(access, snapshot, action, body), snapshot.record)
 
 
 @action_router.post("/{action}")
@@ -83,12 +95,12 @@ def execute_action(access: AccessDep, topology: str, action: ActionName, body: A
     """Do what was previewed; 409 if something has changed since, or it is refused."""
     snapshot = _checked(access, topology, action)
     request = _request(access, snapshot, action, body)
-    if _needs_reason(request) and not without_controls(body.why).strip():
+    if request.needs_reason and not without_controls(body.why).strip():
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger.")
     audit = Audit(access.name, body.why)
     try:
         with _while_there(access, topology):
-            done = executed(request, snapshot.record, version=body.version, who=audit.who, why=audit.why)
+            done = _executed(request, snapshot.record, version=body.version, who=audit.who, why=audit.why)
     except Refused as error:
         _log("refused", request, snapshot, audit, [_nothing_done(error)])
         raise
@@ -156,5 +168,34 @@ def _request(access: Access, snapshot: TopologySnapshot, action: ActionName, bod
     )
 
 
-def _needs_reason(request: ActionRequest) -> bool:
-    return request.needs_dag or request.name is ActionName.READMIT
+# --- where an action is done: here, or, if it needs the source or the states, where DAG files run ------------------
+
+
+def _previewed(request: ActionRequest, record: TopologyRecord) -> PreviewAnswer:
+    """Preview an action. Raises as `PersonalAction.preview`."""
+    if request.needs_dag:
+        question = {"what": "preview", "request": request.to_json()}
+        return _PREVIEW.validate_python(dag_process().ask(question, seconds=_PREVIEW_WITHIN))
+    return _action(request, record).preview()
+
+
+def _executed(
+    request: ActionRequest, record: TopologyRecord, *, version: str, who: str, why: str
+) -> Sequence[EffectLine]:
+    """Do what was previewed. Raises as `PersonalAction.execute`, unless something was done before."""
+    if request.needs_dag:
+        question = {"what": "execute", "request": request.to_json(), "version": version, "who": who, "why": why}
+        return _EFFECTS.validate_python(dag_process().ask(question, seconds=_DONE_WITHIN))
+    return _action(request, record).effects(Audit(who, why), version)
+
+
+def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:
+    settings = Settings.load()
+    store = ledger_client(request.conn_id).store_of_steps()
+    paths = Paths(request.root, request.topology)
+    ledger = Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=settings.history)
+    return request.action(ActionTarget(ledger, record, _no_dag, request.may_create))
+
+
+def _no_dag() -> NoReturn:
+    raise AssertionError("an action that needs the DAG is done where its code runs")

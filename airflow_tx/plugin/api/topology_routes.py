@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query, Response, status
+from fastapi import APIRouter, HTTPException, Query, Request, Response, status
+from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import Access, AccessDep
-from airflow_tx.plugin.api.etags import TaggedRoute
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
 from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
@@ -49,6 +51,29 @@ _FIGURES = TypeAdapter(Figures)
 PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
 PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (409, 504)}
 MOST_LINES, MOST_ROWS = 200, 1000
+
+
+class TaggedRoute(APIRoute):
+    """A route whose answers have an ETag, and belong to the user who asked.
+
+    One who has the answer already is told so, and nothing is sent.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        answer = super().get_route_handler()
+
+        async def tagged(request: Request) -> Response:
+            response = await answer(request)
+            # Weak: what is sent may be compressed.
+            tag = f'W/"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
+            headers = {"ETag": tag, "Cache-Control": "private, no-cache", "X-Content-Type-Options": "nosniff"}
+            if request.headers.get("if-none-match") == tag:
+                return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
+            response.headers.update(headers)
+            return response
+
+        return tagged
+
 
 topology_router = APIRouter(prefix="/api/v1", route_class=TaggedRoute, responses=PROBLEMS)  # type: ignore[arg-type]
 
