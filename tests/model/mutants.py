@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+import tokenize
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from io import StringIO
+from itertools import accumulate
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -473,12 +476,16 @@ def applied(mutant: Mutant) -> Iterator[None]:
 
 def _changed(function: FunctionType, old: str, new: str) -> CodeType:
     source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(old) >= 1, f"{function.__qualname__} no longer says {old!r}"
+    place = _place(source, old)
+    assert place is not None, f"{function.__qualname__} no longer says {old!r}"
+    start, end = place
     found: dict[str, object] = {}
     # Postponed annotations, as in the modules themselves: names that exist only for type checkers are not looked up.
     exec(
         compile(
-            "from __future__ import annotations\n" + source.replace(old, new, 1), function.__code__.co_filename, "exec"
+            f"from __future__ import annotations\n{source[:start]}{new}{source[end:]}",
+            function.__code__.co_filename,
+            "exec",
         ),
         dict(function.__globals__),
         found,
@@ -486,3 +493,29 @@ def _changed(function: FunctionType, old: str, new: str) -> CodeType:
     changed = found[function.__name__]
     assert isinstance(changed, FunctionType)
     return changed.__code__
+
+
+def _place(source: str, text: str) -> tuple[int, int] | None:
+    """Find where a source says something, however its lines are broken; None: nowhere."""
+    words, wanted = _words(source), [word for word, _, _ in _words(text)]
+    for number in range(len(words) - len(wanted) + 1):
+        found = words[number : number + len(wanted)]
+        if [word for word, _, _ in found] == wanted:
+            return found[0][1], found[-1][2]
+    return None
+
+
+def _words(source: str) -> list[tuple[str, int, int]]:
+    """Split a source, or a part of one, into its tokens, each with its start and end; a line break is none."""
+    begins = [0, *accumulate(len(line) for line in source.splitlines(keepends=True))]
+    found: list[tuple[str, int, int]] = []
+    # A part of a source may end within a bracket, or in a block that is not there.
+    with suppress(tokenize.TokenError, IndentationError):
+        for token in tokenize.generate_tokens(StringIO(source).readline):
+            if not token.string.strip() or token.type == tokenize.COMMENT:
+                continue
+            if token.string in ")]}" and found and found[-1][0] == ",":
+                found.pop()  # it stands there when the bracket has a line of its own
+            start = begins[token.start[0] - 1] + token.start[1]
+            found.append((token.string, start, start + len(token.string)))
+    return found
