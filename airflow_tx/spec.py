@@ -146,7 +146,7 @@ class TransactionSpec:
         with ZooKeeperHook(self.conn_id).store() as store:
             yield store
 
-    def ledger(self, store: ZooKeeperStore) -> Ledger:
+    def ledger(self, store: Store) -> Ledger:
         from airflow_tx.protocol.api import SystemClock, SystemIds
         from airflow_tx.protocol.ledger import Ledger
 

@@ -18,7 +18,7 @@ from airflow_tx.staging.files import literal
 from airflow_tx.staging.small_rows import rows_from_json
 from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.state.arrow import from_arrow, types_of
-from airflow_tx.state.reducers import combined, combined_at_once, has_reducers, reducers_of
+from airflow_tx.state.combined_rows import combined, combined_at_once, has_reducers, reducers_of
 from airflow_tx.state.trident.partitions import partition_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.state.api import FencedState
-from airflow_tx.state.reducers import has_reducers
+from airflow_tx.state.combined_rows import has_reducers
 
 if TYPE_CHECKING:
     from airflow_tx.commit.handoff import NewValuesOutput

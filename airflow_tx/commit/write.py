@@ -24,8 +24,8 @@ from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.output import output_text
 from airflow_tx.protocol.receipt import Written
 from airflow_tx.state.api import FencedState, StateKind
+from airflow_tx.state.combined_rows import has_reducers
 from airflow_tx.state.persisted import PersistedState
-from airflow_tx.state.reducers import has_reducers
 from airflow_tx.state.row_tally import RowTally
 
 if TYPE_CHECKING:

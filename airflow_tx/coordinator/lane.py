@@ -103,7 +103,7 @@ class Lane(NoLane):
         self._patience = patience
         self._clock = clock
         # One for both threads: what either has written, neither reads again.
-        self._ledger = plan.spec.ledger(store)  # type: ignore[arg-type]
+        self._ledger = plan.spec.ledger(store)
         self._window = LaneWindow()
         self._applications = LaneApplications(plan.dag_file, self._window.changed)
         self._stopping = threading.Event()

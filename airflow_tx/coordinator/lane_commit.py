@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.run import InstanceStates
@@ -15,7 +15,6 @@ from airflow_tx.protocol.answers import Granted, Processed
 from airflow_tx.protocol.joined import in_one_multi
 
 if TYPE_CHECKING:
-    from airflow_tx.coordinator.lane_tasks import LaneTransaction
     from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Done, Joined
     from airflow_tx.protocol.attempt import Grant
     from airflow_tx.protocol.commit import AcquireAnswer
@@ -26,12 +25,21 @@ PROGRESS_EVERY = 5.0
 """Seconds between two lines of a lane that all goes well in."""
 
 
+class WorkInLane(Protocol):
+    """What the commit of a `LaneTransaction` asks of it."""
+
+    begun: Begun
+    task_try: str
+
+    def output(self, task: str, name: str) -> Any: ...
+
+
 @dataclass(frozen=True)
 class LaneRun:
     """What a commit asks of its run, answered for a transaction in a lane: everything before it has succeeded."""
 
     plan: LanePlan
-    transaction: LaneTransaction
+    transaction: WorkInLane
     dag_version: str = ""
 
     @property
@@ -110,7 +118,7 @@ class LaneCommit(Commit):
     """
 
     def __init__(
-        self, plan: LanePlan, transaction: LaneTransaction, ledger: Ledger, ti: Any, log: Any, turn: LaneTurn
+        self, plan: LanePlan, transaction: WorkInLane, ledger: Ledger, ti: Any, log: Any, turn: LaneTurn
     ) -> None:
         super().__init__(plan.spec, transaction.begun, plan.updates, ledger, ti, log)
         self.own_run = LaneRun(plan, transaction)

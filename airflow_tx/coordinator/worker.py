@@ -93,7 +93,7 @@ class Coordination:
         self.spec = spec
         self.pace = pace
         self.memory = memory
-        self._ledger: Any = spec.ledger(store)  # type: ignore[arg-type]
+        self._ledger = spec.ledger(store)
         self._looker = SnapshotReader(store, spec.paths, shows=shows(spec))
         self._ti = ti
         self._runs = TaskRuns(spec.dag_id, ti, spec.source.interval_of_run)

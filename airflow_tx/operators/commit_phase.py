@@ -82,7 +82,7 @@ def before_inside(context: Context) -> None:
     from airflow_tx.commit.phase import PhaseWrite, grant_of
     from airflow_tx.processing.task import Processing
 
-    check_arguments(context["task"], Processing.of(context))
+    check_arguments(context["task"], Processing.of(context).attempt)
     with part(PhaseWrite, context, (), None) as own:
         try:
             grant = grant_of(own.read_shared(), own.spec.topology)

@@ -9,28 +9,27 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import compat
 from airflow_tx.errors import StaleAttempt
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.processing.task import Processing
+    from airflow_tx.spec import TransactionSpec
 
 
-def check_arguments(task: Any, processing: Processing) -> None:
+def check_arguments(task: Any, attempt: TransactionAttempt) -> None:
     """Refuse arguments of another attempt: they were read before `begin` ran again.
 
     :raises AirflowFailException: naming both attempts.
     """
     for field in task.template_fields:
         for found in _batches(getattr(task, field, None)):
-            if found != processing.attempt:
-                newest = processing.attempt.attempt
-                error = StaleAttempt(step="start", txid=found.txid, attempt=found.attempt, newest=newest)
+            if found != attempt:
+                error = StaleAttempt(step="start", txid=found.txid, attempt=found.attempt, newest=attempt.attempt)
                 raise AirflowFailException(str(error))
 
 
-def check_upstream(context: Context, processing: Processing) -> None:
+def check_upstream(context: Context, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry) -> None:
     """Refuse input of a task that has worked on an earlier attempt only: an opaque batch may have other rows now.
 
     :raises AirflowFailException: naming those tasks.
@@ -39,12 +38,11 @@ def check_upstream(context: Context, processing: Processing) -> None:
     from airflow_tx.protocol.reader import Reader
     from airflow_tx.protocol.records import TransactionRecord
 
-    spec, task = processing.spec, context["task"]
-    before = sorted(task.upstream_task_ids.intersection(spec.tasks))
+    before = sorted(context["task"].upstream_task_ids.intersection(spec.tasks))
     if not before:
         return
     with spec.store() as store:
-        record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(processing.attempt.txid))
+        record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(attempt.txid))
         if record is None:
             return  # it is final, as its start will find
         found = store.children(spec.paths.acks(record.acks))
@@ -56,7 +54,7 @@ def check_upstream(context: Context, processing: Processing) -> None:
     if stale:
         names = ", ".join(stale)
         raise AirflowFailException(
-            f"start of task {processing.task} in transaction {processing.attempt} refused: its input from {names} "
+            f"start of task {task} in transaction {attempt} refused: its input from {names} "
             f"is of an earlier attempt. Clear {names}, or the whole run."
         )
 

@@ -263,9 +263,9 @@ class Processing:
 def before_task(context: Context) -> None:
     """Run before a task that must ack."""
     processing = Processing.of(context)
-    check_arguments(context["task"], processing)
+    check_arguments(context["task"], processing.attempt)
     if processing.source.kind is not SourceKind.TRANSACTIONAL:
-        check_upstream(context, processing)
+        check_upstream(context, processing.spec, processing.attempt, processing.task)
     processing.code = digest_of_callable(context["task"])
     processing.start()
 

@@ -15,7 +15,7 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.spark.new_values import stage_keys
 from airflow_tx.spark.secrets import KEY, veiled
 from airflow_tx.state.arrow import from_arrow, types_of
-from airflow_tx.state.reducers import combined_runs, has_reducers
+from airflow_tx.state.combined_rows import combined_runs, has_reducers
 from airflow_tx.state.row_tally import RowTally
 
 if TYPE_CHECKING:

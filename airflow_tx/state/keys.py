@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from airflow_tx.errors import StateError
 from airflow_tx.state.column_types import CONVERT, converted, from_plain, json_text, to_plain
 
-if TYPE_CHECKING:
-    from airflow_tx.state.columns import Columns
-
 Key: TypeAlias = tuple[Any, ...]
+
+
+class KeyColumns(Protocol):
+    """What `Columns` says of the keys of a state."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
 
 
 def as_key(key: Any) -> Key:
@@ -47,7 +53,7 @@ def decode_key(types: Sequence[str], data: bytes) -> Key:
 
 
 def wanted_keys(
-    columns: Columns, keys: Sequence[Sequence[Any]], key_types: Mapping[str, str] | None
+    columns: KeyColumns, keys: Sequence[Sequence[Any]], key_types: Mapping[str, str] | None
 ) -> list[tuple[int, Key]]:
     """Number the keys that a state may hold, in the types of its key columns.
 
@@ -79,7 +85,7 @@ def wanted_keys(
 
 
 def _misfit(
-    columns: Columns, name: str, kind: str, keys: Sequence[tuple[int, Key]], values: Sequence[Any]
+    columns: KeyColumns, name: str, kind: str, keys: Sequence[tuple[int, Key]], values: Sequence[Any]
 ) -> StateError:
     for (number, key), value in zip(keys, values, strict=True):
         try:
@@ -89,5 +95,5 @@ def _misfit(
     return _no_key(columns, *keys[0], f"{name} does not fit", f"The column is a {kind}.")
 
 
-def _no_key(columns: Columns, number: int, key: Key, problem: str, remedy: str) -> StateError:
+def _no_key(columns: KeyColumns, number: int, key: Key, problem: str, remedy: str) -> StateError:
     return StateError(state=columns.state, problem=f"key {number} {str(key)[:200]}: {problem}", remedy=remedy)

@@ -46,7 +46,7 @@ BOUNDS = {
     "chained comparisons with is": 1,
     "calls that unpack what was packed for them": 18,
     "files of more than 400 lines": 0,
-    "circles of imports, those for types too": 5,
+    "circles of imports, those for types too": 0,
 }
 """What each ruler may say at most. `script/house` prints what it says now."""
 
@@ -104,7 +104,7 @@ def test_a_public_name_has_one_meaning() -> None:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    """Circles through imports for the type checker have a ruler of their own."""
+    """Circles through imports for the type checker have a ruler of their own, which is at 0."""
     modules = frozenset(map(module_name, all_files()))
     left = {module_name(file): imports_of(file, modules, types=False) for file in all_files()}
     while free := {module for module, wanted in left.items() if not wanted & left.keys()}:

@@ -102,7 +102,7 @@ class Shop:
         return found
 
     def mover(self, spec: MemorySpec) -> Mover:
-        return Mover(spec.ledger(self.store))  # type: ignore[arg-type]
+        return Mover(spec.ledger(self.store))
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_the_next_life_of_a_topology_knows_nothing_that_the_one_before_it_has_st
         shop.area.forget("orders")
 
     if ended_by == "reset":
-        ledger = before.ledger(shop.store)  # type: ignore[arg-type]
+        ledger = before.ledger(shop.store)
         Repairs(ledger).reset(TopologyRequest("orders", "transactional", 9), AUDIT, clear=clear)
     else:
         shop.mover(before).close_for_deletion()

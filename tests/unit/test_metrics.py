@@ -72,8 +72,8 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     assert Counter(name for name, _, _ in own)["failed"] == 1
 
     world.source.count = 5
-    allocate(world.spec, world.spec.ledger(world.store))  # type: ignore[arg-type]
-    ledger: Any = world.spec.ledger(world.store)  # type: ignore[arg-type]
+    allocate(world.spec, world.spec.ledger(world.store))
+    ledger: Any = world.spec.ledger(world.store)
     monitor = Monitor(AlarmTopology("numbers", "numbers"), PATHS, lambda: MemorySource({"a": [{"n": 1}]}), patience=5)
     look = SnapshotReader(world.store, PATHS).look()
     assert look is not None
@@ -126,7 +126,7 @@ def test_without_metrics_nothing_is_read_for_them(make: Any) -> None:
     world: LaneWorld = make(source=Bounded(2))
     world.coordinate()
     before = world.store.requests
-    ledger: Any = world.spec.ledger(world.store)  # type: ignore[arg-type]
+    ledger: Any = world.spec.ledger(world.store)
     from airflow_tx.metrics import send_commit, send_open_of
 
     send_commit(ledger, 2)

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sqlalchemy.engine import URL, Engine
 from sqlalchemy.pool import NullPool
-
-if TYPE_CHECKING:
-    from airflow_tx.state.sql.dialect import Dialect
 
 NOTHING_KEPT: Mapping[str, Any] = {"poolclass": NullPool}
 # One connection is kept; a second one at the same time is closed after its use. One that the server has ended since is
 # replaced before it is used, and each after 30 seconds: a server ends sessions that are silent for 60.
 _KEEPING: Mapping[str, Any] = {"pool_size": 1, "max_overflow": -1, "pool_recycle": 30, "pool_pre_ping": True}
 _ADDRESSES = 8
-_engines: dict[tuple[type[Dialect], URL], Engine] = {}
+_engines: dict[tuple[type[MakesEngines], URL], Engine] = {}
 
 
-def keeping_engine(dialect: Dialect, url: URL) -> Engine:
+class MakesEngines(Protocol):
+    """What a `Dialect` does here."""
+
+    def engine(self, url: URL, pool: Mapping[str, Any]) -> Engine: ...
+
+
+def keeping_engine(dialect: MakesEngines, url: URL) -> Engine:
     """Return the engine of an address, made when it is first wanted; the oldest of too many keeps no more."""
     address = (type(dialect), url)
     if address not in _engines:

@@ -191,7 +191,7 @@ class LaneWorld:
         rows = rows_of(self.numbers(begun.metadata))
         processing.ack(returned(rows if self.key == RETURN_KEY else {self.key: rows}, multiple=True))
         committer.xcoms[TASK, self.key, -1], committer.states[TASK] = rows, "success"
-        ledger: Any = self.spec.ledger(self.store)  # type: ignore[arg-type]
+        ledger: Any = self.spec.ledger(self.store)
         commit = Commit(self.spec, begun, self.plan().updates, ledger, committer, self.log)
         while commit_in_turn(commit, self.store, patience=1) is not None:
             if time.monotonic() > until:

@@ -87,7 +87,7 @@ def world(make: Any, log: Any) -> LaneWorld:
 
 
 def ledger(world: LaneWorld) -> Any:
-    return world.spec.ledger(world.store)  # type: ignore[arg-type]
+    return world.spec.ledger(world.store)
 
 
 def block(world: LaneWorld, txid: int, attempt: int = 1) -> None:

@@ -42,7 +42,7 @@ from tests.unit.coordinator.lane_world import (
 
 def begun_by_lane(world: LaneWorld, lane: Lane) -> Begun:
     """The next transaction, as the lane begins it."""
-    begun = allocate(world.spec, world.spec.ledger(world.store), lane.task_try)  # type: ignore[arg-type]
+    begun = allocate(world.spec, world.spec.ledger(world.store), lane.task_try)
     assert isinstance(begun, Begun)
     return begun
 

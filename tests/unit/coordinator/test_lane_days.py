@@ -38,7 +38,7 @@ def position(*spans: tuple[datetime, datetime]) -> Any:
 
 def begun_by_lane(world: DayWorld, lane: Any) -> Begun:
     """The next day, as the lane begins it."""
-    begun = allocate(lane.plan.spec, world.spec.ledger(world.store), lane.task_try)  # type: ignore[arg-type]
+    begun = allocate(lane.plan.spec, world.spec.ledger(world.store), lane.task_try)
     assert isinstance(begun, Begun)
     return begun
 
