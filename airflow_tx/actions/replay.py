@@ -287,9 +287,8 @@ class FailedReplay(RunReplay):
 
         Of one that is left alone, say why.
         """
-        opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
-        states = self._states(each.run_id for each in opened)
-        for each in opened:
+        states = self._states(each.run_id for each in view.opened)
+        for each in view.opened:
             failed = TransactionToReplay(each, states.get(each.run_id))
             why = self._why_left_alone(failed, its_turn=each.txid == view.current)
             if why is not None:

@@ -110,7 +110,6 @@ def topology(view: TopologyView, lag: Lag | LagUnknown | None = None) -> TableRo
 
     :param lag: None: it was not asked for.
     """
-    opened = [each for each in view.transactions if each.open]
     return {
         "topology": view.name,
         "dag_id": view.record.dag_id,
@@ -118,8 +117,8 @@ def topology(view: TopologyView, lag: Lag | LagUnknown | None = None) -> TableRo
         "source": view.record.source_kind,
         "next_commit": view.current,
         "allocated": view.allocated,
-        "open": len(opened),
-        "failed": sum(each.failed for each in opened),
+        "open": len(view.opened),
+        "failed": sum(each.failed for each in view.opened),
         "max_pending": view.record.max_pending,
         "lag": _lag(lag),
         "states": dumps(view.record.states),
@@ -167,11 +166,10 @@ def loss(accepted: Loss) -> TableRow:
 
 
 def _problem(view: TopologyView) -> str | None:
-    opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
-    blocked = next((each for each in opened if each.blocked), None)
+    blocked = next((each for each in view.opened if each.blocked), None)
     if blocked is not None:
         return f"blocked at transaction {blocked.txid}: {blocked.blocked}"
-    failed = next((each for each in opened if each.failed), None)
+    failed = next((each for each in view.opened if each.failed), None)
     return None if failed is None else f"transaction {failed.txid} has failed: {failed.error or 'no reason noted'}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -59,7 +59,7 @@ def topology_health(view: TopologyView, alarms: Mapping[str, Mapping[str, Any]] 
 
 
 def _by_transactions(view: TopologyView) -> TopologyState:
-    opened = sorted((each for each in view.transactions if each.open), key=lambda each: each.txid)
+    opened = view.opened
     blocked = next((each for each in opened if each.blocked), None)
     if blocked is not None:
         return _blocked(view, blocked)
@@ -95,7 +95,7 @@ def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
     return TopologyState(code=HealthCode.FAILED, sentence=sentence, since=first.began, txid=first.txid, remedy=remedy)
 
 
-def _under_way(view: TopologyView, first: TransactionView, opened: list[TransactionView]) -> TopologyState:
+def _under_way(view: TopologyView, first: TransactionView, opened: Sequence[TransactionView]) -> TopologyState:
     behind = len(opened) - 1
     waiting = "" if not behind else f"; {behind} {'waits' if behind == 1 else 'wait'} behind it"
     if first.status == Phase.COMMITTING.value:

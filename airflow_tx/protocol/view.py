@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.errors import UnknownTransaction, UnreadableRecord
@@ -77,6 +78,11 @@ class TopologyView:
     rotating_state: str
     owner: Mapping[str, Any] | None = None
     repairs: tuple[RepairRecord, ...] = ()
+
+    @cached_property
+    def opened(self) -> tuple[TransactionView, ...]:
+        """Give the open transactions, the one whose turn it is first."""
+        return tuple(sorted((each for each in self.transactions if each.open), key=lambda each: each.txid))
 
     @property
     def losses(self) -> tuple[AcceptedLoss, ...]:

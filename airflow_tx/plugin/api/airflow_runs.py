@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 from airflow.models.dag import DagModel
-from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.xcom import XComModel
@@ -21,27 +20,24 @@ _AT_ONCE = 500
 COMMIT = "CommitOperator"
 
 
-@dataclass(frozen=True)
-class TaskTryRow:
-    """One try of one task instance, as Airflow knows it."""
+@dataclass(frozen=True, kw_only=True)
+class TaskBar:
+    """One try of one task instance of the run.
 
-    run_id: str
+    :param map_index: -1: it is not mapped.
+    :param attempt: the attempt that it began in; null: none is known.
+    :param state: as Airflow spells it; null: it has none yet.
+    :param operator: the class of the task.
+    """
+
     task_id: str
     map_index: int
     operator: str | None
+    attempt: int | None
     try_number: int
     state: str | None
     start: datetime | None
     end: datetime | None
-
-
-@dataclass(frozen=True)
-class RunRow:
-    """A run, as Airflow knows it."""
-
-    run_id: str
-    state: str
-    conf: Any
 
 
 def paused_dags(dag_ids: Collection[str]) -> dict[str, bool]:
@@ -51,9 +47,9 @@ def paused_dags(dag_ids: Collection[str]) -> dict[str, bool]:
         return {dag_id: bool(paused) for dag_id, paused in rows}
 
 
-def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskTryRow]]:
+def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskBar]]:
     """List the tries of all tasks of these runs, those before a retry or a clear included."""
-    found: dict[str, list[TaskTryRow]] = defaultdict(list)
+    found: dict[str, list[TaskBar]] = defaultdict(list)
     wanted = list(run_ids)
     with create_session() as session:
         for start in range(0, len(wanted), _AT_ONCE):
@@ -66,7 +62,18 @@ def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskT
                 for row in session.execute(select(*columns).where(model.dag_id == dag_id, model.run_id.in_(some))):
                     run_id, task_id, index, operator, number, state, begun, ended = row
                     text = None if state is None else str(getattr(state, "value", state))
-                    found[run_id].append(TaskTryRow(run_id, task_id, index, operator, number, text, begun, ended))
+                    found[run_id].append(
+                        TaskBar(
+                            task_id=task_id,
+                            map_index=index,
+                            operator=operator,
+                            attempt=None,
+                            try_number=number,
+                            state=text,
+                            start=begun,
+                            end=ended,
+                        )
+                    )
     return found
 
 
@@ -80,13 +87,3 @@ def xcoms(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[tuple[str
     with create_session() as session:
         found = session.execute(query.order_by(XComModel.task_id, XComModel.key))
         return [(task, key, json.loads(value) if isinstance(value, str) else value) for task, key, value in found]
-
-
-def run_row(dag_id: str, run_id: str) -> RunRow | None:
-    """Read a run; None: there is none."""
-    with create_session() as session:
-        query = select(DagRun.state, DagRun.conf).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
-        found = session.execute(query).first()
-    if found is None:
-        return None
-    return RunRow(run_id, str(getattr(found[0], "value", found[0])), found[1])

@@ -73,11 +73,15 @@ class TopologySnapshot:
     def paths(self) -> Paths:
         return self.place.paths
 
-    @cached_property
+    @property
     def opened(self) -> tuple[TransactionView, ...]:
         """Give the open transactions, the one whose turn it is first."""
-        found = () if self.view is None else self.view.transactions
-        return tuple(sorted((each for each in found if each.open), key=lambda each: each.txid))
+        return () if self.view is None else self.view.opened
+
+    @cached_property
+    def open_by_txid(self) -> Mapping[int, TransactionView]:
+        """Give the open transactions by txid."""
+        return {each.txid: each for each in self.opened}
 
     @cached_property
     def health(self) -> TopologyState:
@@ -96,6 +100,10 @@ class TopologySnapshot:
                 self.finals[txid] = found
         return found
 
+    def transaction_view(self, txid: int) -> TransactionView | None:
+        """Read a transaction, with the name of its batch; None: it is not remembered."""
+        return self.named(self.open_by_txid[txid]) if txid in self.open_by_txid else self.final_view(txid)
+
     def named(self, view: TransactionView) -> TransactionView:
         """Name the batch of an open transaction, which has a name as long as the ledger keeps its rows."""
         if not view.open or self.store is None:
@@ -108,8 +116,9 @@ class TopologySnapshot:
 
     def neighbours(self, txid: int) -> tuple[int | None, int | None]:
         """Find the transactions before and after this one; None: the ledger knows none."""
-        known = [*self.final, *(each.txid for each in self.opened)]
-        before, after = bisect_left(known, txid), bisect_right(known, txid)
+        known = [*self.final, *self.open_by_txid]
+        before = bisect_left(known, txid)
+        after = bisect_right(known, txid)
         return known[before - 1] if before else None, known[after] if after < len(known) else None
 
     def first_since(self, moment: datetime, *, start: int = 0) -> int:
@@ -306,7 +315,7 @@ class LedgerSnapshots:
             alarms = raised_alarms(Reader(store), paths)
         except (UnreadableRecord, UnknownTransaction) as error:
             return TopologySnapshot(record, place, store, None, problem=str(error))
-        opened = {each.txid for each in view.transactions if each.open}
+        opened = {each.txid for each in view.opened}
         final = tuple(txid for txid in final_txids(store, paths) if txid not in opened)
         finals = self._finals_of(place.name, record, final)
         return TopologySnapshot(record, place, store, view, final, alarms, finals)

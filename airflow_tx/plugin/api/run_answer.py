@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.access import Access
-from airflow_tx.plugin.api.airflow_runs import RunRow, TaskTryRow, run_row, task_tries, xcoms
+from airflow_tx.plugin.api.airflow_runs import TaskBar, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.protocol.answers import Begun
@@ -71,8 +72,8 @@ def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, 
         txid = _bound(snapshot, run_id)
         if txid is not None:
             return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=txid)
-    run = run_row(dag_id, run_id)
-    if run is None:
+    run_state = compat.runs_of(dag_id, [run_id]).get(run_id)
+    if run_state is None:
         return None
     tries = task_tries(dag_id, [run_id]).get(run_id, [])
     begin = max((each for each in tries if each.operator == BEGIN), key=lambda each: each.try_number, default=None)
@@ -83,7 +84,7 @@ def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, 
             return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=begun.txid)
     own = snapshots[0] if snapshots else None
     shown = said.get(WHY_NOT) if access.may_see_xcoms(dag_id) else None
-    why = _why(own, run, begin, shown) if access.may_see_tasks(dag_id) else _unseen()
+    why = _why(own, run_id, run_state, begin, shown) if access.may_see_tasks(dag_id) else _unseen()
     return RunAnswer(dag_id=dag_id, run_id=run_id, topology=None if own is None else own.name, txid=None, why=why)
 
 
@@ -125,13 +126,14 @@ def _unseen() -> WhyNot:
     return WhyNot(code=WhyCode.UNKNOWN, sentence="Its tasks say why. You may not read the task instances of this DAG.")
 
 
-def _why(snapshot: TopologySnapshot | None, run: RunRow, begin: TaskTryRow | None, said: str | None) -> WhyNot:
+def _why(
+    snapshot: TopologySnapshot | None, run_id: str, run_state: str, begin: TaskBar | None, said: str | None
+) -> WhyNot:
     """Say why a run has no transaction.
 
     :param said: by the last try of its `begin`.
     """
-    run_state = run.state
-    yielded = None if snapshot is None else snapshot.record.yielded.get(run.run_id)
+    yielded = None if snapshot is None else snapshot.record.yielded.get(run_id)
     if yielded is not None:
         sentence = f"It gave its run slot to transaction {yielded['blocking']}, and is started again after that one."
         return WhyNot(code=WhyCode.YIELDED, sentence=sentence)

@@ -71,8 +71,7 @@ def searched(snapshot: TopologySnapshot, what: str) -> SearchAnswer:
 
 
 def _line(snapshot: TopologySnapshot, txid: int) -> FoundLine:
-    opened = {each.txid: each for each in snapshot.opened}
-    view = snapshot.named(opened[txid]) if txid in opened else snapshot.final_view(txid)
+    view = snapshot.transaction_view(txid)
     if view is None:
         return FoundLine(txid=txid, run_id=None, phase=None, batch_name=None)
     return FoundLine(txid=txid, run_id=view.run_id, phase=view.status, batch_name=view.batch or None)

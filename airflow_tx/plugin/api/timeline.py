@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
-from airflow_tx.plugin.api.airflow_runs import TaskTryRow, task_tries
+from airflow_tx.plugin.api.airflow_runs import TaskBar, task_tries
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.protocol.person import Words, moment
 from airflow_tx.protocol.records import Phase
@@ -34,26 +34,6 @@ class AttemptBar:
     ended_at: datetime | None
     outcome: str
     why: Words | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskBar:
-    """One try of one task instance of the run.
-
-    :param map_index: -1: it is not mapped.
-    :param attempt: the attempt that it began in; null: none is known.
-    :param state: as Airflow spells it; null: it has none yet.
-    :param operator: the class of the task.
-    """
-
-    task_id: str
-    map_index: int
-    operator: str | None
-    attempt: int | None
-    try_number: int
-    state: str | None
-    start: datetime | None
-    end: datetime | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +151,7 @@ def timeline(snapshot: TopologySnapshot, window: TimelineWindow, *, with_tasks: 
     txids = _within(snapshot, window)
     end = len(txids) if window.before is None else bisect_left(txids, window.before)
     some = txids[max(end - window.limit, 0) : end]
-    opened = {each.txid: each for each in snapshot.opened}
-    found = (snapshot.named(opened[txid]) if txid in opened else snapshot.final_view(txid) for txid in reversed(some))
+    found = map(snapshot.transaction_view, reversed(some))
     views = [each for each in found if each is not None]
     rows = timeline_rows(snapshot.record.dag_id, views, with_tasks=with_tasks)
     following = some[0] if len(some) < end else None
@@ -193,7 +172,7 @@ def timeline_rows(dag_id: str, views: Sequence[TransactionView], *, with_tasks: 
     return [TimelineRow(**row_fields(each, tries.get(each.run_id, ()), has_run=each.run_id in runs)) for each in views]
 
 
-def row_fields(view: TransactionView, tries: Sequence[TaskTryRow], *, has_run: bool) -> dict[str, Any]:
+def row_fields(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bool) -> dict[str, Any]:
     """Describe one transaction.
 
     :param tries: of the tasks of its run; none where the viewer may not read them.
@@ -247,20 +226,11 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
     return bars
 
 
-def task_bars(tries: Sequence[TaskTryRow], attempts: Sequence[AttemptBar]) -> list[TaskBar]:
+def task_bars(tries: Sequence[TaskBar], attempts: Sequence[AttemptBar]) -> list[TaskBar]:
     """List the tries of tasks by the time when they started; those that never did are last."""
     ordered = sorted(tries, key=lambda each: (each.start or _NEVER, each.task_id, each.map_index, each.try_number))
     return [
-        TaskBar(
-            task_id=each.task_id,
-            map_index=each.map_index,
-            operator=each.operator,
-            attempt=_attempt_at(each.end if each.operator == BEGIN else each.start, attempts),
-            try_number=each.try_number,
-            state=each.state,
-            start=each.start,
-            end=each.end,
-        )
+        replace(each, attempt=_attempt_at(each.end if each.operator == BEGIN else each.start, attempts))
         for each in ordered
     ]
 
@@ -302,14 +272,13 @@ def _commit(view: TransactionView, stopped: datetime | None) -> CommitBar | None
 
 def _within(snapshot: TopologySnapshot, window: TimelineWindow) -> Sequence[int]:
     first = 0 if window.since is None else snapshot.first_since(window.since)
-    txids = [*snapshot.final[first:], *(each.txid for each in snapshot.opened)]
+    txids = [*snapshot.final[first:], *snapshot.open_by_txid]
     if window.until is None:
         return txids
     until = window.until
-    opened = {each.txid: each for each in snapshot.opened}
 
     def begun(txid: int) -> bool:
-        found = opened.get(txid) or snapshot.final_view(txid)
+        found = snapshot.open_by_txid.get(txid) or snapshot.final_view(txid)
         begun_at = None if found is None else found.created or found.began
         return begun_at is not None and begun_at >= until
 

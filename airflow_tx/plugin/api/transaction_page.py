@@ -11,7 +11,7 @@ from urllib.parse import quote
 from airflow_tx import compat
 from airflow_tx.actions.request import ActionName
 from airflow_tx.plugin.api.access import Access
-from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskTryRow, task_tries, xcoms
+from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import TimelineRow, row_fields
 from airflow_tx.protocol.attempt import Token
@@ -276,7 +276,7 @@ def _token(receipt: Mapping[str, Any] | None) -> str | None:
     return None if receipt is None else str(Token(*(receipt[name] for name in fields)))
 
 
-def _new_values(dag_id: str, run_id: str, tries: list[TaskTryRow]) -> list[NewValuesLine]:
+def _new_values(dag_id: str, run_id: str, tries: list[TaskBar]) -> list[NewValuesLine]:
     committers = sorted({each.task_id for each in tries if each.operator == COMMIT})
     return [
         NewValuesLine(task_id=task_id, name=name, rows=value.get("rows"))
@@ -306,7 +306,7 @@ def _audit(view: TransactionView) -> list[AuditLine]:
     return sorted(lines, key=lambda each: each.when)
 
 
-def _links(dag_id: str, view: TransactionView, tries: list[TaskTryRow]) -> TransactionLinks:
+def _links(dag_id: str, view: TransactionView, tries: list[TaskBar]) -> TransactionLinks:
     dag = f"dags/{quote(dag_id, safe='')}"
     run = f"{dag}/runs/{quote(view.run_id, safe='')}"
     return TransactionLinks(
