@@ -1,4 +1,4 @@
-"""What a task acked and what the committer finds must be one and the same. Source: protocol.md §9, trace 11."""
+"""What a task acked and what the committer finds must be one and the same. Source: traces.md: 11."""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,39 @@ PUBLIC = r"from (airflow_tx(?:\.(?!(?:acks|sources|spark|state|testing) import)[
 )
 def test_an_example_imports_public_names_by_their_one_path(file: str) -> None:
     assert re.findall(PUBLIC, (ROOT / file).read_text()) == []
+
+
+# --- paragraphs --------------------------------------------------------------------------------------------------
+
+LONGEST = 8
+"""Lines of a paragraph or of an item of a list, at 120 characters a line."""
+
+
+def paragraphs(text: str) -> Iterator[list[str]]:
+    """Give the lines of each paragraph and of each item of a list; tables and code are neither."""
+    found: list[str] = []
+    in_code = False
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("```"):
+            in_code = not in_code
+        is_text = bool(line.strip()) and not in_code and not line.startswith(("|", "#", "```"))
+        if found and (not is_text or re.match(r"\s*([*-]|\d+\.)\s", line)):
+            yield found
+            found = []
+        if is_text:
+            found.append(line.strip())
+
+
+@pytest.mark.parametrize("page", [*PAGES, "tests/README.md"])
+def test_a_paragraph_has_at_most_eight_lines(page: str) -> None:
+    texts = list(paragraphs((ROOT / page).read_text()))
+    assert [text[0] for text in texts if max(len(text), len(textwrap.wrap(" ".join(text), 120))) > LONGEST] == []
+
+
+@pytest.mark.parametrize("page", ["docs/protocol.md", "docs/traces.md", "docs/receipts.md", "docs/checking.md"])
+def test_every_test_that_a_page_names_exists(page: str) -> None:
+    files = [file for folder in ("tests", "airflow_tx/testing") for file in (ROOT / folder).rglob("*.py")]
+    found = {file.stem for file in files}
+    for file in files:
+        found |= set(re.findall(r"def (test_\w+)\(", file.read_text()))
+    assert set(re.findall(r"`(test_\w+)`", (ROOT / page).read_text())) - found == set()

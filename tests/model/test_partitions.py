@@ -1,4 +1,4 @@
-"""Sources with partitions: each has a place of its own, whatever becomes of transactions (protocol.md §9: 15)."""
+"""Sources with partitions: each has a place of its own, whatever becomes of transactions (traces.md: 15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The committer takes exactly what the tasks acked (protocol.md §9, trace 11)."""
+"""The committer takes exactly what the tasks acked (traces.md: 11)."""
 
 from __future__ import annotations
 
