@@ -32,6 +32,8 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
 
 LEDGER_LOST = "ledger-lost"
+_KEPT = frozenset({"rows", "position", "prev", "key", "run_id", "granted", "skip"})
+"""What a fence keeps of its transaction, see `make_grant`."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class HeldState:
         """
         try:
             batch = json.loads(fence.batch)
-            complete = {"rows", "position", "prev"} <= batch.keys()
+            complete = _KEPT <= batch.keys()
         except (ValueError, AttributeError):
             complete = False
         if not complete:
@@ -101,7 +103,7 @@ class RebuildPlan:
     :param births: per state, the birth that its fence holds.
     :param meta: metadata of transaction `current` − 1; None if there is none.
     :param transaction: whose that transaction is, if the fences hold it: {"key", "run_id", "skip"}.
-    :param granted: when the states' newest grant was given: what began later, no state knows. None: nobody knows.
+    :param granted: when the states' newest grant was given: what began later, no state knows.
     :param ended: by txid, the receipts that the states keep of transactions before `current`.
     """
 
@@ -112,8 +114,8 @@ class RebuildPlan:
     last: dict[str, int]
     births: dict[str, str]
     summary: str
+    granted: str
     transaction: Mapping[str, Any] = field(hash=False, default_factory=dict)
-    granted: str | None = None
     ended: Mapping[int, Receipt] = field(hash=False, default_factory=dict)
 
 
@@ -122,35 +124,42 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
 
     :raises RepairRefused: there is no fence, or the states do not fit together.
     """
-    plan = _plan_of_fences(paths, held)
-    ended = {each.txid: each for state in held for each in state.receipts if each.txid < plan.current}
-    return replace(plan, ended=ended)
-
-
-def _plan_of_fences(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
-    """Where the ledger has to go on. The fence of every state is raised before the first write to any, so the
-    greatest txid was begun by all; it is complete only if it is applied in all.
-    """
     _check_one_life(paths, held)
+    # The fence of every state is raised before the first write to any state: all of them have begun the greatest txid.
     newest = max(held, key=lambda each: each.token.rank)
     txid = newest.token.txid
-    generation = max(each.token.generation for each in held) + 1
-    births = {each.state: each.token.birth for each in held}
-    times = [each.batch.get("granted") for each in held if each.token.txid == txid]
-    granted = min(times) if all(times) else None
-    complete = all(each.token.txid == txid and each.applied for each in held)
-    if complete and len(set(births.values())) == 1:
-        meta = Metadata(newest.token.attempt, newest.batch["rows"], newest.batch["position"])
-        last = {each.state: txid for each in held}
+    if _is_complete(held, txid):
+        current = txid + 1
+        meta: Metadata | None = Metadata(newest.token.attempt, newest.batch["rows"], newest.batch["position"])
+        transaction = newest.batch
         summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
-        transaction = newest.batch if "key" in newest.batch else {}
-        return RebuildPlan(newest.incarnation, generation, txid + 1, meta, last, births, summary, transaction, granted)
-    _check_open(paths, held, txid)
-    before = txid - 1
-    prev = Metadata(1, None, newest.batch["prev"]) if before else None
-    last = {each.state: before for each in held} if before else {}
-    summary = f"transaction {txid} is not complete in every state; it is next, from where transaction {before} ended"
-    return RebuildPlan(newest.incarnation, generation, txid, prev, last, births, summary, granted=granted)
+    else:
+        _check_open(paths, held, txid)
+        current = txid
+        meta = Metadata(1, None, newest.batch["prev"]) if txid > 1 else None
+        transaction = {}
+        summary = (
+            f"transaction {txid} is not complete in every state; it is next, from where transaction {txid - 1} ended"
+        )
+    final = current - 1
+    return RebuildPlan(
+        incarnation=newest.incarnation,
+        generation=max(each.token.generation for each in held) + 1,
+        current=current,
+        meta=meta,
+        last={each.state: final for each in held} if final else {},
+        births={each.state: each.token.birth for each in held},
+        summary=summary,
+        transaction=transaction,
+        granted=min(each.batch["granted"] for each in held if each.token.txid == txid),
+        ended={each.txid: each for state in held for each in state.receipts if each.txid < current},
+    )
+
+
+def _is_complete(held: Sequence[HeldState], txid: int) -> bool:
+    """Ask whether one and the same transaction of this number is applied in every state."""
+    applied = all(each.token.txid == txid and each.applied for each in held)
+    return applied and len({each.token.birth for each in held}) == 1
 
 
 def _check_one_life(paths: Paths, held: Sequence[HeldState]) -> None:
@@ -303,7 +312,7 @@ def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first
 def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
     """Whether a transaction began after all that the states know, in a ledger that had gone back. One that began before
     was committed in the time that is lost, if its txid is one of theirs."""
-    return record.birth not in plan.births.values() and plan.granted is not None and record.created > plan.granted
+    return record.birth not in plan.births.values() and record.created > plan.granted
 
 
 def _taken_back(read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped) -> list[Write]:

@@ -235,7 +235,7 @@ def test_the_mark_of_a_reset_is_known(data: bytes, expected: bool) -> None:
 
 
 def of_ledger(life: str) -> HeldState:
-    batch = {"rows": 1, "position": 2, "prev": None}
+    batch = {"rows": 1, "position": 2, "prev": None, "key": "r7", "run_id": "r7", "granted": "2013", "skip": None}
     return HeldState("s", True, True, life, Token(1, 7, 1, 1, "n", "b"), True, batch)
 
 
