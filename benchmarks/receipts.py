@@ -24,7 +24,7 @@ from airflow_tx.state.api import FencedState
 from airflow_tx.state.memory import MemoryState
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.state.row_tally import RowTally
-from airflow_tx.state.sql.receipts import receipts_table
+from airflow_tx.state.sql.schema import receipts_table
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.testing.suites.state_tools import Grants
 from benchmarks.figures import machine, quiet

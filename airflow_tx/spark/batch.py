@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.errors import AckersUnavailable, ConfigError, FailedBatch, MessageError, TxError
@@ -20,6 +22,7 @@ from airflow_tx.staging.output import Output, check_name, refuse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_tx.acks.api import AckerStore
     from airflow_tx.acks.task_emitter import TaskEmitter
     from airflow_tx.state.query import QueryFunction
 
@@ -176,9 +179,7 @@ class Batch:
         :raises AckersUnavailable: the ackers cannot be reached.
         """
         if self._messages is None:
-            from airflow_tx.spark.messages import emitter_of
-
-            self._messages = emitter_of(self.descriptor)
+            self._messages = _emitter_of(self.descriptor)
         try:
             return self._messages.emit(count, tracked=tracked)
         except AckersUnavailable:
@@ -225,3 +226,21 @@ class Batch:
             self._messages.close()
         if self._source is not None:
             self._source.close()
+
+
+def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
+    """Make the emitter of an application's messages, which are those of the try that runs it."""
+    from airflow_tx.acks.location import open_ackers
+    from airflow_tx.acks.task_emitter import TaskEmitter
+
+    ackers = descriptor.ackers
+    emitter = partial(TaskEmitter, descriptor.topology, descriptor.attempt, descriptor.task)
+    if ackers is None:
+        return emitter(None, _nowhere)
+    return emitter(
+        ackers.count, lambda: closing(open_ackers(ackers.conn_id, root=ackers.root)), anchored=ackers.anchored
+    )
+
+
+def _nowhere() -> closing[AckerStore]:
+    raise AssertionError("a transaction without ackers connects to none")

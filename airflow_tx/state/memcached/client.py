@@ -13,8 +13,10 @@ from importlib import import_module
 from itertools import chain
 from typing import Any
 
+from airflow_tx.connections.lookup import airflow_connection, wrong_type
 from airflow_tx.errors import ConfigError, StateError, StateUnavailable
 
+_PORT = 11211
 LONGEST_KEY = 250
 # Their replies fit into the buffers of a connection, so that neither side waits for the other.
 _AT_ONCE = 1_000
@@ -126,3 +128,28 @@ def _lines(sock: Any, count: int) -> list[bytes]:
 def _weight(server: str, key: str) -> bytes:
     # Rendezvous hashing: a server more or less moves only the keys that it wins or loses.
     return hashlib.blake2b(f"{server} {key}".encode(), digest_size=8).digest()
+
+
+def servers_of_connection(conn_id: str) -> list[tuple[str, int]]:
+    """Read the servers of a connection of type memcached: its host, or several with commas.
+
+    A host without a port has the port of the connection.
+
+    :raises ConfigError: there is no such connection, it is of another type, or a host is none.
+    """
+    connection = airflow_connection(conn_id, option="servers of a Memcached state", conn_type="memcached")
+    if connection.conn_type not in ("memcached", "generic"):
+        raise wrong_type(connection, "Memcached state", "memcached")
+    found = [parsed_server(each.strip(), connection.port or _PORT) for each in (connection.host or "").split(",")]
+    if any(not host or port < 1 for host, port in found):
+        remedy = 'Give a host, or several with commas: "cache1,cache2:11212".'
+        raise ConfigError(option=f"Connection {conn_id!r}, host", value=connection.host, remedy=remedy)
+    return found
+
+
+def parsed_server(server: str, port: int = _PORT) -> tuple[str, int]:
+    """Read the host and port of "host:port" or "host"; the port is 0 if it is no number."""
+    host, colon, given = server.rpartition(":")
+    if not colon:
+        return server, port
+    return host, int(given) if given.isdecimal() else 0

@@ -9,11 +9,16 @@ from functools import cached_property
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from airflow_tx.connections.memcached import parsed_server, servers_of_connection
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.keys import Key
-from airflow_tx.state.memcached.client import LONGEST_KEY, MemcachedClient, MemcachedWrite
+from airflow_tx.state.memcached.client import (
+    LONGEST_KEY,
+    MemcachedClient,
+    MemcachedWrite,
+    parsed_server,
+    servers_of_connection,
+)
 from airflow_tx.state.trident.cached import CachedMap
 from airflow_tx.state.trident.json_values import MapTexts
 from airflow_tx.state.trident.maps import NonTransactionalMap, OpaqueMap, TransactionalMap

@@ -21,15 +21,19 @@ from airflow_tx.state.sql.dialect import Dialect
 from airflow_tx.state.sql.engines import keeping_engine
 from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
-from airflow_tx.state.sql.receipts import RECEIPTS_TABLE, check_columns, read_receipts, receipts_table, row_of
 from airflow_tx.state.sql.schema import (
     DEFINITION,
     FENCE_FORMAT,
     FENCE_TABLE,
     RAISED_BY,
+    RECEIPTS_TABLE,
     WROTE,
+    check_receipts_table,
     fence_table,
     portions_table,
+    read_receipts,
+    receipts_table,
+    row_of,
 )
 from airflow_tx.state.sql.sqlite import Sqlite
 from airflow_tx.state.store_transaction import StateWrite
@@ -302,7 +306,7 @@ class FencedStore:
         tables = (self._fence, self._portions, self._receipts)
         found = self._dialect.column_names(connection, self._schema, [table.name for table in tables])
         if found[RECEIPTS_TABLE]:
-            check_columns(self._receipts, found[RECEIPTS_TABLE], state=self.state)
+            check_receipts_table(self._receipts, found[RECEIPTS_TABLE], state=self.state)
         return [table for table in tables if not found[table.name]]
 
     # --- failures -------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ not be touched is refused by an assignment that cannot be made, and with it the 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
@@ -29,13 +30,20 @@ from airflow_tx.state.sql.dialect import (
     writer_parameters,
 )
 from airflow_tx.state.sql.engines import NOTHING_KEPT
-from airflow_tx.state.sql.mysql_connection import connect_with_signs_of_life
 from airflow_tx.state.sql.mysql_rows import DOC, PACKET, parts, read_row, source
 from airflow_tx.state.sql.primary_key import OWN_KEY_BYTES
 from airflow_tx.state.sql.types import KEY_LENGTH, ExactJson, ExactText, ShortDecimal, UtcDatetime, collation
 
 _T = TypeVar("_T")
 
+# A server that a network has swallowed is noticed after half a minute; PyMySQL leaves that to TCP, which takes hours.
+_SIGNS_OF_LIFE = {
+    socket.TCP_NODELAY: 1,
+    socket.TCP_KEEPIDLE: 10,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 4,
+    socket.TCP_USER_TIMEOUT: 30_000,
+}
 # Seconds; in the query of the URL, or in the extra of the connection, under these names.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
 # The client's own errors, and those of a server (or of its disk) that is full, going down, or not there for this user.
@@ -106,20 +114,20 @@ class MySql(Dialect):
         except ModuleNotFoundError as error:
             remedy = f"The driver {error.name} is missing: pip install 'airflow-provider-tx[mysql]'."
             raise ConfigError(option="SqlState database", value=url.get_backend_name(), remedy=remedy) from None
-        lock, idle = times["lock_timeout"], times["idle_timeout"]
+        lock = times["lock_timeout"]
 
         def on_connect(dbapi_connection: Any, record: Any) -> None:
             cursor = dbapi_connection.cursor()
             cursor.execute(
                 "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
-                f"innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock}, wait_timeout = {idle}"
+                f"innodb_lock_wait_timeout = {lock}, lock_wait_timeout = {lock}, wait_timeout = {times['idle_timeout']}"
             )
             cursor.execute("SELECT @@max_allowed_packet")
             record.info[PACKET] = int(cursor.fetchone()[0])
             cursor.close()
 
         if url.get_driver_name() == "pymysql" and "unix_socket" not in url.query:
-            event.listen(engine, "do_connect", connect_with_signs_of_life)
+            event.listen(engine, "do_connect", _connect_with_signs_of_life)
         # First: SQLAlchemy reads the mode when it is connected, and writes names and texts by it.
         event.listen(engine, "connect", on_connect, insert=True)
         return engine
@@ -284,6 +292,23 @@ def _when_made(connection: Connection, describe: Callable[[Connection], _T]) -> 
             raise
     with connection.engine.connect() as other:
         return describe(other)
+
+
+def _connect_with_signs_of_life(dialect: Any, record: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Connect PyMySQL, for SQLAlchemy's event `do_connect`."""
+    import pymysql  # type: ignore[import-untyped]
+
+    connection = pymysql.connect(*args, **options, defer_connect=True)
+    host = connection.host
+    try:
+        opened = socket.create_connection((host, connection.port), connection.connect_timeout)
+    except OSError as error:
+        raise pymysql.err.OperationalError(2003, f"Can't connect to MySQL server on {host!r} ({error})") from error
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _SIGNS_OF_LIFE.items():
+        opened.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.connect(opened)
+    return connection
 
 
 def _code(error: sa.exc.DBAPIError) -> int:

@@ -5,15 +5,16 @@ Key and value columns have the user's names; everything of ours begins with `tx_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_tx.errors import ConfigError, StateDiffers
+from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state.aggregators import CombinerAggregator
-from airflow_tx.state.api import StateKind
+from airflow_tx.state.api import StateKind, StoredReceipt
 from airflow_tx.state.columns import Columns
 from airflow_tx.state.sql.dialect import Dialect
 from airflow_tx.state.sql.primary_key import OWN_KEY, OWN_KEY_BYTES
@@ -22,6 +23,7 @@ from airflow_tx.state.trident.values import Writer
 
 FENCE_TABLE = "airflow_tx_fence"
 PORTIONS_TABLE = "airflow_tx_portions"
+RECEIPTS_TABLE = "airflow_tx_receipts"
 FENCE_FORMAT = 1
 RAISED_BY = "raised_by"
 DEFINITION = "definition"
@@ -83,6 +85,58 @@ def portions_table(schema: str | None) -> sa.Table:
         sa.Column("nonce", sa.String(64), nullable=False),
         schema=schema,
     )
+
+
+def receipts_table(schema: str | None) -> sa.Table:
+    """Describe the table that stands beside the fence table of a schema, for all states of that schema.
+
+    A ledger that is emptied begins with transaction 1 again, as another incarnation.
+    """
+    return sa.Table(
+        RECEIPTS_TABLE,
+        sa.MetaData(),
+        sa.Column("state", NAME, primary_key=True),
+        sa.Column("incarnation", sa.String(64), primary_key=True),
+        sa.Column("txid", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("attempt", sa.BigInteger, nullable=False),
+        sa.Column("topology", LONG_TEXT, nullable=False),
+        sa.Column("receipt", LONG_TEXT, nullable=False),
+        sa.Column("hash", sa.String(64), nullable=False),
+        schema=schema,
+    )
+
+
+def check_receipts_table(table: sa.Table, found: Collection[str], *, state: str) -> None:
+    """Refuse a table of receipts that this package did not make.
+
+    :raises StateError: naming a column that it lacks, and what to do.
+    """
+    missing = [column.name for column in table.c if column.name not in found]
+    if missing:
+        name = table.fullname
+        raise StateDiffers(
+            state=state,
+            problem=f"table {name} exists with other columns: {', '.join(sorted(found))}; it lacks {missing[0]}",
+            remedy=f"Nothing was written. Rename it (ALTER TABLE {name} RENAME TO {RECEIPTS_TABLE}_other), or drop "
+            "it; then clear the commit task: it makes a new one.",
+        )
+
+
+def row_of(receipt: Receipt, identity: str) -> dict[str, Any]:
+    """Make the row of a receipt.
+
+    :param identity: of the state, as its fence has it.
+    """
+    of_the_transaction = {"txid": receipt.txid, "attempt": receipt.attempt, "topology": receipt.topology}
+    own = {"state": identity, "incarnation": receipt.incarnation}
+    return {**own, **of_the_transaction, "receipt": receipt.text, "hash": receipt.hash}
+
+
+def read_receipts(connection: Connection, table: sa.Table, identity: str) -> list[StoredReceipt]:
+    """Read the receipts of a state, in the order of their txids."""
+    wanted = (table.c.txid, table.c.attempt, table.c.receipt, table.c.hash)
+    query = sa.select(*wanted).where(table.c.state == identity).order_by(table.c.txid, table.c.incarnation)
+    return [StoredReceipt(*row) for row in connection.execute(query)]
 
 
 def state_table(
