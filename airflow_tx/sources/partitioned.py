@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -60,11 +61,24 @@ class PartitionedTransactionalSource(Source):
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
         positions = self.partition_positions(position)
+
+        def take(partition: str) -> Batch | None:
+            return as_batch(self.emit_partition_batch_new(attempt, partition, positions.get(partition)))
+
+        batch = self._joined(positions, self._taking_part(positions, self.partitions()), take)
+        if batch is None or batch.count is None:
+            return batch
+        return replace(batch, reason=self.limit_reason(batch.count, positions))
+
+    def _joined(
+        self, positions: Mapping[str, Any], partitions: Sequence[str], take: Callable[[str], Batch | None]
+    ) -> Batch | None:
+        """Join what each partition gives to one batch, without those that are away."""
         taken: dict[str, Batch] = {}
-        for partition in self._taking_part(positions):
+        for partition in partitions:
             before = positions.get(partition)
             try:
-                batch = as_batch(self.emit_partition_batch_new(attempt, partition, before))
+                batch = take(partition)
             except PartitionUnavailable as error:
                 self._unavailable(error)
                 continue
@@ -79,9 +93,8 @@ class PartitionedTransactionalSource(Source):
         after = {partition: batch.position for partition, batch in taken.items()}
         starts = {name: batch.start for name, batch in taken.items() if batch.start is not None}
         start: Json = {name: each for name, each in starts.items() if name not in positions}
-        reason = "" if count is None else self.limit_reason(count, positions)
         at_most = any(batch.at_most for batch in taken.values())
-        return Batch(rows, after, count, reason, self.unit, start, at_most)
+        return Batch(rows, after, count, unit=self.unit, start=start, at_most=at_most)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
         assert isinstance(metadata, dict)
@@ -141,15 +154,15 @@ class PartitionedTransactionalSource(Source):
             raise OtherSource(source=repr(self), problem=f"position {str(position)[:80]!r} has no partitions")
         return position
 
-    def _taking_part(self, positions: Mapping[str, Any]) -> Sequence[str]:
-        found = self._names()
+    def _taking_part(self, positions: Mapping[str, Any], partitions: Sequence[str]) -> Sequence[str]:
+        found = self._names(partitions)
         lost = sorted(set(positions) - set(found))
         if lost:
             self._gone(lost)
         return found
 
-    def _names(self) -> list[str]:
-        found = list(self.partitions())
+    def _names(self, partitions: Sequence[str]) -> list[str]:
+        found = list(partitions)
         times = Counter(map(repr, found))
         wrong = [name for name in found if not _is_name(name) or times[repr(name)] > 1]
         if wrong:

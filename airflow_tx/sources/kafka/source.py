@@ -138,13 +138,13 @@ class KafkaSource(KafkaTopics):
     def _left_out(self, topic: str, positions: Mapping[str, Any]) -> bool:
         return self.kind is SourceKind.OPAQUE and any(split_name(name)[0] == topic for name in positions)
 
-    def _taking_part(self, positions: Mapping[str, Any]) -> Sequence[str]:
+    def _taking_part(self, positions: Mapping[str, Any], partitions: Sequence[str]) -> Sequence[str]:
         assert self._deciding is not None
         ids = self._deciding[0].ids
         # Of a topic that was made again with fewer partitions, whose loss was accepted.
         over = {name for name, own in positions.items() if own["topic_id"] == ids.get(split_name(name)[0], "")}
-        found = self.partitions()
-        return super()._taking_part({name: own for name, own in positions.items() if name in found or name not in over})
+        kept = {name: own for name, own in positions.items() if name in partitions or name not in over}
+        return super()._taking_part(kept, partitions)
 
     def partition_positions(self, position: Json) -> dict[str, Any]:
         positions = super().partition_positions(position)

@@ -12,8 +12,9 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.redis.log import PAGE, Gone, MessageLog, message_digest, spelled
+from airflow_tx.sources.api import Json
+from airflow_tx.sources.partitions import Gone, LogSnapshot, Portion
+from airflow_tx.sources.redis.log import PAGE, MessageLog, message_digest, spelled
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,13 @@ class CountedMessages(MessageLog):
             return Gone(f"{what}those before {cursor.next} that were not taken", after.to_json())
         return None
 
-    def batch(self, cursor: Cursor, count: int, last: bytes) -> Batch:
-        """Make the batch of so many messages from the cursor on."""
+    def portion(self, snapshot: LogSnapshot, count: int, last: bytes) -> Portion:
+        """Make the portion of so many messages from the cursor on."""
+        cursor: Cursor = snapshot.position
         after = replace(cursor, next=cursor.next + count, last=message_digest(last))
         rows: Json = {"from": cursor.next, "quantity": count, "last": after.last}
-        return Batch(rows, after.to_json(), count, start=cursor.to_json())
+        ended = count == snapshot.available
+        return Portion(rows, after.to_json(), count, start=cursor.to_json(), ended=ended)
 
     def check_last(self, rows: Any, last: bytes | None) -> None:
         """Refuse replaced messages: since numbers are given in order, the last one would be replaced, too."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.api import Json
+from airflow_tx.sources.partitions import Gone, LogSnapshot, Portion
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
-from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, RedisMessage, spelled
+from airflow_tx.sources.redis.log import MessageLog, RedisMessage, spelled
 from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.row_numbers import is_number_below, is_number_within
@@ -57,7 +58,7 @@ class RedisListSource(RedisSource):
     def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
         return is_number_below(what, position["next"])
 
-    def log(self, database: RedisDatabase, key: str) -> MessageLog:
+    def messages(self, database: RedisDatabase, key: str) -> MessageLog:
         return ListedMessages(database, key)
 
 
@@ -79,14 +80,13 @@ class ListedMessages(CountedMessages):
         gone = self.loss(cursor, length, before if cursor.next else None)
         return LogSnapshot(cursor, max(length - cursor.next, 0), gone)
 
-    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Batch | Gone | None:
-        count = min(count, snapshot.available)
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Portion | Gone | None:
         if not count:
             return None
         _, last = self._end_and(client, snapshot.position.next + count - 1)
         if last is None:
             raise self.database.unavailable(f"the list {self.key} in {self.database.where} has become shorter")
-        return self.batch(snapshot.position, count, last)
+        return self.portion(snapshot, count, last)
 
     def check(self, client: Any, rows: Any) -> None:
         end = rows["from"] + rows["quantity"]
@@ -105,9 +105,9 @@ class ListedMessages(CountedMessages):
                 raise self.gone(f"messages {lost} of the list {self.key} are gone")
             yield from zip(numbers, messages, strict=True)
 
-    def sizes(self, client: Any, snapshot: LogSnapshot) -> Sequence[int]:
+    def sizes(self, client: Any, snapshot: LogSnapshot, most: int) -> Sequence[int]:
         first = snapshot.position.next
-        return [len(message) for message in client.lrange(self.key, first, first + snapshot.sampled - 1)]
+        return [len(message) for message in client.lrange(self.key, first, first + most - 1)]
 
     def _end_and(self, client: Any, index: int) -> tuple[int, bytes | None]:
         """Return how many there are, and one of them."""

@@ -9,8 +9,9 @@ from hashlib import blake2b
 from typing import Any, ClassVar, TypeAlias
 
 from airflow_tx.errors import FailedBatch, OtherSource, SourceError
-from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.api import Json
 from airflow_tx.sources.message import parsed_message
+from airflow_tx.sources.partitions import Gone, LogSnapshot, PartitionLog, Portion
 from airflow_tx.sources.redis.server import RedisDatabase
 
 RedisMessage: TypeAlias = "tuple[int | str, bytes | dict[bytes, bytes]]"
@@ -19,37 +20,6 @@ RedisMessage: TypeAlias = "tuple[int | str, bytes | dict[bytes, bytes]]"
 PAGE = 1_000
 """Messages of one request."""
 _SAMPLE = 100
-
-
-@dataclass(frozen=True)
-class Gone:
-    """Messages that come next and that the server does not have.
-
-    :param description: which they are, in words.
-    :param resume_at: the position from which there are messages again.
-    """
-
-    description: str
-    resume_at: Json
-
-
-@dataclass(frozen=True)
-class LogSnapshot:
-    """What lies behind a position.
-
-    :param position: as its log reads it.
-    :param available: how many messages there are, as the server says; some may be missing in between.
-    :param gone: those that are known to be gone.
-    """
-
-    position: Any
-    available: int
-    gone: Gone | None = None
-
-    @property
-    def sampled(self) -> int:
-        """Count the messages whose size is measured."""
-        return min(self.available, _SAMPLE)
 
 
 @dataclass(frozen=True)
@@ -76,11 +46,8 @@ class MessageLog(ABC):
         """
 
     @abstractmethod
-    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Batch | Gone | None:
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Portion | Gone | None:
         """Decide the next messages, at most `count`, up to a missing one; `Gone` if that is the first."""
-
-    def passed(self, client: Any, snapshot: LogSnapshot) -> None:
-        """Say to the server that everything before a position was taken, if it wants to know."""
 
     @abstractmethod
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
@@ -91,8 +58,8 @@ class MessageLog(ABC):
         """Read exactly the messages of a part; refuse if one is gone."""
 
     @abstractmethod
-    def sizes(self, client: Any, snapshot: LogSnapshot) -> Sequence[int]:
-        """Measure the bytes of some of the messages that come next."""
+    def sizes(self, client: Any, snapshot: LogSnapshot, most: int) -> Sequence[int]:
+        """Measure the bytes of the next messages, at most `most`."""
 
     @abstractmethod
     def named(self, id_: int | str) -> str:
@@ -116,6 +83,38 @@ class MessageLog(ABC):
                 raise self.database.refused(problem, "Name another key, or remove this one.")
             raise reply
         return reply
+
+
+class RedisLog(PartitionLog):
+    """The messages of one partition, read by a client."""
+
+    def __init__(self, messages: MessageLog, client: Any) -> None:
+        self.messages = messages
+        self.client = client
+
+    def snapshot(self, position: Json) -> LogSnapshot:
+        with self.messages.database.failures():
+            return self.messages.snapshot(self.client, position)
+
+    def sizes(self, snapshot: LogSnapshot) -> Sequence[int]:
+        with self.messages.database.failures():
+            return self.messages.sizes(self.client, snapshot, min(snapshot.available or 0, _SAMPLE))
+
+    def take(self, snapshot: LogSnapshot, most: int | None) -> Portion | Gone | None:
+        available = snapshot.available or 0
+        with self.messages.database.failures():
+            return self.messages.take(self.client, snapshot, available if most is None else min(most, available))
+
+    def set_text(self, name: str, value: Any) -> None:
+        """Set what lies under a name beside the messages."""
+        with self.messages.database.failures():
+            self.client.set(f"{self.messages.key}{name}", value)
+
+    def parts(self, metadata: Json, *, size: int, objects: bool) -> list[Part]:
+        """Cut a batch into parts of at most `size` messages."""
+        with self.messages.database.failures():
+            parts = self.messages.parts(self.client, metadata, size)
+        return [Part(self.messages, each, objects) for each in parts]
 
 
 @dataclass(frozen=True)

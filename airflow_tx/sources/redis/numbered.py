@@ -6,17 +6,24 @@ Source: book chapter 8 (TweetsTransactionalSpout, TweetsPartitionedTransactional
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from airflow_tx.errors import PartitionUnavailable
 from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.partitions import Gone, LogSnapshot, Portion
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
-from airflow_tx.sources.redis.log import Gone, LogSnapshot, MessageLog, RedisMessage, spelled
+from airflow_tx.sources.redis.log import RedisMessage, spelled
 from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.sources.redis.source import RedisSource, texts
 from airflow_tx.sources.row_numbers import is_number_below, is_number_within
 
-NEXT_READ, NEXT_WRITE = "NEXT_READ", "NEXT_WRITE"
+if TYPE_CHECKING:
+    from airflow_tx.protocol.attempt import TransactionAttempt
+
+NEXT_READ = "NEXT_READ"
+NEXT_WRITE = "NEXT_WRITE"
 
 
 class RedisNumberedSource(RedisSource):
@@ -68,8 +75,17 @@ class RedisNumberedSource(RedisSource):
     def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
         return is_number_below(what, position["next"])
 
-    def log(self, database: RedisDatabase, key: str) -> MessageLog:
-        return NumberedMessages(database, key, self.move_cursor)
+    def messages(self, database: RedisDatabase, key: str) -> NumberedMessages:
+        return NumberedMessages(database, key)
+
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
+        batch = super().decide(attempt, position)
+        if self.move_cursor:
+            positions = self.partition_positions(position)
+            for name in positions.keys() & set(self.partitions()):
+                with suppress(PartitionUnavailable):
+                    self.log_of(name).set_text(NEXT_READ, positions[name]["next"])
+        return batch
 
 
 @dataclass(frozen=True)
@@ -77,10 +93,7 @@ class NumberedMessages(CountedMessages):
     """The messages of the book: 17 under the key `17`, and the number of the next one under NEXT_WRITE.
 
     :param key: put before every key.
-    :param move_cursor: whether NEXT_READ is set to the position, as the book's emitter does.
     """
-
-    move_cursor: bool = False
 
     def __str__(self) -> str:
         return f"messages under numbered keys ({self.key}{NEXT_WRITE})"
@@ -106,22 +119,19 @@ class NumberedMessages(CountedMessages):
         gone = self.loss(cursor, end, self.checked(self.key + names[1], other) if cursor.next > 1 else None)
         return LogSnapshot(cursor, max(end - cursor.next, 0), gone)
 
-    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Batch | Gone | None:
-        cursor, end = snapshot.position, snapshot.position.next + snapshot.available
-        stop = min(cursor.next + count, end)
-        if stop == cursor.next:
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Portion | Gone | None:
+        cursor: Cursor = snapshot.position
+        if not count:
             return None
+        end = cursor.next + (snapshot.available or 0)
+        stop = cursor.next + count
         there, last = self._all_and_last(client, cursor.next, stop)
         if not there:
             missing = next(self._with(client, cursor.next, stop, there=False))
             if missing == cursor.next:
                 return self._gap(client, cursor, end)
             stop, last = missing, self.checked(self._key(missing - 1), client.get(self._key(missing - 1)))
-        return self.batch(cursor, stop - cursor.next, last)
-
-    def passed(self, client: Any, snapshot: LogSnapshot) -> None:
-        if self.move_cursor:
-            client.set(self.key + NEXT_READ, snapshot.position.next)
+        return self.portion(snapshot, stop - cursor.next, last)
 
     def check(self, client: Any, rows: Any) -> None:
         first, end = rows["from"], rows["from"] + rows["quantity"]
@@ -141,9 +151,10 @@ class NumberedMessages(CountedMessages):
                 raise self.gone(f"messages {spelled(lost)} of {part['from']} to {end - 1} are gone")
             yield from zip(numbers, messages, strict=True)
 
-    def sizes(self, client: Any, snapshot: LogSnapshot) -> Sequence[int]:
-        pipeline, first = client.pipeline(transaction=False), snapshot.position.next
-        for number in range(first, first + snapshot.sampled):
+    def sizes(self, client: Any, snapshot: LogSnapshot, most: int) -> Sequence[int]:
+        first = snapshot.position.next
+        pipeline = client.pipeline(transaction=False)
+        for number in range(first, first + most):
             pipeline.strlen(self._key(number))
         return [self.checked("of a message", reply) for reply in pipeline.execute(raise_on_error=False)]
 

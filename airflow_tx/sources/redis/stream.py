@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from airflow_tx.errors import SourceError
-from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.redis.log import PAGE, Gone, LogSnapshot, MessageLog, RedisMessage
+from airflow_tx.sources.api import Json
+from airflow_tx.sources.partitions import Gone, LogSnapshot, Portion
+from airflow_tx.sources.redis.log import PAGE, MessageLog, RedisMessage
 from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.sources.redis.source import RedisSource
 
@@ -73,7 +74,7 @@ class RedisStreamSource(RedisSource):
         except ValueError:
             return None
 
-    def log(self, database: RedisDatabase, key: str) -> MessageLog:
+    def messages(self, database: RedisDatabase, key: str) -> MessageLog:
         return StreamMessages(database, key)
 
 
@@ -153,13 +154,14 @@ class StreamMessages(MessageLog):
             gone = self._walk(client, at, said.length)[2]
         return LogSnapshot(replace(at, deleted=said.deleted), self._available(at, said), gone)
 
-    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Batch | Gone | None:
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Portion | Gone | None:
         at: StreamPosition = snapshot.position
         taken, after, gone = self._walk(client, at, count)
         if gone is not None or not taken:
             return gone
         rows: Json = {"after": at.after, "to": after.after, "quantity": taken}
-        return Batch(rows, after.to_json(), taken, start=at.to_json())
+        ended = taken < count or taken == snapshot.available
+        return Portion(rows, after.to_json(), taken, start=at.to_json(), ended=ended)
 
     def _walk(self, client: Any, at: StreamPosition, count: int) -> tuple[int, StreamPosition, Gone | None]:
         """Advance by so many entries: how many there were, the position behind them, and what is missing."""
@@ -208,8 +210,8 @@ class StreamMessages(MessageLog):
         between = f"after {part['after']} up to {part['to']}"
         return self.gone(f"of {part['quantity']} entries {between} of the stream {self.key} {there}")
 
-    def sizes(self, client: Any, snapshot: LogSnapshot) -> Sequence[int]:
-        entries = client.xrange(self.key, f"({snapshot.position.after}", "+", count=snapshot.sampled or 1)
+    def sizes(self, client: Any, snapshot: LogSnapshot, most: int) -> Sequence[int]:
+        entries = client.xrange(self.key, f"({snapshot.position.after}", "+", count=most)
         return [sum(len(name) + len(value) for name, value in fields.items()) for _, fields in entries if fields]
 
     def _available(self, at: StreamPosition, said: StreamInfo) -> int:
