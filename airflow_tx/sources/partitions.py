@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.errors import PartitionUnavailable, SourceError
 from airflow_tx.protocol.batch import Loss
-from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, source_kind
+from airflow_tx.sources.api import Batch, Json, SourceKind, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 from airflow_tx.sources.sizing import BatchSize, Limit
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from airflow_tx.protocol.attempt import TransactionAttempt
 
 
@@ -52,7 +50,7 @@ class LogSnapshot:
 
 
 @dataclass(frozen=True)
-class Portion(Batch):
+class LogBatch(Batch):
     """The rows of one partition in a batch.
 
     :param ended: whether they are all that the partition has now.
@@ -73,20 +71,16 @@ class PartitionLog(ABC):
         """
 
     @abstractmethod
-    def sizes(self, snapshot: Any) -> Sequence[int]:
-        """Measure the bytes of some of the rows that come next."""
-
-    @abstractmethod
-    def take(self, snapshot: Any, most: int | None) -> Portion | Gone | None:
+    def take(self, snapshot: Any, most: int | None) -> LogBatch | Gone | None:
         """Decide the next rows, up to a missing one.
 
         :param most: at most so many; None: no limit.
         :return: `Gone` if the first row is missing; None if there is no row.
         """
 
-    def read(self, metadata: Any, spark: SparkSession | None) -> EmittedRows:
-        """Read exactly the rows that were taken; see `Source.emit_batch`."""
-        raise NotImplementedError(f"{type(self).__name__} has no read")
+    def sizes(self, snapshot: Any) -> Sequence[int]:
+        """Measure the bytes of some of the rows that come next; nothing: a limit of bytes has no effect."""
+        return ()
 
     def count(self, snapshot: Any, most: int) -> int:
         """Count the rows that can be taken; those beyond `most` need not be counted."""
@@ -145,7 +139,7 @@ class LogDecision:
         """Measure some of the next rows, one log after the other."""
         return [size for name, each in self.usable.items() for size in self.logs[name].sizes(each)]
 
-    def take(self, name: str) -> Portion | Gone | None:
+    def take(self, name: str) -> LogBatch | Gone | None:
         """Take the share of one log.
 
         :raises PartitionUnavailable: it could not be reached.
@@ -238,12 +232,16 @@ class LogSource(PartitionedTransactionalSource):
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
         positions = self.partition_positions(position)
-        decision = LogDecision(self.logs(positions), positions, self.limit, self.sizes)
+        return self.decide_of(self.logs(positions), positions)
+
+    def decide_of(self, logs: Mapping[str, PartitionLog], positions: Mapping[str, Json]) -> Batch | None:
+        """Decide the next rows of these logs."""
+        decision = LogDecision(logs, positions, self.limit, self.sizes)
         if decision.gone and not self._leaves_out_gone:
             raise self._refused(decision.gone)
-        names = self._taking_part(positions, list(decision.logs))
+        names = self._taking_part(positions, list(logs))
 
-        def take(name: str) -> Portion | None:
+        def take(name: str) -> LogBatch | None:
             taken = decision.take(name)
             if isinstance(taken, Gone):
                 raise self._lost(name, taken)
@@ -254,7 +252,7 @@ class LogSource(PartitionedTransactionalSource):
             batch = self._joined(positions, names, take)
         if batch is not None:
             return replace(batch, reason=decision.reason(batch.count or 0))
-        if decision.gone and len(decision.gone) == len(decision.logs):
+        if decision.gone and len(decision.gone) == len(logs):
             raise self._refused(decision.gone)
         return None
 
@@ -270,11 +268,10 @@ class LogSource(PartitionedTransactionalSource):
         """Count the rows of the partitions that can be reached; None: of none of them."""
         positions = self.partition_positions(position)
         found: list[int] = []
-        logs = self.logs(positions)
-        for name, log in logs.items():
+        for name, log in self.logs(positions).items():
             with suppress(PartitionUnavailable):
                 found.append(log.backlog(positions.get(name)))
-        return sum(found) if found or not logs else None
+        return sum(found) if found else None
 
     def losses(self, position: Json) -> Sequence[Loss]:
         found = []

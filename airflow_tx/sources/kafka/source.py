@@ -8,23 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import OtherSource, PartitionUnavailable
+from airflow_tx.errors import OtherSource
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, SourceKind
 from airflow_tx.sources.kafka import rows as kafka_rows
+from airflow_tx.sources.kafka.log import KafkaLog
 from airflow_tx.sources.kafka.offsets import KafkaUnreachable
-from airflow_tx.sources.kafka.positions import (
-    OffsetRange,
-    OffsetsSnapshot,
-    available,
-    chosen,
-    life_of,
-    losses,
-    new_topics,
-    position_json,
-    split_name,
-)
+from airflow_tx.sources.kafka.positions import LATEST, OffsetsSnapshot, split_name
 from airflow_tx.sources.kafka.topics import KafkaTopics
+from airflow_tx.sources.partitions import Gone, LogDecision
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.batch import Loss
@@ -56,11 +48,8 @@ class KafkaSource(KafkaTopics):
     :param timeout: seconds to wait for an answer of Kafka.
     """
 
-    _deciding: tuple[OffsetsSnapshot, dict[str, OffsetRange]] | None = None
-
-    def partitions(self) -> list[str]:
-        snapshot = self._snapshot() if self._deciding is None else self._deciding[0]
-        return sorted({*snapshot.extents, *snapshot.away})
+    def logs(self, positions: Mapping[str, Json]) -> Mapping[str, KafkaLog]:
+        return self._logs_of(self._snapshot(), positions)
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
         positions = self.partition_positions(position)
@@ -68,89 +57,80 @@ class KafkaSource(KafkaTopics):
         try:
             with self._refusals(None if leaves_out else "Nothing was allocated; the task tries again."):
                 snapshot = self._snapshot()
-                self._check(snapshot, positions)
-                self._deciding = snapshot, self._choose(snapshot, positions)
+                self._check_begin(snapshot, positions)
+                logs = self._logs_of(snapshot, positions)
+                batch = self.decide_of(logs, positions)
         except KafkaUnreachable as error:
-            self._deciding = OffsetsSnapshot(away=dict.fromkeys(positions, error.reason)), {}
-        try:
-            return super().decide(attempt, position)
-        finally:
-            self._deciding = None
-
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
-        assert self._deciding is not None
-        snapshot, taken = self._deciding
-        if partition in snapshot.away:
-            raise PartitionUnavailable(partition=partition, source=repr(self), reason=snapshot.away[partition])
-        if partition not in taken:
+            logs = {name: KafkaLog(name, repr(self), away=error.reason) for name in positions}
+            batch = self.decide_of(logs, positions)
+        if batch is not None and not batch.count and all(log.new and not log.latest for log in _given(logs, batch)):
             return None
-        topic_id, own = snapshot.extents[partition].topic_id, taken[partition]
-        rows: Json = {"topic_id": topic_id, "from": own.start, "to": own.end}
-        after, start = position_json(topic_id, own.end, life_of(position)), position_json(topic_id, own.start)
-        return Batch(rows, after, own.count, start=start, at_most=True)
+        return batch
 
-    def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
-        assert self._deciding is not None
-        snapshot, _ = self._deciding
-        there = sum(each.count for each in available(snapshot, positions, self.starting).values())
-        return self._limit.reason_for(count, there)
+    def sizes(self, decision: LogDecision) -> Sequence[int]:
+        usable = decision.usable
+        most = sorted(usable, key=lambda name: -(usable[name].available or 0))[:_MANY]
+        starts = {name: usable[name].position["offset"] for name in most}
+        return kafka_rows.sample(self._address(), starts, self.timeout) if starts else []
+
+    def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
+        named = "; ".join(each.description for each in list(gone.values())[:_MANY])
+        more = " ..." if len(gone) > _MANY else ""
+        remedy = "If they cannot be had again: airflow tx accept-loss TOPOLOGY --why TEXT; "
+        remedy += "rows of an open transaction: airflow tx skip TOPOLOGY TXID --why TEXT."
+        return f"the rows that come next are gone: {named}{more}", remedy
 
     def backlog(self, position: Json) -> int | None:
-        positions = self.partition_positions(position)
         try:
             with self._refusals():
-                found = available(self._snapshot(), positions, self.starting)
+                return super().backlog(position)
         except KafkaUnreachable:
             return None
-        return sum(max(each.count, 0) for each in found.values())
 
     def losses(self, position: Json) -> Sequence[Loss]:
         with self._refusals("What is lost can only be found when it is there."):
-            return losses(self._snapshot(), self.partition_positions(position))
+            return super().losses(position)
 
-    def _choose(self, snapshot: OffsetsSnapshot, positions: Mapping[str, Any]) -> dict[str, OffsetRange]:
-        found = available(snapshot, positions, self.starting)
-        there = {name: each.count for name, each in found.items() if each.count > 0}
-        limit = self.limit
-        if limit.bytes is not None and there:
-            starts = {name: found[name].start for name in sorted(there, key=lambda name: -there[name])[:_MANY]}
-            limit = limit.of_rows_of(kafka_rows.sample(self._address(), starts, self.timeout))
-        self._limit = limit
-        return chosen(found, limit.shares(there), snapshot, positions, self.starting)
+    def _logs_of(self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]) -> dict[str, KafkaLog]:
+        """Make the logs of the partitions there are, and of those that a topic of another id does not have now."""
+        taken_up = {split_name(name)[0] for name in positions}
+        lacking = {name for name in positions if split_name(name)[0] in snapshot.ids}
+        found = {}
+        for name in sorted({*snapshot.extents, *snapshot.away, *lacking}):
+            topic, _ = split_name(name)
+            found[name] = KafkaLog(
+                name,
+                repr(self),
+                topic_id=snapshot.ids.get(topic),
+                extent=snapshot.extents.get(name),
+                away=snapshot.away.get(name),
+                new=topic not in taken_up,
+                latest=self.starting == LATEST,
+            )
+        return found
 
-    def _check(self, snapshot: OffsetsSnapshot, positions: Mapping[str, Any]) -> None:
-        """Refuse what is gone, and to begin with less than all."""
-        lost = losses(snapshot, positions)
-        if lost:
-            named = "; ".join(loss.description for loss in lost[:_MANY]) + (" ..." if len(lost) > _MANY else "")
-            remedy = "Nothing was allocated. If they cannot be had again: airflow tx accept-loss TOPOLOGY --why TEXT; "
-            remedy += "rows of an open transaction: airflow tx skip TOPOLOGY TXID --why TEXT."
-            raise self.refused(f"the rows that come next are gone: {named}", remedy)
-        if missing := [topic for topic in snapshot.missing if not self._left_out(topic, positions)]:
+    def _check_begin(self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]) -> None:
+        """Refuse to begin with less than all."""
+        taken_up = {split_name(name)[0] for name in positions}
+        left_out = taken_up if self.kind is SourceKind.OPAQUE else set()
+        if missing := [topic for topic in snapshot.missing if topic not in left_out]:
             remedy = "Nothing was allocated. Create it, or correct the source's topic."
             raise self.refused(f"topic {', '.join(missing)} does not exist", remedy)
-        new = new_topics(snapshot, positions)
         for name, reason in snapshot.away.items():
-            if split_name(name)[0] in new:
+            if split_name(name)[0] not in taken_up:
                 remedy = "Nothing was allocated: where a topic begins is fixed for all of its partitions at once."
                 raise self.refused(f"partition {name} cannot be reached: {reason}", remedy)
-
-    def _left_out(self, topic: str, positions: Mapping[str, Any]) -> bool:
-        return self.kind is SourceKind.OPAQUE and any(split_name(name)[0] == topic for name in positions)
-
-    def _taking_part(self, positions: Mapping[str, Any], partitions: Sequence[str]) -> Sequence[str]:
-        assert self._deciding is not None
-        ids = self._deciding[0].ids
-        # Of a topic that was made again with fewer partitions, whose loss was accepted.
-        over = {name for name, own in positions.items() if own["topic_id"] == ids.get(split_name(name)[0], "")}
-        kept = {name: own for name, own in positions.items() if name in partitions or name not in over}
-        return super()._taking_part(kept, partitions)
 
     def partition_positions(self, position: Json) -> dict[str, Any]:
         positions = super().partition_positions(position)
         if not all(_is_position(own) for own in positions.values()):
             raise OtherSource(source=repr(self), problem=f"position {str(position)[:80]!r} has no offsets of Kafka")
         return positions
+
+
+def _given(logs: Mapping[str, KafkaLog], batch: Batch) -> list[KafkaLog]:
+    assert isinstance(batch.metadata, dict)
+    return [logs[name] for name in batch.metadata]
 
 
 def _is_position(own: Any) -> bool:

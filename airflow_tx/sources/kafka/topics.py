@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_tx.connections.kafka import KafkaAddress
 from airflow_tx.errors import FailedBatch, OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import EmittedRows, Json, SourceKind, source_kind
+from airflow_tx.sources.api import EmittedRows, Json, SourceKind
 from airflow_tx.sources.kafka import rows as kafka_rows
 from airflow_tx.sources.kafka.offsets import KafkaOffsets, KafkaRefused, KafkaUnreachable
 from airflow_tx.sources.kafka.positions import EARLIEST, LATEST, OffsetRange, OffsetsSnapshot, split_name
-from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+from airflow_tx.sources.partitions import LogSource
 from airflow_tx.sources.row_numbers import is_number_below, is_number_within
-from airflow_tx.sources.sizing import BatchSize
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,11 +31,10 @@ _OF_THE_CONNECTION = ("kafka.sasl.", "kafka.ssl.", "kafka.security.")
 _RETRIED = "Nothing is lost; the task can be tried again."
 
 
-class KafkaTopics(PartitionedTransactionalSource):
+class KafkaTopics(LogSource):
     """The base of `KafkaSource`: what the two halves share, and the emitter half."""
 
     rows_can_change: ClassVar[bool] = False
-    batch_size: BatchSize
     always_written = ("starting", "value_schema", "timeout", "kind", "options")
     in_repr = ("topic", "kind")
 
@@ -45,23 +43,15 @@ class KafkaTopics(PartitionedTransactionalSource):
         conn_id: str = "kafka_default",
         *,
         topic: str,
-        kind: str = "transactional",
-        max_rows_per_batch: int | None = None,
-        max_bytes_per_batch: int | None = None,
-        target_seconds: float | None = None,
         starting: str = EARLIEST,
         value_schema: str | None = None,
         options: Mapping[str, Any] | None = None,
         timeout: float = 10.0,
+        **limits: Any,
     ) -> None:
-        name = type(self).__name__
+        super().__init__(**limits)
         self.conn_id = conn_id
         self.topics = self._topics(topic)
-        self.kind = source_kind(kind, name)
-        self.batch_size = BatchSize.checked(
-            name, max_rows=max_rows_per_batch, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
-        )
-        self.limit = self.batch_size.limit()
         if starting not in (EARLIEST, LATEST):
             remedy = 'Give "earliest" (all that Kafka still has) or "latest" (what comes from now on).'
             raise self.unusable("starting", starting, remedy)

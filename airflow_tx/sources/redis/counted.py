@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from airflow_tx.sources.api import Json
-from airflow_tx.sources.partitions import Gone, LogSnapshot, Portion
+from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
 from airflow_tx.sources.redis.log import PAGE, MessageLog, message_digest, spelled
 
 
@@ -63,13 +63,13 @@ class CountedMessages(MessageLog):
             return Gone(f"{what}those before {cursor.next} that were not taken", after.to_json())
         return None
 
-    def portion(self, snapshot: LogSnapshot, count: int, last: bytes) -> Portion:
+    def log_batch(self, snapshot: LogSnapshot, count: int, last: bytes) -> LogBatch:
         """Make the portion of so many messages from the cursor on."""
         cursor: Cursor = snapshot.position
         after = replace(cursor, next=cursor.next + count, last=message_digest(last))
         rows: Json = {"from": cursor.next, "quantity": count, "last": after.last}
         ended = count == snapshot.available
-        return Portion(rows, after.to_json(), count, start=cursor.to_json(), ended=ended)
+        return LogBatch(rows, after.to_json(), count, start=cursor.to_json(), ended=ended)
 
     def check_last(self, rows: Any, last: bytes | None) -> None:
         """Refuse replaced messages: since numbers are given in order, the last one would be replaced, too."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.sources.api import Json
-from airflow_tx.sources.partitions import Gone, LogSnapshot, Portion
+from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
 from airflow_tx.sources.redis.log import MessageLog, RedisMessage, spelled
 from airflow_tx.sources.redis.server import RedisDatabase
@@ -80,13 +80,13 @@ class ListedMessages(CountedMessages):
         gone = self.loss(cursor, length, before if cursor.next else None)
         return LogSnapshot(cursor, max(length - cursor.next, 0), gone)
 
-    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Portion | Gone | None:
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> LogBatch | Gone | None:
         if not count:
             return None
         _, last = self._end_and(client, snapshot.position.next + count - 1)
         if last is None:
             raise self.database.unavailable(f"the list {self.key} in {self.database.where} has become shorter")
-        return self.portion(snapshot, count, last)
+        return self.log_batch(snapshot, count, last)
 
     def check(self, client: Any, rows: Any) -> None:
         end = rows["from"] + rows["quantity"]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeAlias
 from airflow_tx.errors import FailedBatch, OtherSource, SourceError
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.message import parsed_message
-from airflow_tx.sources.partitions import Gone, LogSnapshot, PartitionLog, Portion
+from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
 from airflow_tx.sources.redis.server import RedisDatabase
 
 RedisMessage: TypeAlias = "tuple[int | str, bytes | dict[bytes, bytes]]"
@@ -46,7 +46,7 @@ class MessageLog(ABC):
         """
 
     @abstractmethod
-    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Portion | Gone | None:
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> LogBatch | Gone | None:
         """Decide the next messages, at most `count`, up to a missing one; `Gone` if that is the first."""
 
     @abstractmethod
@@ -100,7 +100,7 @@ class RedisLog(PartitionLog):
         with self.messages.database.failures():
             return self.messages.sizes(self.client, snapshot, min(snapshot.available or 0, _SAMPLE))
 
-    def take(self, snapshot: LogSnapshot, most: int | None) -> Portion | Gone | None:
+    def take(self, snapshot: LogSnapshot, most: int | None) -> LogBatch | Gone | None:
         available = snapshot.available or 0
         with self.messages.database.failures():
             return self.messages.take(self.client, snapshot, available if most is None else min(most, available))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import PartitionUnavailable
 from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.partitions import Gone, LogSnapshot, Portion
+from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
 from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
 from airflow_tx.sources.redis.log import RedisMessage, spelled
 from airflow_tx.sources.redis.server import RedisDatabase
@@ -119,7 +119,7 @@ class NumberedMessages(CountedMessages):
         gone = self.loss(cursor, end, self.checked(self.key + names[1], other) if cursor.next > 1 else None)
         return LogSnapshot(cursor, max(end - cursor.next, 0), gone)
 
-    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Portion | Gone | None:
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> LogBatch | Gone | None:
         cursor: Cursor = snapshot.position
         if not count:
             return None
@@ -131,7 +131,7 @@ class NumberedMessages(CountedMessages):
             if missing == cursor.next:
                 return self._gap(client, cursor, end)
             stop, last = missing, self.checked(self._key(missing - 1), client.get(self._key(missing - 1)))
-        return self.portion(snapshot, stop - cursor.next, last)
+        return self.log_batch(snapshot, stop - cursor.next, last)
 
     def check(self, client: Any, rows: Any) -> None:
         first, end = rows["from"], rows["from"] + rows["quantity"]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from airflow_tx.errors import SourceError
 from airflow_tx.sources.api import Json
-from airflow_tx.sources.partitions import Gone, LogSnapshot, Portion
+from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
 from airflow_tx.sources.redis.log import PAGE, MessageLog, RedisMessage
 from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.sources.redis.source import RedisSource
@@ -154,14 +154,14 @@ class StreamMessages(MessageLog):
             gone = self._walk(client, at, said.length)[2]
         return LogSnapshot(replace(at, deleted=said.deleted), self._available(at, said), gone)
 
-    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> Portion | Gone | None:
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> LogBatch | Gone | None:
         at: StreamPosition = snapshot.position
         taken, after, gone = self._walk(client, at, count)
         if gone is not None or not taken:
             return gone
         rows: Json = {"after": at.after, "to": after.after, "quantity": taken}
         ended = taken < count or taken == snapshot.available
-        return Portion(rows, after.to_json(), taken, start=at.to_json(), ended=ended)
+        return LogBatch(rows, after.to_json(), taken, start=at.to_json(), ended=ended)
 
     def _walk(self, client: Any, at: StreamPosition, count: int) -> tuple[int, StreamPosition, Gone | None]:
         """Advance by so many entries: how many there were, the position behind them, and what is missing."""

@@ -17,13 +17,9 @@ from airflow_tx.sources.kafka.positions import (
     Extent,
     OffsetRange,
     OffsetsSnapshot,
-    available,
-    chosen,
-    losses,
     position_json,
 )
 from airflow_tx.sources.kafka.source import KafkaSource
-from airflow_tx.sources.sizing import Limit
 from airflow_tx.store.memory import MemoryStore
 
 
@@ -37,10 +33,20 @@ def places(**offsets: int) -> dict[str, Any]:
     return {name.replace("_", "-"): position_json("id", offset) for name, offset in offsets.items()}
 
 
+def source_that_sees(seen: OffsetsSnapshot, **arguments: Any) -> KafkaSource:
+    source = KafkaSource(topic="t", **arguments)
+    source._snapshot = lambda topics=None: seen  # type: ignore[method-assign]
+    return source
+
+
 def batch(seen: OffsetsSnapshot, before: dict[str, Any], starting: str = "earliest", limit: int | None = None) -> Any:
-    found = available(seen, before, starting)
-    shares = Limit(limit).shares({name: each.count for name, each in found.items() if each.count})
-    return {name: (each.start, each.end) for name, each in chosen(found, shares, seen, before, starting).items()}
+    source = source_that_sees(seen, starting=starting, max_rows_per_batch=limit)
+    decided: Any = source.decide(TransactionAttempt(1, 1), before or None)
+    return {} if decided is None else {name: (own["from"], own["to"]) for name, own in decided.metadata.items()}
+
+
+def losses(seen: OffsetsSnapshot, positions: dict[str, Any]) -> Any:
+    return source_that_sees(seen).losses(positions)
 
 
 def test_a_topic_begins_with_all_its_partitions_at_once() -> None:
