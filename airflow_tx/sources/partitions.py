@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.errors import PartitionUnavailable, SourceError
 from airflow_tx.protocol.batch import Loss
-from airflow_tx.sources.api import Batch, Json, SourceKind, source_kind
+from airflow_tx.sources.api import Batch, Json, Source, SourceKind, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 from airflow_tx.sources.sizing import BatchSize, Limit
 
@@ -182,18 +182,14 @@ class LogDecision:
         return self._limit.shares({name: self.logs[name].count(each, rows) for name, each in usable.items()})
 
 
-class LogSource(PartitionedTransactionalSource):
-    """A source whose partitions are logs: say which there are, and word what is gone.
+class LimitedSource(Source):
+    """A source whose batches have limits.
 
     :param kind: ``transactional`` or ``opaque``.
     :param max_rows_per_batch: at most so many rows in a batch, of all partitions together.
     :param max_bytes_per_batch: at most so many bytes, by a sample of the rows.
     :param target_seconds: as many rows as are processed in so many seconds, by what the last transactions took.
     """
-
-    leaves_out_gone: ClassVar[bool] = False
-    """Whether an opaque source leaves out a partition whose next rows are gone, rather than to stop."""
-    batch_size: BatchSize
 
     def __init__(
         self,
@@ -204,13 +200,21 @@ class LogSource(PartitionedTransactionalSource):
         target_seconds: float | None = None,
     ) -> None:
         self.kind = source_kind(kind, type(self).__name__)
-        self.batch_size = BatchSize.checked(
+        size = BatchSize.checked(
             type(self).__name__,
             max_rows=max_rows_per_batch,
             max_bytes=max_bytes_per_batch,
             target_seconds=target_seconds,
         )
-        self.limit = self.batch_size.limit()
+        self.batch_size = size
+        self.limit = size.limit()
+
+
+class LogSource(LimitedSource, PartitionedTransactionalSource):
+    """A source whose partitions are logs: say which there are, and word what is gone."""
+
+    leaves_out_gone: ClassVar[bool] = False
+    """Whether an opaque source leaves out a partition whose next rows are gone, rather than to stop."""
 
     @abstractmethod
     def logs(self, positions: Mapping[str, Json]) -> Mapping[str, PartitionLog]:

@@ -15,10 +15,10 @@ from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, Partition
 class KafkaSnapshot(LogSnapshot):
     """What lies behind an offset.
 
-    :param first: whether the partition never took part: then it gets a position even if it has no rows.
+    :param begins: whether the partition gets a position now even if it has no rows.
     """
 
-    first: bool = False
+    begins: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class KafkaLog(PartitionLog):
             start = self.extent.end if self.latest else self.extent.first
         lacks = start < self.extent.first
         available = 0 if lacks else self.extent.end - start
-        return KafkaSnapshot(position_json(self.topic_id, start), available, first=True)
+        return KafkaSnapshot(position_json(self.topic_id, start), available, begins=self.new or lacks)
 
     def take(self, snapshot: KafkaSnapshot, most: int | None) -> LogBatch | None:
         available = snapshot.available or 0
         count = available if most is None else min(available, most)
-        if not count and not snapshot.first:
+        if not count and not snapshot.begins:
             return None
         start = snapshot.position["offset"]
         end = start + count

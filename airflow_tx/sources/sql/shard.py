@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -10,8 +11,8 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from airflow_tx.errors import SourceError
-from airflow_tx.protocol.batch import Loss
 from airflow_tx.sources.api import Json
+from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
 from airflow_tx.sources.sql.database import Database, TableErrors
 from airflow_tx.sources.sql.positions import MARKED_ROWS, KeyRange, Mark, RowKey, Rows, TablePosition, shown
 from airflow_tx.sources.sql.settled import Settling, SqliteSettling
@@ -33,11 +34,13 @@ _SETTLING: Mapping[str, type[Settling]] = {
 
 
 @dataclass(frozen=True)
-class ShardSnapshot:
-    """What a table has behind a position, up to the last row that may be taken."""
+class ShardSnapshot(LogSnapshot):
+    """What a table has behind a position.
 
-    position: TablePosition
-    end: RowKey | None
+    :param end: the last row that may be taken; None: there is none.
+    """
+
+    end: RowKey | None = None
 
     @property
     def range(self) -> KeyRange:
@@ -46,27 +49,32 @@ class ShardSnapshot:
         return KeyRange(self.position.last, self.end)
 
 
-class Shard:
+class Shard(PartitionLog):
     """One table of one connection, for one decision or for the rows of one batch; `what` is the class of the source."""
 
     def __init__(self, conn_id: str, table: str, spec: SqlSpec, errors: TableErrors, *, what: str) -> None:
-        self.table, self.spec, self.errors = table, spec, errors
+        self.table = table
+        self.spec = spec
+        self.errors = errors
         self.database = Database(conn_id, errors, what=what)
+        self._deadline = time.monotonic() + spec.patience
         self._checked: Table | None = None
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
-    def snapshot(self, at: Json, deadline: float) -> ShardSnapshot:
-        """Find out up to where rows may be taken; refuse if rows came that are in no batch. Waits until `deadline`."""
-        position = self.position(at)
+    def snapshot(self, position: Json) -> ShardSnapshot:
+        """Find out up to where rows may be taken. It waits for transactions as long as the source's patience says."""
+        at = self.position(position)
         with self.database.connected() as connection:
-            settling = self._settling(connection, deadline)
-            kept = self._kept(settling, position)
-            loss = self._lost(settling, position, kept)
-            if loss is not None:
-                raise self.errors.refused(loss.description, "Nothing was allocated. " + _ACCEPT)
-            # Of those that are gone by now, none may stand for one that comes too late.
-            return ShardSnapshot(replace(position, rows=kept), settling.end(position.last))
+            settling = self._settling(connection, self._deadline)
+            kept = self._kept(settling, at)
+            gone = self._lost(settling, at, kept)
+            if gone is not None:
+                return ShardSnapshot(at, 0, gone)
+            # A row that was deleted must not stand for one that comes too late.
+            at = replace(at, rows=kept)
+            end = settling.end(at.last)
+        return ShardSnapshot(at, 0 if end is None else None, end=end)
 
     def sizes(self, snapshot: ShardSnapshot) -> list[int]:
         """Measure the bytes of each of the next rows, as many as make a sample."""
@@ -75,14 +83,14 @@ class Shard:
             rows = connection.execute(table.read(table.within(snapshot.range), most=SAMPLED_ROWS))
             return [sum(len(str(value).encode(errors="replace")) for value in row) for row in rows]
 
-    def available(self, snapshot: ShardSnapshot, most: int) -> int:
-        """Count the rows that may be taken, up to `most`."""
+    def count(self, snapshot: ShardSnapshot, most: int) -> int:
         with self.database.connected() as connection:
             table = self.checked(connection)
             return table.count(connection, table.within(snapshot.range), most=most)
 
-    def take(self, snapshot: ShardSnapshot, most: int | None) -> tuple[Rows, TablePosition] | None:
-        """Take the next rows, at most so many, and the position after them; None if they are gone again."""
+    def take(self, snapshot: ShardSnapshot, most: int | None) -> LogBatch | Gone | None:
+        if snapshot.end is None or most == 0:
+            return None
         each = self.spec.rows_per_read
         most = min(each * MOST_RANGES, each * MOST_RANGES if most is None else most)
         with self.database.connected() as connection:
@@ -93,22 +101,23 @@ class Shard:
         numbers = [0, *(number for _, number in cuts)]
         counts = [upto - before for before, upto in pairwise(numbers)]
         rows = Rows(snapshot.position.last, tuple(key for key, _ in cuts), tuple(counts))
-        return rows, replace(snapshot.position.after(rows.ends[-1], rows.count), mark=mark)
+        after: TablePosition = replace(snapshot.position.after(rows.ends[-1], rows.count), mark=mark)
+        ended = rows.ends[-1] == snapshot.end
+        return LogBatch(rows.to_json(), after.to_json(), rows.count, ended=ended)
 
-    def backlog(self, at: Json) -> int:
+    def backlog(self, position: Json) -> int:
         """Count the rows behind a position, settled or not."""
-        position = self.position(at)
+        at = self.position(position)
         with self.database.connected() as connection:
             table = self.checked(connection)
-            return table.count(connection, table.after(position.last))
+            return table.count(connection, table.after(at.last))
 
-    def losses(self, at: Json) -> list[Loss]:
+    def gone(self, position: Json, most: int | None = None) -> Gone | None:
         """Find the rows at or before a position that are in no batch, or that the next ones would be taken for."""
-        position = self.position(at)
+        at = self.position(position)
         with self.database.connected() as connection:
             settling = self._settling(connection)
-            loss = self._lost(settling, position, self._kept(settling, position))
-            return [] if loss is None else [loss]
+            return self._lost(settling, at, self._kept(settling, at))
 
     def _settling(self, connection: Connection, deadline: float = 0.0) -> Settling:
         return _SETTLING[self.database.kind](connection, self.checked(connection), self.errors, deadline)
@@ -135,22 +144,22 @@ class Shard:
             return 0
         return settling.table.count(settling.connection, settling.table.within(KeyRange(position.since, position.last)))
 
-    def _lost(self, settling: Settling, position: TablePosition, kept: int) -> Loss | None:
+    def _lost(self, settling: Settling, position: TablePosition, kept: int) -> Gone | None:
         if position.last is None:
             return None
-        before, partition = position.to_json(), self.errors.partition or ""
-        drawn, key = settling.set_back(position.last), settling.table.order[0].name
+        drawn = settling.set_back(position.last)
+        key = settling.table.order[0].name
         if drawn is not None or self._is_other(settling, position.mark):
             again = TablePosition(restarts=position.restarts + 1)
             what = f"table {self.table} begins again: rows up to {shown(position.last)} were taken, and "
             what += f"other rows have the last of these {key}s" if drawn is None else f"the last {key} is {drawn}"
-            return Loss(partition, before, again.to_json(), f"{what} now; accepted, it is read from its first row on")
+            return Gone(f"{what} now; accepted, it is read from its first row on", again.to_json())
         if kept <= position.rows:
             return None
         behind = "" if position.since is None else f" behind {shown(position.since)}"
         what = f"{kept - position.rows} row(s) of table {self.table} came too late, they are in no batch: up to "
         what += f"{shown(position.last)} there were {position.rows}{behind} when they were taken, and there are {kept}"
-        return Loss(partition, before, replace(position, rows=kept).to_json(), what)
+        return Gone(what, replace(position, rows=kept).to_json())
 
     # --- the rows of a batch --------------------------------------------------------------------------------------
 
@@ -210,7 +219,3 @@ class Shard:
 
 
 _CHANGED = "airflow tx replay TOPOLOGY TXID --changed-rows --why TEXT"
-_ACCEPT = (
-    "Correct the table, if these rows can be counted elsewhere or given ids that come last; or accept it: "
-    "airflow tx accept-loss TOPOLOGY --why TEXT"
-)

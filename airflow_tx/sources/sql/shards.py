@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json
-from airflow_tx.sources.partitioned import PartitionedTransactionalSource
-from airflow_tx.sources.sizing import Limit
-from airflow_tx.sources.sql.source import SqlRows
+from airflow_tx.sources.api import EmittedRows, Json
+from airflow_tx.sources.partitions import Gone, LogSource
+from airflow_tx.sources.sql.source import ACCEPT, SqlRows
 from airflow_tx.sources.sql.spec import checked_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_tx.protocol.batch import Loss
-    from airflow_tx.sources.sql.shard import Shard, ShardSnapshot
+    from airflow_tx.sources.sql.shard import Shard
 
 
-class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
+class PartitionedSqlSource(SqlRows, LogSource):
     """Like `SqlSource`, for the same kind of rows in several tables: every table of every connection is a partition.
 
     A partition is called ``<conn_id>.<table>``; more of them may be added at any time. One that cannot be reached, or
@@ -41,7 +37,6 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
         self.tables = _listed(name, "tables", tables, "orders")
         super().__init__(**options)
         self.normalize(conn_ids=self.conn_ids, tables=self.tables)
-        self._next: _Next | None = None
 
     def connections(self) -> dict[str, str]:
         return dict.fromkeys(self.conn_ids, "postgres")
@@ -49,18 +44,11 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
     def partitions(self) -> list[str]:
         return list(self._tables())
 
-    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
-        copied = copy.copy(self)
-        copied._next = _Next(self, self.partition_positions(position))
-        return PartitionedTransactionalSource.decide(copied, attempt, position)
+    def logs(self, positions: Mapping[str, Json]) -> Mapping[str, Shard]:
+        return {partition: self.shard_of(partition) for partition in self.partitions()}
 
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
-        assert self._next is not None
-        return self._next.take(partition)
-
-    def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
-        assert self._next is not None
-        return self._next.reason_for(count)
+    def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
+        return "; ".join(f"partition {name}: {each.description}" for name, each in gone.items()), ACCEPT
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
@@ -76,20 +64,6 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
     def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
         return self.has_reached(position, what)
 
-    def backlog(self, position: Json) -> int:
-        positions, rows = self.partition_positions(position), 0
-        for partition in self.partitions():
-            with suppress(PartitionUnavailable):
-                rows += self.shard_of(partition).backlog(positions.get(partition))
-        return rows
-
-    def losses(self, position: Json) -> list[Loss]:
-        positions, found = self.partition_positions(position), []
-        for partition in self.partitions():
-            with suppress(PartitionUnavailable):
-                found += self.shard_of(partition).losses(positions.get(partition))
-        return found
-
     def shard_of(self, partition: str) -> Shard:
         """Make the reader of a partition; PartitionUnavailable: it is none of this source any more."""
         table = self._tables().get(partition)
@@ -100,52 +74,6 @@ class PartitionedSqlSource(SqlRows, PartitionedTransactionalSource):
 
     def _tables(self) -> dict[str, tuple[str, str]]:
         return {f"{conn_id}.{table}": (conn_id, table) for conn_id in self.conn_ids for table in self.tables}
-
-
-class _Next:
-    """What the partitions of a source have behind their positions, and how much of it one batch takes."""
-
-    def __init__(self, source: PartitionedSqlSource, positions: Mapping[str, Json]) -> None:
-        self._shards: dict[str, Shard] = {}
-        self._snapshots: dict[str, ShardSnapshot] = {}
-        self._away: dict[str, PartitionUnavailable] = {}
-        deadline = source.deadline()
-        for partition in source.partitions():
-            try:
-                self._shards[partition] = source.shard_of(partition)
-                self._snapshots[partition] = self._shards[partition].snapshot(positions.get(partition), deadline)
-            except PartitionUnavailable as error:
-                self._away[partition] = error
-        self._some = [partition for partition, each in self._snapshots.items() if each.end is not None]
-        self._limit, self._shares = self._fitted(source.limit)
-        self._all = True
-
-    def take(self, partition: str) -> Batch | None:
-        """Take the share of one partition; PartitionUnavailable: it could not be reached."""
-        if partition in self._away:
-            raise self._away[partition]
-        share = self._shares.get(partition)
-        if partition not in self._some or share == 0:
-            return None
-        taken = self._shards[partition].take(self._snapshots[partition], share)
-        if taken is None:
-            return None
-        rows, position = taken
-        self._all &= rows.ends[-1] == self._snapshots[partition].end
-        return Batch(rows.to_json(), position.to_json(), rows.count)
-
-    def reason_for(self, count: int) -> str:
-        return self._limit.reason_for(count, count if self._all else None)
-
-    def _fitted(self, limit: Limit) -> tuple[Limit, dict[str, int]]:
-        """Find the limit as a number of rows, and the share of each partition; none, if there is no limit."""
-        if limit.bytes is not None:
-            sizes = [size for name in self._some for size in self._shards[name].sizes(self._snapshots[name])]
-            limit = limit.of_rows_of(sizes)
-        if limit.rows is None:
-            return limit, {}
-        available = {name: self._shards[name].available(self._snapshots[name], limit.rows) for name in self._some}
-        return limit, limit.shares(available)
 
 
 def _listed(source: str, option: str, names: str | Sequence[str], example: str) -> list[str]:

@@ -5,25 +5,30 @@ Importing this costs little: what needs SQLAlchemy is loaded when a batch is dec
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, TransactionalSource, source_kind
-from airflow_tx.sources.sizing import BatchSize
+from airflow_tx.protocol.batch import WHOLE, Loss
+from airflow_tx.sources.api import Batch, EmittedRows, Json, TransactionalSource
+from airflow_tx.sources.partitions import Gone, LimitedSource, LogDecision
 from airflow_tx.sources.sql.spec import PATIENCE, ROWS_PER_READ, SETTLE, SqlSpec, checked_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_tx.protocol.batch import Loss
     from airflow_tx.sources.sql.jdbc import JdbcRows
     from airflow_tx.sources.sql.shard import Shard
 
 
-class SqlRows(Source):
+ACCEPT = (
+    "Correct the table, if these rows can be counted elsewhere or given ids that come last; or accept it: "
+    "airflow tx accept-loss TOPOLOGY --why TEXT"
+)
+
+
+class SqlRows(LimitedSource):
     """What the sources of SQL tables share: their arguments, and the rows of a batch of one table.
 
     :param order_by: a column whose values grow and are unique, such as ``"id"``; or a time and such a column:
@@ -32,15 +37,13 @@ class SqlRows(Source):
     :param settle: seconds that a row's time must lie back before it is taken; no meaning for an id alone.
     :param patience: seconds that `begin` waits for running transactions that may still commit a row before the last
         one that is there. After that it takes no row, and names what it waited for.
-    :param kind: ``transactional`` for rows that are only ever added, else ``opaque``.
-    :param max_rows_per_batch: at most so many rows in a batch.
-    :param max_bytes_per_batch: at most so many bytes, by a sample of the rows.
-    :param target_seconds: as many rows as are processed in so many seconds; see `airflow_tx.sources.sizing`.
     :param rows_per_read: Spark reads a batch in ranges of so many rows, in parallel.
+
+    The other parameters are those of `LimitedSource`: `kind` is ``transactional`` for rows that are only ever added.
     """
 
-    always_written = ("order_by", "columns", "settle", "patience", "rows_per_read", "kind")
-    in_repr: ClassVar[tuple[str, ...]] = ("table", "tables", "order_by", "kind")
+    always_written: ClassVar[tuple[str, ...]] = ("order_by", "columns", "settle", "patience", "rows_per_read", "kind")
+    in_repr: ClassVar[tuple[str, ...] | None] = ("table", "tables", "order_by", "kind")
 
     def __init__(
         self,
@@ -49,22 +52,14 @@ class SqlRows(Source):
         columns: Sequence[str] | None = None,
         settle: float = SETTLE,
         patience: float = PATIENCE,
-        kind: str = "transactional",
-        max_rows_per_batch: int | None = None,
-        max_bytes_per_batch: int | None = None,
-        target_seconds: float | None = None,
         rows_per_read: int = ROWS_PER_READ,
+        **limits: Any,
     ) -> None:
+        super().__init__(**limits)
         name = type(self).__name__
         self.spec = SqlSpec.checked(
             name, order_by=order_by, columns=columns, settle=settle, patience=patience, rows_per_read=rows_per_read
         )
-        self.kind = source_kind(kind, name)
-        self._size = BatchSize.checked(
-            name, max_rows=max_rows_per_batch, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
-        )
-        self.batch_size = self._size if self._size.arguments() else None
-        self.limit = self._size.limit()
         self.normalize(order_by=self.spec.order_by)
 
     @cached_property
@@ -104,10 +99,6 @@ class SqlRows(Source):
         self._read.append(read)
         return read.frame(spark)
 
-    def deadline(self) -> float:
-        """Return until when a decision that begins now waits."""
-        return time.monotonic() + self.spec.patience
-
 
 class SqlSource(SqlRows, TransactionalSource):
     """The next rows of a table in PostgreSQL, MySQL, MariaDB or SQLite, each in exactly one batch.
@@ -132,17 +123,13 @@ class SqlSource(SqlRows, TransactionalSource):
         return {self.conn_id: "postgres"}
 
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
-        shard = self._shard()
-        snapshot = shard.snapshot(position, self.deadline())
-        if snapshot.end is None:
-            return None
-        limit = self.limit.of_rows_of(shard.sizes(snapshot) if self.limit.bytes is not None else [])
-        taken = shard.take(snapshot, limit.rows)
+        decision = LogDecision({WHOLE: self._shard()}, {WHOLE: position}, self.limit, LogDecision.sizes)
+        taken = decision.take(WHOLE)
+        if isinstance(taken, Gone):
+            raise self.refused(taken.description, f"Nothing was allocated. {ACCEPT}")
         if taken is None:
             return None
-        rows, after = taken
-        everything = rows.count if rows.ends[-1] == snapshot.end else None
-        return Batch(rows.to_json(), after.to_json(), rows.count, limit.reason_for(rows.count, everything))
+        return Batch(taken.metadata, taken.position, taken.count, decision.reason(taken.count or 0))
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
         return self.rows_of(self._shard(), metadata, spark)
@@ -160,7 +147,8 @@ class SqlSource(SqlRows, TransactionalSource):
         return self._shard().backlog(position)
 
     def losses(self, position: Json) -> list[Loss]:
-        return self._shard().losses(position)
+        gone = self._shard().gone(position)
+        return [] if gone is None else [Loss(WHOLE, position, gone.resume_at, gone.description)]
 
     def _shard(self) -> Shard:
         return self.shard(self.conn_id, self.table)
