@@ -39,7 +39,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 30_700,
+    "statements": 30_750,
     "characters a line of code": 43.0,
     "tuple assignments per 1,000 statements": 13.5,
     "functions of more than 5 positional arguments": 32,
