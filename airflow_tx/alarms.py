@@ -141,7 +141,8 @@ class AlarmTopology:
         record = None if mark is None else opened.get(mark["txid"])
         if mark is None or record is None or record.attempt != mark["attempt"] or record.skip is not None:
             return None
-        txid, reason = mark["txid"], str(mark["reason"])
+        txid = mark["txid"]
+        reason = str(mark["reason"])
         remedy = f"To go on: airflow tx replay {self.name} {txid}, or airflow tx skip {self.name} {txid} --why TEXT"
         if record.remedy is not None:
             reason = reason.replace(f" {record.remedy}", "")
@@ -158,7 +159,8 @@ class AlarmTopology:
         )
 
     def _late(self, opened: Mapping[int, TransactionRecord], now: datetime, lag: Lag | None) -> Alarm | None:
-        age, limits = oldest_seconds(opened, now), self.limits
+        age = oldest_seconds(opened, now)
+        limits = self.limits
         if limits.late_after is not None and age > limits.late_after:
             txid = min(opened)
             record = opened[txid]

@@ -74,7 +74,8 @@ def send_commit(ledger: Ledger, txid: int) -> None:
         return
     Metric.COMMITTED.send(ledger.paths)
     try:
-        own, before = ledger.outcome(txid), ledger.outcome(txid - 1)
+        own = ledger.outcome(txid)
+        before = ledger.outcome(txid - 1)
     except TxError as error:
         log.info("Metrics of transaction %s are missing: %s", txid, error)
         return
@@ -128,7 +129,8 @@ def send_open_of(ledger: Ledger) -> None:
     if not compat.sends_metrics():
         return
     try:
-        opened, record = open_records(ledger.store, ledger.paths), ledger.topology()
+        opened = open_records(ledger.store, ledger.paths)
+        record = ledger.topology()
     except TxError as error:
         log.info("Metrics of topology %s are missing: %s", ledger.paths.topology, error)
         return
@@ -158,7 +160,8 @@ class Cadence:
     """Says when something is due that is done every so many seconds."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._clock = seconds, clock
+        self._seconds = seconds
+        self._clock = clock
         self._next = clock()
 
     def is_due(self) -> bool:

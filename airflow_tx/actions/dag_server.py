@@ -190,7 +190,8 @@ class DagServer:
 def _ledger(conn_id: str, paths: Paths) -> Ledger:
     from airflow_tx.hooks.zookeeper import shared_store
 
-    store, history = shared_store(conn_id), Settings.load().history
+    store = shared_store(conn_id)
+    history = Settings.load().history
     return Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=history)
 
 
@@ -244,7 +245,8 @@ def main() -> None:
     """Answer until nobody asks any more."""
     from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
-    questions, answers = sys.stdin, os.fdopen(os.dup(1), "w")
+    questions = sys.stdin
+    answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the code of a DAG file prints is no answer
     writing = threading.Lock()
 

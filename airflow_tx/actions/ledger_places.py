@@ -122,7 +122,8 @@ class LedgerPlaces:
 
     def _place(self, topology: str, conn_id: str, root: str) -> LedgerPlace:
         home = self._at_home(topology)
-        conn_id, paths = conn_id or home.conn_id, Paths(root or home.paths.root, topology)
+        conn_id = conn_id or home.conn_id
+        paths = Paths(root or home.paths.root, topology)
         if (conn_id, paths.base) == (home.conn_id, home.paths.base):
             return home
         return LedgerPlace(f"{topology}@{conn_id}/{paths.root.strip('/')}", conn_id, paths)

@@ -187,7 +187,8 @@ class NamedReplay(RunReplay):
         :raises ChangeRefused: its source never has other rows at the place of a batch.
         """
         spec, states = self.target.dag()
-        topology, txid = self.target.topology, self.txids[0]
+        topology = self.target.topology
+        txid = self.txids[0]
         if not spec.source.rows_can_change:
             raise ChangeRefused(
                 txid=txid,
@@ -232,12 +233,7 @@ class FailedReplay(RunReplay):
         view = self._view()
         found = list(self._failed(view))
         to_replay = [each for each in found if isinstance(each, TransactionToReplay)]
-        effects = [
-            EffectLine(
-                each.view.txid, each.view.run_id, f"its run is {'made anew' if each.run_state is None else 'cleared'}"
-            )
-            for each in to_replay
-        ]
+        effects = [EffectLine(each.view.txid, each.view.run_id, each.outlook) for each in to_replay]
         for run in self._without_transaction(view.record):
             if run.found is Comeback.START:
                 effects.append(
@@ -297,7 +293,8 @@ class FailedReplay(RunReplay):
                 yield failed
 
     def _why_left_alone(self, failed: TransactionToReplay, *, its_turn: bool) -> str | None:
-        view, state = failed.view, failed.run_state
+        view = failed.view
+        state = failed.run_state
         if state in LIVE_RUN_STATES:
             return f"its run is {state}" if view.status == Phase.FAILED.value else None
         if view.skip is not None and not view.stale and not its_turn:

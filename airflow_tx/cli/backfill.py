@@ -163,7 +163,8 @@ class BackfilledDates:
         self._current = self._turn()
         position = next_position(Reader(self.ledger.store), self.spec.paths) if self.source.in_order else None
         self._order = None if position is None else order_end(position)
-        runs, yielded = compat.dated_runs(self.spec.dag_id, self.intervals), self._yielded()
+        runs = compat.dated_runs(self.spec.dag_id, self.intervals)
+        yielded = self._yielded()
         return [self._read(each, runs.get(each.logical_date), yielded) for each in self.intervals]
 
     def create(self, date: BackfilledDate) -> None:
@@ -249,7 +250,9 @@ class Progress:
 
     def follow(self) -> list[BackfilledDate]:
         """Go on until all is done, or nothing can without a person; give the dates as they are then."""
-        dates, began, shown = self._dates.read(), self._clock(), ""
+        dates = self._dates.read()
+        began = self._clock()
+        shown = ""
         at_first = _counts(dates)[DateStatus.DONE]
         while True:
             counts = _counts(dates)

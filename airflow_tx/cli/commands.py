@@ -74,10 +74,12 @@ def _print_list(args: Namespace, store: Store) -> None:
         waiters = render.waiters(view) if args.state in (None, "open") else []
         some = [each for each in view.transactions if render.is_in_state(each, args.state)]
         rows = [*waiters, *map(render.transaction, some)]
-        columns, told = render.TRANSACTION_IN_SHORT, ["waiting_for", "note"]
+        columns = render.TRANSACTION_IN_SHORT
+        told = ["waiting_for", "note"]
     else:
         rows = [each for each in _topology_rows(args, store) if args.state in (None, each["state"])]
-        columns, told = render.TOPOLOGY_IN_SHORT, ["problem"]
+        columns = render.TOPOLOGY_IN_SHORT
+        told = ["problem"]
     if args.wide:
         render.print_rows(rows, args.output)
     else:
@@ -98,7 +100,9 @@ class ListedTopology:
 
 def _topology_rows(args: Namespace, store: Store) -> list[render.TableRow]:
     """List the topologies of the ledger, and those that DAGs of this Airflow keep elsewhere."""
-    names, root, conn_id = topologies(store, root_of(args)), root_of(args), conn_id_of(args)
+    names = topologies(store, root_of(args))
+    root = root_of(args)
+    conn_id = conn_id_of(args)
     with ExitStack() as stores:
         found = [_listed(store, LedgerPlace(name, conn_id, Paths(root, name))) for name in names]
         if not (args.root or args.conn_id):
@@ -219,7 +223,8 @@ def _state_lost(args: Namespace, store: Store) -> None:
     from airflow_tx.cli import repair_previews
     from airflow_tx.protocol.repair import state_lost
 
-    ledger, audit = ledger_on(store, args), audit_of(args)
+    ledger = ledger_on(store, args)
+    audit = audit_of(args)
     sentence = f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost."
     planned = ledger.preview(state_lost, args.state_lost, audit)
     if not is_shown(args, repair_previews.of_kept(ledger, planned, sentence)):
@@ -245,7 +250,8 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
         for name, fence in found.items()
         if fence is not None
     ]
-    ledger, audit = ledger_on(store, args), audit_of(args)
+    ledger = ledger_on(store, args)
+    audit = audit_of(args)
     planned = Repairs(ledger).preview_ledger_lost(held, request, audit)
     if not is_shown(args, repair_previews.of_rebuilt(ledger, planned, found)):
         print_done("Repaired", Repairs(ledger).ledger_lost(held, request, audit))
@@ -258,7 +264,8 @@ def _reset(args: Namespace, store: Store) -> None:
     request, states = _dag(args, store, RESET)
     refused = partial(RepairRefused, what=RESET, topology=args.topology)
     fences = {name: _clearable(name, state, refused) for name, state in states.items()}
-    ledger, audit = ledger_on(store, args), audit_of(args)
+    ledger = ledger_on(store, args)
+    audit = audit_of(args)
     planned = ledger.preview(reset, request, audit)
     if is_shown(args, repair_previews.of_reset(ledger, planned, fences)):
         return

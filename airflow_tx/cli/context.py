@@ -87,7 +87,9 @@ def _found_elsewhere(args: Namespace) -> bool:
         remedy = f"Several ledgers have it; name one: {', '.join(place.name for place in places)}"
         raise ConfigError(option="TOPOLOGY", value=name, remedy=remedy)
     for place in places:
-        args.topology, args.conn_id, args.root = place.paths.topology, place.conn_id, place.paths.root
+        args.topology = place.paths.topology
+        args.conn_id = place.conn_id
+        args.root = place.paths.root
         print(f"Topology {name}: --conn-id {args.conn_id} --root {args.root}, as its DAG says.", file=sys.stderr)
     return bool(places)
 

@@ -71,7 +71,8 @@ def receipts(args: Namespace) -> None:
 def find(args: Namespace) -> None:
     """`airflow tx find TOPOLOGY WHAT`."""
     evidence = _evidence(args)
-    found, unknown = list[render.TableRow](), list[int]()
+    found: list[render.TableRow] = []
+    unknown: list[int] = []
     kept = evidence.receipts(None, None)
     for receipt in kept.values():
         has = contains(evidence.source, receipt.metadata, args.what)
@@ -150,7 +151,8 @@ def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
         for each in evidence.receipts(args.first, args.last).values()
         if each.outcome == Outcome.COMMITTED.value and each.metadata is not None
     ]
-    findings, notes = list[str](), list[str]()
+    findings: list[str] = []
+    notes: list[str] = []
     for receipt in committed[-args.recount :]:
         where = f"transaction {receipt.txid}:"
         counted = _counted(evidence, receipt)

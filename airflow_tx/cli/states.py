@@ -18,7 +18,8 @@ from airflow_tx.state.trident.state import TridentState
 def rename(args: Namespace) -> None:
     """`airflow tx state rename TOPOLOGY OLD NEW`."""
     with store_of(args) as store:
-        ledger, audit = ledger_on(store, args), audit_of(args)
+        ledger = ledger_on(store, args)
+        audit = audit_of(args)
         record = topology_record(store, paths_of(args))
         state = _renamed(args, record)
         planned = ledger.preview(repair.rename_state, args.old, args.new, audit)
@@ -36,7 +37,8 @@ def rename(args: Namespace) -> None:
 def forget(args: Namespace) -> None:
     """`airflow tx state forget TOPOLOGY OLD`."""
     with store_of(args) as store:
-        ledger, audit = ledger_on(store, args), audit_of(args)
+        ledger = ledger_on(store, args)
+        audit = audit_of(args)
         sentence = f"Let topology {args.topology} go on without state {args.old}; another may take its place."
         # If it ever comes back, what it holds then is accepted: the same as of a state that was lost.
         planned = ledger.preview(repair.state_lost, args.old, audit)
@@ -64,7 +66,8 @@ def _checked(args: Namespace, record: TopologyRecord, state: FencedState) -> str
 
     :raises RenameRefused: it is not; :raises StateError: the values are not there.
     """
-    fence, last = state.fence_of(args.old), record.states[args.old]
+    fence = state.fence_of(args.old)
+    last = record.states[args.old]
     if fence is not None and fence.incarnation == record.incarnation and fence.token.txid in (last, last + 1):
         return f"state {args.new}: its fence comes along, at transaction {fence.token.txid}"
     found = "nothing" if fence is None else f"{fence.token.txid} of ledger {fence.incarnation}"

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 @action
 def rename(args: Namespace) -> None:
     """`airflow tx rename TOPOLOGY [NEW] --why TEXT`."""
-    old, new = paths_of(args), paths_of(args, args.new or args.topology)
+    old = paths_of(args)
+    new = paths_of(args, args.new or args.topology)
     check_why(args, " ".join(["rename", args.topology, *([args.new] if args.new else [])]))
     with store_of(args) as store:
         mover = Mover(ledger_on(store, args))
@@ -64,7 +65,8 @@ def delete(args: Namespace) -> None:
     paths = paths_of(args)
     with store_of(args) as store:
         mover = Mover(ledger_on(store, args))
-        record, allocated = mover.record(), mover.allocated()
+        record = mover.record()
+        allocated = mover.allocated()
         _check_runs(store, paths, record.dag_id)
         states = _releasable(args, record) if args.release_states else {}
         what = f"Delete the ledger of topology {args.topology} of DAG {record.dag_id}{_left(store, paths)}"
@@ -162,7 +164,8 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
     halves = sorted(name for name, fence in own.items() if not fence.applied)
     problem = remedy = ""
     if gone:
-        problem, remedy = f"DAG {record.dag_id!r} has no state {', '.join(gone)}", "Bring it back, and repeat."
+        problem = f"DAG {record.dag_id!r} has no state {', '.join(gone)}"
+        remedy = "Bring it back, and repeat."
     elif stuck:
         problem = f"state {', '.join(stuck)} cannot be released"
         remedy = "Without --release-states the ledger alone is deleted; for a new topology take a new state."

@@ -36,5 +36,6 @@ class TransactionLink(BaseOperatorLink):
     operators = [_named(*each) for each in (*_OPERATORS, *_TASKS)]  # noqa: RUF012 - the type is Airflow's
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        dag, run = quote(ti_key.dag_id, safe=""), quote(ti_key.run_id, safe="")
+        dag = quote(ti_key.dag_id, safe="")
+        run = quote(ti_key.run_id, safe="")
         return f"{base_path()}dags/{dag}/runs/{run}/plugin/{RUN_PAGE}"

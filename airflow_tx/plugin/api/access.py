@@ -183,7 +183,8 @@ def check_same_origin(request: Request) -> None:
         raise HTTPException(status.HTTP_415_UNSUPPORTED_MEDIA_TYPE, "Send application/json.")
     if request.headers.get(FORGERY_HEADER) != FORGERY_MARK:
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"Send the header {FORGERY_HEADER}: {FORGERY_MARK}.")
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
     if site is not None:
         same = site == "same-origin"
     else:

@@ -106,7 +106,8 @@ class DagProcess:
         :raises FailedThere: the code of the DAG file failed.
         :raises NotAnsweredThere: the process has ended, or does not answer in time; the next question has another one.
         """
-        number, answer = next(self._numbers), Future[Any]()
+        number = next(self._numbers)
+        answer = Future[Any]()
         with self._lock:
             process = self._running()
             self._waiting[number] = _Waiting(process, answer)
@@ -196,7 +197,8 @@ class DagProcess:
                     self._end()
 
     def _end(self) -> None:
-        process, self._process = self._process, None
+        process = self._process
+        self._process = None
         if process is not None:
             process.kill()
             process.wait()

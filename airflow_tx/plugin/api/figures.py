@@ -102,7 +102,8 @@ def figures(snapshot: TopologySnapshot, span: FigureSpan, seen: LagsSeen) -> Fig
 
     :param seen: lags of its source.
     """
-    first, end = snapshot.first_since(span.since), snapshot.first_since(span.until)
+    first = snapshot.first_since(span.since)
+    end = snapshot.first_since(span.until)
     least = max(first, end - MOST_COUNTED)
     counted = list(_committed(snapshot, snapshot.final[least:end]))
     by_point: dict[int, list[TransactionView]] = {}

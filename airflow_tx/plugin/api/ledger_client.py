@@ -111,7 +111,8 @@ class LedgerClient:
             reason = _UNUSABLE
         with self._changed:
             self._reason = reason
-            self._client, self._store = client, store
+            self._client = client
+            self._store = store
             self._failed_at = float("-inf") if store is not None else time.monotonic()
             self._changed.notify_all()
 

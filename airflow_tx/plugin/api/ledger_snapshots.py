@@ -192,7 +192,8 @@ class LedgerSnapshots:
         :raises LedgerAway: the ZooKeeper that `[tx]` names does not answer.
         """
         settings = self._places.settings
-        root, conn_id = settings.root, settings.zookeeper_conn_id
+        root = settings.root
+        conn_id = settings.zookeeper_conn_id
         names = self._once((_Kind.NAMES, root), lambda store: topologies(store, root), conn_id, below=root)
         elsewhere = self._places.elsewhere()
         self._keep_only({*names, *elsewhere})
@@ -298,7 +299,8 @@ class LedgerSnapshots:
             mark = client.store().mark(below) if below else None
             if time.monotonic() - kept.at >= AGE and (mark is None or mark != kept.mark):
                 kept.value = self._asked(question, conn_id)
-                kept.at, kept.mark = time.monotonic(), mark
+                kept.at = time.monotonic()
+                kept.mark = mark
             found: T = kept.value
             return found
         finally:

@@ -205,7 +205,8 @@ def row_fields(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bool
 
 def attempt_bars(view: TransactionView) -> list[AttemptBar]:
     """List the attempts of a transaction, as far as they are remembered."""
-    bars, begun = [], view.created
+    bars = []
+    begun = view.created
     for replay in view.replays:
         ended = moment(replay["when"])
         bars.append(

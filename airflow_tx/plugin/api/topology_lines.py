@@ -192,7 +192,8 @@ def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> lis
 
 def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     """Describe one topology, whole."""
-    record, view = snapshot.record, snapshot.view
+    record = snapshot.record
+    view = snapshot.view
     paused = paused_dags([record.dag_id, ledger_places().coordinator(snapshot.place)])
     skipped = () if view is None else [each for each in view.transactions if each.status == Outcome.SKIPPED.value]
     return TopologyPage(
@@ -216,7 +217,8 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
 
 
 def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]) -> dict[str, Any]:
-    record, view = snapshot.record, snapshot.view
+    record = snapshot.record
+    view = snapshot.view
     coordinator = ledger_places().coordinator(snapshot.place)
     return {
         "topology": snapshot.name,

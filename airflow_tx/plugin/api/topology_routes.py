@@ -50,7 +50,8 @@ _TIMELINE = TypeAdapter(Timeline)
 _FIGURES = TypeAdapter(Figures)
 PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
 PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (409, 504)}
-MOST_LINES, MOST_ROWS = 200, 1000
+MOST_LINES = 200
+MOST_ROWS = 1000
 
 
 class TaggedRoute(APIRoute):

@@ -164,7 +164,8 @@ class TransactionPage(TimelineRow):
 
 def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, access: Access) -> TransactionPage:
     """Describe a transaction."""
-    view, dag_id = snapshot.named(found.transaction), snapshot.record.dag_id
+    view = snapshot.named(found.transaction)
+    dag_id = snapshot.record.dag_id
     tries = task_tries(dag_id, [view.run_id]).get(view.run_id, [])
     seen = tries if access.may_see_tasks(dag_id) else []
     previous, following = snapshot.neighbours(view.txid)
@@ -208,7 +209,9 @@ def _actions(view: TransactionView) -> list[str]:
 
 
 def _batch(found: TransactionDetails) -> BatchAnswer:
-    view, batch, receipt = found.transaction, found.batch, found.receipt or {}
+    view = found.transaction
+    batch = found.batch
+    receipt = found.receipt or {}
     before = receipt.get("before") if found.before is None else found.before
     parts = {"metadata": receipt.get("metadata"), "position_before": before, "position_after": receipt.get("after")}
     if batch is not None:
@@ -225,7 +228,8 @@ def _batch(found: TransactionDetails) -> BatchAnswer:
 
 def _work(found: TransactionDetails) -> list[TaskWork]:
     receipt = found.receipt or {}
-    tasks, code = receipt.get("tasks") or {}, (receipt.get("code") or {}).get("tasks", {})
+    tasks = receipt.get("tasks") or {}
+    code = (receipt.get("code") or {}).get("tasks", {})
     acked: dict[str, bool] = {}
     if found.transaction.open:
         by_instance = {_instance(name): ack for name, ack in found.acks.items()}
@@ -255,7 +259,8 @@ def _instance(name: str) -> tuple[str, int]:
 
 def _states(snapshot: TopologySnapshot, found: TransactionDetails) -> list[StateWork]:
     written: Mapping[str, Any] = (found.receipt or {}).get("written") or {}
-    last, token = snapshot.record.states, _token(found.receipt)
+    last = snapshot.record.states
+    token = _token(found.receipt)
     names = sorted({*written, *found.fenced, *(last if found.transaction.open else ())})
     return [
         StateWork(
