@@ -59,7 +59,7 @@ class LedgerPlaces:
 
     @cached_property
     def settings(self) -> Settings:
-        # To read all options anew for each topology would cost more than the rest of the answer.
+        # To read all options again for each topology would cost more than the rest of the answer.
         return Settings.load()
 
     def named(self, name: str) -> LedgerPlace:

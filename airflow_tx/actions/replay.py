@@ -128,7 +128,7 @@ class NamedReplay(RunReplay):
             if live is None:
                 self.ledger.run(note_changed, txid, states[txid], audit)
             outcome = self._replay(txid, record, audit, live=live, withdraw=True)
-            yield outcome if live else replace(outcome, what=f"its rows are decided anew: {outcome.what}")
+            yield outcome if live else replace(outcome, what=f"its rows are decided again: {outcome.what}")
 
     def _named(self) -> Iterator[tuple[int, TransactionRecord, str | None]]:
         """Give each open transaction with the state of its run, if that forbids to start it again."""
@@ -145,8 +145,8 @@ class NamedReplay(RunReplay):
             what = "its skip is withdrawn; " if record.skip is not None else ""
             return f"{what}its run is {state}; with force it is replayed all the same"
         what = "its skip is withdrawn, " if record.skip is not None else ""
-        what += "its rows are decided anew, " if self.changed_rows else ""
-        what += "its run is made anew" if state is None else "its run is cleared"
+        what += "its rows are decided again, " if self.changed_rows else ""
+        what += "its run is created again" if state is None else "its run is cleared"
         return f"{what}, and begins as attempt {record.attempt + 1}"
 
     def _sentence(self, effects: Sequence[EffectLine]) -> str:
@@ -157,7 +157,7 @@ class NamedReplay(RunReplay):
         return f"Replay transaction {named} of topology {self.target.topology}{rows}."
 
     def _stuck(self, opened: Mapping[int, TransactionRecord], live: Collection[int]) -> list[EffectLine]:
-        """Name those whose rows cannot be decided anew."""
+        """Name those whose rows cannot be decided again."""
         if not self.changed_rows or not opened:
             return []
         try:
@@ -209,7 +209,7 @@ class TransactionToReplay:
 
     @property
     def outlook(self) -> str:
-        return "its run is made anew" if self.run_state is None else "its run is cleared"
+        return "its run is created again" if self.run_state is None else "its run is cleared"
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class CommandRuns:
         compat.create_run(self.dag_id, run_id, conf_of(key), interval_of_key(key))
         if past_limit:
             compat.clear_run(self.dag_id, run_id, past_limit=True)
-        return "its run did not exist, and was made anew"
+        return "its run did not exist, and was created again"
 
 
 def started_again(txid: int | None, run_id: str, blocking: int) -> EffectLine:

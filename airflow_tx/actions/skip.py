@@ -184,7 +184,7 @@ class Readmission(PersonalAction):
             self.target.runs.check([skipped.run_id])
         except Refused as refused:
             return self.refusal(version, refused, self.txid)
-        how = "is cleared" if self.target.runs.state(skipped.run_id) is not None else "is made anew"
+        how = "is cleared" if self.target.runs.state(skipped.run_id) is not None else "is created again"
         done = f"its run {how}, and takes the rows of the same place, as they are then, as a new transaction"
         effects = [EffectLine(self.txid, skipped.run_id, done)]
         return self.answer(version, self._sentence(skipped), effects)

@@ -75,15 +75,15 @@ def _print_list(args: Namespace, store: Store) -> None:
         some = [each for each in view.transactions if render.is_in_state(each, args.state)]
         rows = [*waiters, *map(render.transaction, some)]
         columns = render.TRANSACTION_IN_SHORT
-        told = ["waiting_for", "note"]
+        below = ["waiting_for", "note"]
     else:
         rows = [each for each in _topology_rows(args, store) if args.state in (None, each["state"])]
         columns = render.TOPOLOGY_IN_SHORT
-        told = ["problem"]
+        below = ["problem"]
     if args.wide:
         render.print_rows(rows, args.output)
     else:
-        render.print_in_short(rows, columns, told, args.output)
+        render.print_in_short(rows, columns, below, args.output)
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ TX_COMMANDS = (
         name="replay",
         help="Start the runs of open transactions again: same txid, next attempt",
         description=(
-            "Clears the runs, beyond max_active_runs if need be; a deleted run is made anew. A skip that was asked for "
+            "Clears the runs, beyond max_active_runs if need be; a deleted run is created again. A requested skip "
             "is withdrawn. A transaction whose run is queued or running is left alone without --force. With "
             "--changed-rows the source decides the same place again, with what is there now, as long as no state that "
             "cannot undo it may hold something of it; who, when and --why are kept in the ledger."

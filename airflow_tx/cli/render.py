@@ -67,18 +67,18 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
     console.print_as(data=rows, output=output)
 
 
-def print_in_short(rows: Sequence[TableRow], columns: Sequence[str], told: Sequence[str], output: str) -> None:
+def print_in_short(rows: Sequence[TableRow], columns: Sequence[str], below: Sequence[str], output: str) -> None:
     """Print a table that fits into a narrow terminal, and below it what is too long for a column; else all of it.
 
     :param columns: of the table; the first one names a row.
-    :param told: the columns that are printed below, unbroken, so that a command in them can be copied.
+    :param below: the columns that are printed below the table, unbroken, so that a command in them can be copied.
     """
     if output != "table":
         print_rows(rows, output)
         return
     print_rows([{name: row[name] for name in columns} for row in rows], output, width=IN_SHORT)
     for row in rows:
-        for name in told:
+        for name in below:
             if row[name] is not None:
                 about = row[columns[0]] or row["run_id"]
                 print(without_controls(f"{about}: {name.replace('_', ' ')} {row[name]}"))
@@ -223,7 +223,7 @@ def _note(view: TransactionView) -> str | None:
     if view.pinned:
         notes.append("re-admitted: its rows stay")
     notes += [f"before it, lost: {what}" for what in view.lost]
-    notes += [f"rows of attempt {each.attempt} decided anew: {_person(each)}" for each in view.changed]
+    notes += [f"rows of attempt {each.attempt} decided again: {_person(each)}" for each in view.changed]
     if view.open and view.skip is not None:
         notes.append(f"to be skipped: {_person(view.skip)}")
     elif view.skip is not None:

@@ -63,7 +63,7 @@ def of_reset(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, A
         for name in sorted(fences)
     ]
     forgotten = [
-        EffectLine(txid, record.run_id, "forgotten: its run begins anew, with other rows")
+        EffectLine(txid, record.run_id, "forgotten: its run begins again, with other rows")
         for txid, record in opened.items()
     ]
     return _preview(planned, f"Forget {what}: {', '.join(sorted(fences)) or 'none'}.", deleted, forgotten)
@@ -74,7 +74,7 @@ def _becomes(ledger: Ledger, writes: Iterable[Write], txid: int, record: Transac
     path = ledger.paths.run(record.key)
     last = next((each for each in writes if each.path == path), None)
     if isinstance(last, Delete):
-        return "forgotten: its run begins anew when it is cleared"
+        return "forgotten: its run begins again when it is cleared"
     if isinstance(last, Put | Create) and (bound := decode(Binding, path, last.data).txid) != txid:
         return f"forgotten: its rows are those of skipped transaction {bound} again"
     return "closed: the states say that it was committed"

@@ -87,7 +87,7 @@ def delete(args: Namespace) -> None:
 
 
 def _forget_output(args: Namespace, paths: Paths) -> None:
-    """Remove what was staged under a name that is gone: no task reads it, whatever was open begins anew."""
+    """Remove what was staged under a name that is gone: no task reads it, whatever was open begins again."""
     try:
         staging_of(args).sweep(paths.topology)
     except Exception as error:  # noqa: BLE001
@@ -173,7 +173,7 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
         problem = f"state {', '.join(halves)} is in the middle of a transaction"
         remedy = f"Replay it, or skip it: airflow tx list {args.topology}"
     elif compat.is_paused_there(record.dag_id) is False:
-        problem = f"DAG {record.dag_id!r} is not paused: its next run would count everything anew"
+        problem = f"DAG {record.dag_id!r} is not paused: its next run would count everything again"
         remedy = f"Pause it: airflow dags pause {record.dag_id}"
     if problem:
         raise MoveRefused(topology=args.topology, problem=problem, remedy=remedy)

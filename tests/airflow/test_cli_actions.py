@@ -75,7 +75,7 @@ def test_a_batch_that_fails_always_is_skipped_then_readmitted_and_failed_ones_ar
     broken.take_back()
     assert tx(stack, "replay", DAG_ID, "--failed") == {
         "5": "its run was cleared",
-        "6": "its run did not exist, and was made anew",
+        "6": "its run did not exist, and was created again",
     }
     for run_id in ("failed", "deleted"):
         airflow.wait_run(DAG_ID, run_id)
@@ -106,7 +106,7 @@ def test_a_file_that_was_corrected_is_counted_by_the_command_that_the_error_name
     advised = re.search(r"Correct the file, then: airflow tx (replay .*) TEXT; or", error)
     assert advised is not None
     done = tx(stack, *shlex.split(advised[1]), "the ninth was a word")
-    assert done == {"1": "its rows are decided anew: its run was cleared"}
+    assert done == {"1": "its rows are decided again: its run was cleared"}
     for run_id in ("r1", "r2"):
         airflow.wait_run(dag_id, run_id)
     stack.assert_counted_once(dag_id, 4)

@@ -259,7 +259,7 @@ def test_a_skipped_batch_is_readmitted_once_and_its_run_started_again(
     how = "takes the rows of the same place, as they are now, as a new transaction"
     assert told[0]["done"] == f"re-admitted: its run was cleared, and {how}"
     told = airflow.json(*readmit, "2", *why, "--yes", root=root)
-    assert told[0]["done"].startswith("re-admitted: its run did not exist, and was made anew")
+    assert told[0]["done"].startswith("re-admitted: its run did not exist, and was created again")
     assert runs.states() == {"gone": "queued", "r1": "queued"}
     assert runs.conf("gone") == {"airflow_tx": {"key": "gone"}}
     waiting = airflow.json("tx", "list", "flights", root=root)
@@ -302,7 +302,7 @@ def test_a_replay_starts_the_run_again_and_leaves_live_ones_alone(
     assert done(told) == {
         "2": "its run was cleared",
         "3": f"its skip was withdrawn, {alone.format('running')}",
-        "4": "its run did not exist, and was made anew",
+        "4": "its run did not exist, and was created again",
         "5": alone.format("queued"),
     }
     assert runs.states() == {"r1": "success", "r2": "running", "r3": "running", "r4": "running", "r5": "queued"}
@@ -329,13 +329,13 @@ def test_rows_are_decided_anew_on_the_record_unless_a_state_may_hold_them(
     assert one_line(told) == "--changed-rows is for transactions that are named."
     told = airflow.json(*replay, "1", "2", *why, root=root)
     assert done(told) == {
-        "1": "its rows are decided anew: its run was cleared",
+        "1": "its rows are decided again: its run was cleared",
         "2": "its run was left alone: it is running (--force starts it again all the same)",
     }
     (shown,) = airflow.json("tx", "show", "flights", "1", root=root)
     assert shown["changed_rows"].startswith("of attempt 1: the file is mended (")
     listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=root)}
-    assert listed["1"]["note"].startswith("rows of attempt 1 decided anew: the file is mended (")
+    assert listed["1"]["note"].startswith("rows of attempt 1 decided again: the file is mended (")
     assert listed["2"]["note"] is None
     pipeline.run("r1")
     assert airflow.json("tx", "show", "flights", "1", root=root)[0]["changed_rows"] == shown["changed_rows"]
@@ -491,7 +491,7 @@ def test_a_topology_gets_the_new_name_of_its_dag_and_its_states_follow(
     (shown,) = airflow.json("tx", "show", "flights", "--no-lag", root=root)
     assert shown["repairs"].startswith("rename: it was called old, of DAG old_dag (the DAG was renamed; ")
     started = airflow.json("tx", "replay", "flights", "--failed", root=root)
-    assert done(started) == {"2": "its run did not exist, and was made anew"}
+    assert done(started) == {"2": "its run did not exist, and was created again"}
     pipeline.request = TopologyRequest("the_dag", "transactional", 8)
     pipeline._tries = old._tries
     assert [pipeline.run("r2"), pipeline.run("r3")] == [2, 3]
@@ -540,7 +540,7 @@ def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_r
     released = (*delete, "--release-states")
     runs.pause(paused=False)
     told = one_line(airflow.run(*released, "--yes", root=root, fails=True))
-    assert "DAG 'the_dag' is not paused: its next run would count everything anew. Pause it: airflow dags" in told
+    assert "DAG 'the_dag' is not paused: its next run would count everything again. Pause it: airflow dags" in told
     runs.pause(paused=True)
     assert "the values stay" in one_line(airflow.run(*released, "--dry-run", root=root))
     assert airflow.json("tx", "list", "--no-lag", root=root) != []

@@ -228,8 +228,8 @@ CASES = (
     ),
     Case(
         "replay of those without a run", two_open_without_runs, "replay flights 2 1", replay(2, 1),
-        would=dict.fromkeys((1, 2), "its run is made anew, and begins as attempt 2"),
-        did=dict.fromkeys((1, 2), "its run did not exist, and was made anew"),
+        would=dict.fromkeys((1, 2), "its run is created again, and begins as attempt 2"),
+        did=dict.fromkeys((1, 2), "its run did not exist, and was created again"),
     ),
     Case(
         "replay of a live one", one_failed_one_live, "replay flights 1 2", replay(1, 2),
@@ -255,8 +255,8 @@ CASES = (
     Case(
         "replay with changed rows", one_failed_one_live, "replay flights 1 2 --changed-rows",
         replay(1, 2, changed_rows=True),
-        would={1: "its rows are decided anew, its run is cleared, and begins as attempt 2"}, refused={2: ALONE},
-        did={1: "its rows are decided anew: its run was cleared", 2: LEFT},
+        would={1: "its rows are decided again, its run is cleared, and begins as attempt 2"}, refused={2: ALONE},
+        did={1: "its rows are decided again: its run was cleared", 2: LEFT},
     ),
     Case(
         "replay with changed rows of what a state keeps", one_in_a_state_that_is_gone,

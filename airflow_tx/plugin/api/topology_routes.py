@@ -125,6 +125,7 @@ def get_transaction(access: AccessDep, topology: str, txid: int) -> TransactionP
 
 @topology_router.get("/topologies/{topology:path}/transactions", response_model=Timeline)
 def list_transactions_of(
+    *,
     access: AccessDep,
     topology: str,
     since: datetime | None = None,

@@ -303,7 +303,7 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
 
 
 def _audit(view: TransactionView) -> list[AuditLine]:
-    noted: list[tuple[str, Person]] = [("rows decided anew", each) for each in view.changed]
+    noted: list[tuple[str, Person]] = [("rows decided again", each) for each in view.changed]
     noted += [(f"replay of attempt {each.attempt}", each) for each in view.replayed_by]
     noted += [("skip", view.skip)] if view.skip else []
     noted += [("readmit", view.readmit)] if view.readmit else []

@@ -437,7 +437,7 @@ def test_tries_xcoms_audit_and_new_runs_ask_for_their_own_rights(board: Board, p
     assert left["what"].startswith(f"left alone: {forbidden}")
     assert runs.states() == {}
     assert act(board, "replay", txids=[2]) == [
-        {"txid": 2, "run_id": "r2", "what": "its run did not exist, and was made anew"}
+        {"txid": 2, "run_id": "r2", "what": "its run did not exist, and was created again"}
     ]
 
 

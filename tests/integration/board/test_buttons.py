@@ -152,7 +152,7 @@ def test_what_goes_wrong_in_the_middle_of_an_action_is_one_sentence(
     ulf = people("ulf")
     ulf.open(topology="flights", txid=1)
     dialog = ulf.press("Replay")
-    expect(dialog).to_contain_text("1 (run <b>r1</b>): its run is made anew")
+    expect(dialog).to_contain_text("1 (run <b>r1</b>): its run is created again")
     alert = dialog.get_by_role("alert")
     zookeeper.kill()
     try:
