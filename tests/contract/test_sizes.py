@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.processing.begin import allocate, ask
+from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.ledger import Ledger
@@ -18,7 +18,7 @@ from airflow_tx.sources.api import Batch, Json, TransactionalSource
 from airflow_tx.sources.sizing import FIRST_ROWS, BatchSize
 from airflow_tx.spec import TransactionSpec
 from tests.integration.pipeline import Pipeline
-from tests.unit.bench import FakeTi, run_of
+from tests.stage import begin_run
 
 ROWS = 10_000_000
 
@@ -71,7 +71,7 @@ class Topology(Pipeline):
         self.request = self.spec.request
 
     def begin(self, run: str) -> Begun:
-        answer = ask(self.spec, FakeTi("begin", run), run_of(run), retry=False)
+        answer = begin_run(self.spec, run)
         assert isinstance(answer, Begun)
         return answer
 
@@ -107,7 +107,7 @@ def test_a_replay_keeps_the_size_with_the_rows(topology: Topology) -> None:
 def test_a_backlog_is_worked_off_in_few_batches_that_fit_the_time(topology: Topology) -> None:
     sizes: list[int] = []
     while True:
-        answer = ask(topology.spec, FakeTi("begin", "r"), run_of(f"r{len(sizes)}"), retry=False)
+        answer = begin_run(topology.spec, f"r{len(sizes)}")
         if not isinstance(answer, Begun):
             break
         assert answer.size is not None

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.processing.begin import ask
 from airflow_tx.protocol.answers import Begun
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+from tests.stage import begin_run
+from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers
 
 
 def test_a_run_of_our_operators_has_its_transaction_as_a_facet(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_run_of_our_operators_has_its_transaction_as_a_facet(tmp_path: Path) -
     transport: Any = pytest.importorskip("openlineage.client.transport.file")
 
     spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=2, memory=CountingStore(), tasks=("first",))
-    begun = ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    begun = begin_run(spec, "r1")
     assert isinstance(begun, Begun)
     operator = BeginTransactionOperator(task_id="begin", transaction=spec)
     operator._begun({}, begun)

@@ -13,7 +13,6 @@ import pytest
 from pika import BasicProperties  # type: ignore[import-untyped]
 
 from airflow_tx.errors import UnreadableRecord
-from airflow_tx.processing.begin import ask
 from airflow_tx.processing.outcome import note_committed
 from airflow_tx.protocol.answers import Begun, NoData
 from airflow_tx.protocol.api import Requirement, Write
@@ -28,7 +27,8 @@ from airflow_tx.staging import StagingArea
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.testing.eventually import eventually
 from tests.servers.rabbit import LocalRabbit
-from tests.unit.bench import FakeTi, MemorySpec, run_of
+from tests.stage import begin_run
+from tests.unit.bench import MemorySpec
 
 AUDIT = Audit("ann", "why")
 
@@ -89,7 +89,7 @@ class Shop:
         return MemorySpec(topology, topology, source, max_pending=9, memory=self.store, area=self.area)
 
     def begin(self, spec: MemorySpec, run_id: str) -> Any:
-        return ask(spec, FakeTi("begin", run_id, dag_id=spec.dag_id), run_of(run_id), retry=False)
+        return begin_run(spec, run_id)
 
     def taken(self, spec: MemorySpec, *runs: str) -> list[str]:
         """Begin these runs; the messages that they have, as a task reads them."""

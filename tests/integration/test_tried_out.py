@@ -14,14 +14,14 @@ from airflow.sdk.execution_time.context import set_current_context
 
 from airflow_tx.hooks.zookeeper import ZooKeeperHook
 from airflow_tx.operators.commit import CommitOperator
-from airflow_tx.processing.begin import ask
 from airflow_tx.processing.task import before_task
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Store
 from airflow_tx.spec import spec_of
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.topology.transaction import Transaction
-from tests.unit.bench import FakeTi, Numbers, run_of
+from tests.stage import begin_run
+from tests.unit.bench import FakeTi, Numbers
 
 _DATES = ("data_interval_start", "data_interval_end", "logical_date", "partition_key", "partition_date")
 _NO_DATES: dict[str, Any] = {"run_type": "manual", "conf": {}, **dict.fromkeys(_DATES)}
@@ -59,7 +59,7 @@ def test_a_task_that_is_tried_out_by_a_command_is_refused_and_leaves_the_ledger_
         with Transaction(source=Numbers(), root=zookeeper_root):
             count() >> CommitOperator(task_id="commit")
     spec = spec_of(dag)
-    begun = ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    begun = begin_run(spec, "r1")
     assert isinstance(begun, Begun)
     with ZooKeeperHook("zookeeper_default").store() as store:
         before = _tree(store, zookeeper_root)

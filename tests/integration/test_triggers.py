@@ -17,7 +17,6 @@ from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.hooks import zookeeper as hooks
 from airflow_tx.hooks.zookeeper import shared_store, shared_watched_store
-from airflow_tx.processing.begin import ask
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -26,7 +25,8 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.store.client import disconnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.triggers.ready import ReadyTrigger
-from tests.unit.bench import FakeTi, MemorySpec, Numbers, run_of
+from tests.stage import begin_run
+from tests.unit.bench import MemorySpec, Numbers
 
 WAITING = 8
 RULES = Rules(max_pending=1, max_replays=3, backoff=0.1, message_timeout=1000.0)
@@ -59,7 +59,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def begun(conn_id: str, root: str) -> None:
     """One transaction is open, and no more may be."""
     spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=1, memory=shared_store(conn_id), root=root)
-    ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    begin_run(spec, "r1")
 
 
 def fail(conn_id: str, root: str) -> None:

@@ -21,15 +21,16 @@ from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.errors import FailedBatch
 from airflow_tx.metrics import Cadence, Metric, send_failure
 from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.processing.begin import allocate, ask
+from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.memory import MemorySource
+from tests.stage import begin_run
 from tests.suites.acker_case import opened
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, run_of
+from tests.unit.bench import CountingStore, MemorySpec
 from tests.unit.coordinator.conftest import make as make_world
 from tests.unit.coordinator.lane_world import PATHS, Bounded, LaneWorld
 from tests.unit.statsd import StatsD
@@ -96,16 +97,16 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     found |= {(name, "gauge") for name in values}
 
     begin = BeginTransactionOperator(task_id="begin", transaction=world.spec)
-    begun = ask(world.spec, FakeTi("begin", "tx-5"), run_of("tx-5"), retry=False)
-    begun = ask(world.spec, FakeTi("begin", "tx-5"), run_of("tx-5"), retry=False)
-    begin._begun({}, begun)  # type: ignore[arg-type]
+    begun = begin_run(world.spec, "tx-5")
+    begun = begin_run(world.spec, "tx-5")
+    begin._begun({}, begun)
     ledger.run(note_skip, 5, Audit("me", "no"))
     take_skip(ledger, 5, {"totals": world.state}, log=world.log)
     found |= {(name, kind) for name, kind, _ in sent(statsd)}
 
     store = CountingStore()
     spec = MemorySpec("n", "n", MemorySource({"a": [{"n": 1}]}), max_pending=2, memory=store, tasks=("first",))
-    ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    begin_run(spec, "r1")
     found |= {(name, kind) for name, kind, _ in sent(statsd)}
     assert found == {(each.suffix, each.kind.value) for each in Metric}
 
@@ -137,7 +138,7 @@ def test_without_metrics_nothing_is_read_for_them(make: Any) -> None:
 def test_an_attempt_counts_as_failed_once_however_many_of_its_tasks_fail_beside_each_other(statsd: StatsD) -> None:
     tasks = ("first", "second")
     spec = MemorySpec("n", "n", MemorySource({"a": [{"n": 1}]}), max_pending=2, memory=CountingStore(), tasks=tasks)
-    begun = ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    begun = begin_run(spec, "r1")
     assert isinstance(begun, Begun)
     sent(statsd)
     ledger, tries = spec.ledger(spec.memory), [TaskTry(task, -1, f"try-of-{task}") for task in tasks]

@@ -22,7 +22,7 @@ from airflow_tx.coordinator.blocked import BlockedOperator
 from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
 from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.errors import TransactionDefinitionError
-from airflow_tx.processing.begin import allocate, ask
+from airflow_tx.processing.begin import allocate
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol import recovery
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
@@ -31,7 +31,8 @@ from airflow_tx.protocol.view import open_records
 from airflow_tx.sources.lag import Lag
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
-from tests.unit.bench import FakeTi, Numbers, run_of
+from tests.stage import begin_run
+from tests.unit.bench import FakeTi, Numbers
 from tests.unit.coordinator.lane_world import PATHS, Bounded, LaneWorld
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -124,8 +125,8 @@ def test_whoever_is_called_is_called_once_whatever_starts_again_and_again_if_it_
     assert "airflow tx replay numbers 1" in alarm.remedy
     assert world.others == [(DAG_ID, "blocked-1.1", False, True)]
 
-    ask(world.spec, FakeTi("begin", "tx-1"), run_of("tx-1"), retry=False)
-    ask(world.spec, FakeTi("begin", "tx-1"), run_of("tx-1"), retry=False)  # it was cleared: the next attempt
+    begin_run(world.spec, "tx-1")
+    begin_run(world.spec, "tx-1")  # it was cleared: the next attempt
     step(alarms(world, callbacks), world)
     assert world.others[1:] == [(DAG_ID, "blocked-1.1", True, False)]
     record = world.record(1)
@@ -242,12 +243,12 @@ def test_the_task_of_a_blocked_topology_fails_until_the_way_is_free(world: LaneW
 def test_without_a_coordinator_a_task_finds_that_a_run_has_failed(world: LaneWorld) -> None:
     called = Called()
     spec = replace(world.spec, callbacks=AlarmCallbacks(on_blocked=(called,)))
-    begun = ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    begun = begin_run(spec, "r1")
     context = {"ti": FakeTi("begin", "r2")}
     world.runs["r1"] = "running"
     raise_own_alarms(spec, context, world.log)
     assert called.alarms == []
-    processing = Processing(spec, begun, TaskTry("count", -1, "t"), anchored=True)  # type: ignore[arg-type]
+    processing = Processing(spec, begun, TaskTry("count", -1, "t"), anchored=True)
     processing.start()
     processing.fail("it broke")
     world.runs["r1"] = "failed"
@@ -263,8 +264,8 @@ def test_without_a_coordinator_a_task_finds_that_a_run_has_failed(world: LaneWor
 def test_the_alarm_of_a_refusal_has_its_remedy_whole_and_once(world: LaneWorld) -> None:
     called = Called()
     spec = replace(world.spec, callbacks=AlarmCallbacks(on_blocked=(called,)))
-    begun = ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
-    processing = Processing(spec, begun, TaskTry("count", -1, "t"), anchored=True)  # type: ignore[arg-type]
+    begun = begin_run(spec, "r1")
+    processing = Processing(spec, begun, TaskTry("count", -1, "t"), anchored=True)
     processing.start()
     remedy = "Restore it, or repair: airflow tx repair numbers --state-lost t"
     processing.fail(f"the table has {'another column, ' * 300} and went back. {remedy}", remedy)

@@ -19,13 +19,13 @@ from airflow_tx.coordinator.health import CoordinatorMemory, Finding
 from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.errors import SourceError, StoreUnavailable
-from airflow_tx.processing.begin import ask
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.batch import WHOLE, Loss
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.api import Batch
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+from tests.stage import Stage
+from tests.unit.bench import CountingStore, MemorySpec, Numbers
 from tests.unit.conftest import Sleeps
 
 RULES = {"max_pending": 2, "max_replays": 3, "backoff": 0.1, "message_timeout": 1000.0, "silence": 10.0}
@@ -113,16 +113,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def begin(store: CountingStore, *run_ids: str) -> None:
-    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
-    for run_id in run_ids:
-        ask(spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
+    Stage(store).begin(*run_ids)
 
 
 def finish(store: CountingStore, run_id: str) -> None:
     from tests.unit.commit.run import Run
 
-    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
-    run = Run(spec, run_id, [], logging.getLogger())
+    run = Run(Stage(store).spec, run_id, [], logging.getLogger())
     run.begin()
     run.work()
     run.commit_now()

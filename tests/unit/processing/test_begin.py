@@ -17,6 +17,7 @@ from airflow_tx.protocol.answers import Begun
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource
+from tests.stage import begin_run
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -24,7 +25,7 @@ Begin = Callable[[MemorySpec], Any]
 
 
 def by_run(spec: MemorySpec) -> Any:
-    return ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    return begin_run(spec, "r1")
 
 
 def by_coordinator(spec: MemorySpec) -> Any:

@@ -9,10 +9,10 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
 from airflow_tx import compat
-from airflow_tx.processing.begin import ask
 from airflow_tx.protocol.answers import Begun, NoData, WindowFull
 from airflow_tx.sources.memory import MemorySource
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+from tests.stage import begin_run
+from tests.unit.bench import CountingStore, MemorySpec, Numbers
 from tests.unit.statsd import StatsD
 
 ROWS = [{"n": number} for number in range(3)]
@@ -20,7 +20,7 @@ ROWS = [{"n": number} for number in range(3)]
 
 def begin(store: CountingStore, source: Any, run: str, log: Any, name: str = "numbers") -> Any:
     spec = MemorySpec(name, name, source, max_pending=2, memory=store, tasks=("first",))
-    return ask(spec, FakeTi("begin", run), run_of(run), retry=False, log=log)
+    return begin_run(spec, run, log=log)
 
 
 def test_begin_sends_what_the_source_has_that_is_not_committed(store: CountingStore, log: Any, statsd: StatsD) -> None:

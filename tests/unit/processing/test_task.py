@@ -16,7 +16,6 @@ from airflow_tx import compat
 from airflow_tx.errors import SourceError, StaleBegin
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.batch import CurrentBatch
-from airflow_tx.processing.begin import ask
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.paths import Paths, ack_name
@@ -24,7 +23,8 @@ from airflow_tx.protocol.receipt import code_digest
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.sources.api import TransactionalSource
 from airflow_tx.sources.files.source import FileSource
-from tests.unit.bench import CountingStore, FakeTi, Lending, MemorySpec, Numbers, OpaqueNumbers, run_of
+from tests.stage import begin_run
+from tests.unit.bench import CountingStore, FakeTi, Lending, MemorySpec, Numbers, OpaqueNumbers
 
 PATHS = Paths("/airflow_tx", "numbers")
 
@@ -45,7 +45,7 @@ class Dag:
             begin >> work.override(task_id="first")(begin.output) >> work.override(task_id="second")(1)
 
     def begin(self) -> dict[str, Any]:
-        answer: Any = ask(self.spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+        answer: Any = begin_run(self.spec, "r1")
         self.payload = {"topology": "numbers", **answer.to_json()}
         return self.payload
 

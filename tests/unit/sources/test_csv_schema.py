@@ -13,14 +13,14 @@ from typing import Any, cast
 import pytest
 
 from airflow_tx.errors import SourceError
-from airflow_tx.processing.begin import ask
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.schema import find_schema
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.store.memory import MemoryStore
-from tests.unit.bench import FakeTi, MemorySpec, run_of
+from tests.stage import begin_run
+from tests.unit.bench import MemorySpec
 
 TYPED = {"inferSchema": True, "nullValue": "NA"}
 
@@ -239,7 +239,7 @@ def test_the_ledger_keeps_it_for_replays_and_for_what_follows(tmp_path: Path) ->
     spec = MemorySpec("files", "files", source, max_pending=4, tasks=("count",), memory=MemoryStore())
 
     def begin(run: str) -> Begun:
-        answer = ask(spec, FakeTi("begin", run), run_of(run), retry=False)
+        answer = begin_run(spec, run)
         assert isinstance(answer, Begun)
         return answer
 

@@ -27,7 +27,8 @@ from airflow_tx.sources.sql.positions import TablePosition
 from airflow_tx.sources.sql.shards import PartitionedSqlSource
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.triggers.committed import CommittedTrigger, commit_of
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+from tests.stage import Stage
+from tests.unit.bench import CountingStore, Numbers, run_of
 
 PATHS = Paths("/airflow_tx", "numbers")
 TAKEN = FilesPosition("b.csv", frozenset({"b.csv"}), 2).to_json()
@@ -56,11 +57,7 @@ class _Open:
 
 
 def begin(store: CountingStore, *run_ids: str) -> None:
-    from airflow_tx.processing.begin import ask
-
-    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
-    for run_id in run_ids:
-        ask(spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
+    Stage(store).begin(*run_ids)
 
 
 def turn(store: CountingStore, txid: int) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from airflow_tx import compat
-from airflow_tx.processing.begin import ask
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.triggers.run_slots import SlotWatch
-from tests.unit.bench import CountingStore, FakeTi, Looking, MemorySpec, Numbers, run_of
+from tests.stage import Stage
+from tests.unit.bench import CountingStore, Looking
 
 PATHS = Paths("/airflow_tx", "numbers")
 GRACE = 30.0
@@ -51,11 +51,9 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
 
 @pytest.fixture
 def store() -> CountingStore:
-    made = CountingStore()
-    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=made, tasks=("count",))
-    for run_id in ("r1", "r2", "r3"):
-        ask(spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
-    return made
+    stage = Stage()
+    stage.begin("r1", "r2", "r3")
+    return stage.store
 
 
 def test_it_yields_once_the_grace_is_over(store: CountingStore, airflow: Airflow) -> None:

@@ -16,7 +16,8 @@ from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.triggers.ready import ReadyTrigger
 from airflow_tx.triggers.turn import TurnTrigger
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+from tests.stage import Stage
+from tests.unit.bench import CountingStore, MemorySpec
 from tests.unit.conftest import Sleeps
 
 
@@ -49,12 +50,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> SlowStore:
 
 
 def begin(store: CountingStore, *run_ids: str) -> MemorySpec:
-    from airflow_tx.processing.begin import ask
-
-    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
-    for run_id in run_ids:
-        ask(spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
-    return spec
+    stage = Stage(store)
+    stage.begin(*run_ids)
+    return stage.spec
 
 
 def op(store: CountingStore, txid: int) -> str:

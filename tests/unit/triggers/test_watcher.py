@@ -18,7 +18,8 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Counter, TopologyRecord, decode, encode
 from airflow_tx.protocol.watcher import WatcherRecord
 from airflow_tx.triggers.watcher import CommitNotStored, CommitsProducer, CommitsTrigger, checked_uri
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+from tests.stage import Stage
+from tests.unit.bench import CountingStore
 
 PATHS = Paths("/airflow_tx", "numbers")
 STORED, LOST = AdvanceOutcome(acked=1, failed=0, rejected=0), AdvanceOutcome(acked=0, failed=1, rejected=0)
@@ -32,10 +33,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
 
 
 def begin(store: CountingStore) -> None:
-    from airflow_tx.processing.begin import ask
-
-    spec = MemorySpec("numbers", "numbers", Numbers(), max_pending=8, memory=store, tasks=("count",))
-    ask(spec, FakeTi("begin", "r1"), run_of("r1"), retry=False)
+    Stage(store).begin("r1")
 
 
 def turn(store: CountingStore, txid: int) -> None:
