@@ -67,7 +67,7 @@ class ChangeAcceptance(PersonalAction):
         if version not in (None, found.version):
             raise PreviewOutdated(what=f"State {self.state!r}", topology=self.target.topology)
         columns = {each.column: each.total - each.expected for each in found.changes}
-        self.target.ledger.run(note_change, self.state, columns, found.receipt, audit)
+        self.target.ledger.run(note_change, self.state, columns, receipt=found.receipt, audit=audit)
         for each in found.changes:
             yield EffectLine(None, None, f"accepted: {_shown(each)}")
 

@@ -22,7 +22,7 @@ def rename(args: Namespace) -> None:
         audit = audit_of(args)
         record = topology_record(store, paths_of(args))
         state = _renamed(args, record)
-        planned = ledger.preview(repair.rename_state, args.old, args.new, audit)
+        planned = ledger.preview(repair.rename_state, args.old, args.new, audit=audit)
         moved = args.old in record.states and not isinstance(state, TridentState)  # which has no fence
         along = [_checked(args, record, state)] if moved else []
         sentence = f"Go on with state {args.old} of topology {args.topology} as {args.new}."
@@ -30,7 +30,7 @@ def rename(args: Namespace) -> None:
             return
         if moved and state.fence() is None:
             state.take_over(args.old)
-        print_done("Done", ledger.run(repair.rename_state, args.old, args.new, audit))
+        print_done("Done", ledger.run(repair.rename_state, args.old, args.new, audit=audit))
 
 
 @action

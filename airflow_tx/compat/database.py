@@ -106,7 +106,8 @@ def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    wanted, found = list(run_ids), {}
+    wanted = list(run_ids)
+    found = {}
     with create_session() as session:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]

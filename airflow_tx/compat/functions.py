@@ -72,7 +72,8 @@ def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
     _check_parameters(task, known)
     arguments = (tuple(task.op_args), dict(task.op_kwargs))
     check_argument(arguments)
-    multiple, pushes = bool(task.multiple_outputs), pushes_xcom(task)
+    multiple = bool(task.multiple_outputs)
+    pushes = pushes_xcom(task)
     return TaskFunction(
         task.python_callable, arguments, multiple, pushes, time_allowed(task), known - arguments[1].keys()
     )

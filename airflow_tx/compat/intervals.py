@@ -30,7 +30,8 @@ def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
     for reach in _REACHES:
         earliest = pendulum.instance(start - reach * (end - start))
         restriction = TimeRestriction(earliest, pendulum.instance(start), catchup=True)
-        info, found = None, None
+        info = None
+        found = None
         while (
             info := timetable.next_dagrun_info_v2(last_dagrun_info=info, restriction=restriction)
         ) and info.data_interval.end <= start:
@@ -152,7 +153,8 @@ def interval_context(start: datetime, end: datetime) -> dict[str, Any]:
     from airflow.sdk.timezone import coerce_datetime
 
     date: Any = coerce_datetime(start)
-    ds, ts = date.strftime("%Y-%m-%d"), date.isoformat()
+    ds = date.strftime("%Y-%m-%d")
+    ts = date.isoformat()
     return {
         "logical_date": date,
         "data_interval_start": date,
@@ -204,7 +206,8 @@ def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[date
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    first, last = intervals[0].logical_date, intervals[-1].logical_date
+    first = intervals[0].logical_date
+    last = intervals[-1].logical_date
     query = select(DagRun.logical_date, DagRun.run_id, DagRun.state).where(
         DagRun.dag_id == dag_id, DagRun.logical_date >= first, DagRun.logical_date <= last
     )
@@ -227,7 +230,8 @@ def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> 
     from sqlalchemy.exc import IntegrityError
 
     kind = DagRunType.BACKFILL_JOB
-    date, after = interval.logical_date, interval.run_after
+    date = interval.logical_date
+    after = interval.run_after
     try:
         with create_session() as session:
             _backfilled_dag(dag_id, session).create_dagrun(

@@ -58,7 +58,8 @@ def start_run(
     if other is not None and other.run_id != run_id:
         if text(other.state) in ("queued", "running"):
             return False
-        run_id, reset = other.run_id, True
+        run_id = other.run_id
+        reset = True
     date, after = interval or (datetime.now(timezone.utc) if dated else None, None)
     message = TriggerDagRun(
         dag_id=dag_id, run_id=run_id, logical_date=date, run_after=after, conf=dict(conf or {}), reset_dag_run=reset

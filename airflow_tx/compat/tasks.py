@@ -141,7 +141,8 @@ def skipped_along(dag: Any, skipped: Collection[str]) -> frozenset[str]:
     """Name the tasks that Airflow skips when these are skipped and all others succeed, these included."""
     found = set(skipped)
     for task in dag.topological_sort():
-        before, rule = task.upstream_task_ids, text(task.trigger_rule)
+        before = task.upstream_task_ids
+        rule = text(task.trigger_rule)
         any_skipped = rule in _SKIPPED_WITH_ANY and not before.isdisjoint(found)
         all_skipped = rule in _SKIPPED_WITH_ALL and bool(before) and before <= found
         if any_skipped or all_skipped:

@@ -42,7 +42,8 @@ class BlockedOperator(RetriedOperator):
 
         spec = self.transaction
         with spec.store() as store:
-            opened, blocked = open_records(store, spec.paths), spec.ledger(store).topology().blocked
+            opened = open_records(store, spec.paths)
+            blocked = spec.ledger(store).topology().blocked
         found = spec.alarm_topology.find(opened, blocked=blocked, now=datetime.now(timezone.utc))
         wanted = (context["dag_run"].conf or {}).get("of")
         for alarm in found:

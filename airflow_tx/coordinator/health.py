@@ -159,7 +159,8 @@ def health_of(case: OpenTransaction, before: Health | None, elapsed: float) -> H
 
     :param before: what was known of it `elapsed` seconds ago, if it was.
     """
-    look, record = case.look, case.record
+    look = case.look
+    record = case.record
     if before is None or before.attempt != record.attempt:
         age = (look.now - datetime.fromisoformat(record.began)).total_seconds()
         working = min(max(age, 0.0), case.rules.message_timeout)
@@ -179,7 +180,8 @@ def health_of(case: OpenTransaction, before: Health | None, elapsed: float) -> H
 
 
 def _find(case: OpenTransaction, one: Health) -> Finding:
-    record, txid = case.record, case.txid
+    record = case.record
+    txid = case.txid
     if _is_blocked(case, one):
         return Finding.BLOCKED
     state = case.states[record.run_id]
@@ -191,7 +193,8 @@ def _find(case: OpenTransaction, one: Health) -> Finding:
 
 
 def _find_stopped(case: OpenTransaction, state: str | None) -> Finding:
-    record, txid = case.record, case.txid
+    record = case.record
+    txid = case.txid
     if record.skip is not None and txid != case.look.current:
         return Finding.NOTHING  # its turn will come, with whatever it has
     if is_noted(record):
@@ -210,7 +213,8 @@ def _find_stopped(case: OpenTransaction, state: str | None) -> Finding:
 
 
 def _find_live(case: OpenTransaction, one: Health) -> Finding:
-    record, txid = case.record, case.txid
+    record = case.record
+    txid = case.txid
     if case.states[record.run_id] != "running":
         return Finding.NOTHING  # it begins as soon as it has a run slot
     if record.phase is Phase.COMMITTING and txid == case.look.current and record.skip is None:

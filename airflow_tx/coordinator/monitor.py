@@ -55,9 +55,11 @@ class Monitor:
     ) -> None:
         from airflow_tx.sources.lag import LagWatch
 
-        self._topology, self._paths = topology, paths
+        self._topology = topology
+        self._paths = paths
         self._gauges = Cadence(GAUGES_EVERY)
-        self._ackers, self._acker_watch = ackers, AckerWatch(topology.name)
+        self._ackers = ackers
+        self._acker_watch = AckerWatch(topology.name)
         self._acker_load: Future[AckerLoad] | None = None
         waits = topology.limits.max_lag is not None
         asks = source is not None and (waits or compat.sends_metrics())
@@ -67,7 +69,8 @@ class Monitor:
         """Send what is due, and find the alarms that are to be raised, or are over."""
         if not look.exists:
             return []
-        lag, blocked = self._lag(store), look.topology.blocked
+        lag = self._lag(store)
+        blocked = look.topology.blocked
         found = self._topology.find(look.opened, blocked=blocked, now=look.now, lag=lag)
         if self._gauges.is_due():
             is_blocked = any(alarm.kind is AlarmKind.BLOCKED for alarm in found)
@@ -128,10 +131,14 @@ class CoordinatorAlarms:
     """
 
     def __init__(
-        self, spec: TransactionSpec, monitor: Monitor, ledger: Ledger, run: BlockedRun, context: Any, log: Any
+        self, spec: TransactionSpec, monitor: Monitor, ledger: Ledger, run: BlockedRun, *, context: Any, log: Any
     ) -> None:
-        self._spec, self._monitor, self._ledger = spec, monitor, ledger
-        self._run, self._context, self._log = run, context, log
+        self._spec = spec
+        self._monitor = monitor
+        self._ledger = ledger
+        self._run = run
+        self._context = context
+        self._log = log
 
     def step(self, look: LedgerSnapshot) -> None:
         """Raise what is due, and end what is over."""

@@ -76,12 +76,14 @@ class CoordinateOperator(PlacedTask, BaseOperator):
 
         event = {"refresh": False, **(event or {})}
         memory = known(event)
-        pace, hold = self._pace(), 0.0
+        pace = self._pace()
+        hold = 0.0
         try:
             with self.transaction.store() as store:
-                lane, alarms = self._lane(store, context["ti"]), self._alarms(store, context)
+                lane = self._lane(store, context["ti"])
+                alarms = self._alarms(store, context)
                 work = Coordination(
-                    self.transaction, pace, store, context["ti"], self.log, memory, lane=lane, alarms=alarms
+                    self.transaction, pace, store, context["ti"], self.log, memory=memory, lane=lane, alarms=alarms
                 )
                 with lane.opened():
                     hold = work.run()
@@ -114,20 +116,22 @@ class CoordinateOperator(PlacedTask, BaseOperator):
         ackers = spec.open_ackers if spec.ackers else None
         monitor = Monitor(spec.alarm_topology, spec.paths, source, ackers=ackers, patience=LAG_PATIENCE)
         run = BlockedRun(blocked_dag_id(self.dag_id))
-        return CoordinatorAlarms(spec, monitor, spec.ledger(store), run, context, self.log)
+        return CoordinatorAlarms(spec, monitor, spec.ledger(store), run, context=context, log=self.log)
 
     def _pace(self) -> Pace:
         from airflow_tx.coordinator.health import Rules
         from airflow_tx.coordinator.worker import Pace
 
-        spec, settings = self.transaction, Settings.load()
+        spec = self.transaction
+        settings = Settings.load()
         rules = Rules(
             max_pending=spec.window,
             max_replays=_given(self.max_replays, settings.max_replays),
             backoff=_given(self.replay_backoff, settings.replay_backoff),
             message_timeout=_given(spec.message_timeout, settings.message_timeout),
         )
-        poll, linger = _given(self.poll, settings.coordinator_poll), _given(self.linger, settings.coordinator_linger)
+        poll = _given(self.poll, settings.coordinator_poll)
+        linger = _given(self.linger, settings.coordinator_linger)
         return Pace(rules, poll, linger, settings.min_deferral)
 
     def _is_old(self, context: Context) -> bool:

@@ -33,7 +33,8 @@ from airflow_tx.triggers.base import LedgerTrigger, until
 
 _ASKING = "airflow_tx-source"
 # The part of a core that asking one source may cost; but new data is noticed within the second one.
-_SHARE, _LONGEST_PAUSE = 0.005, 5.0
+_SHARE = 0.005
+_LONGEST_PAUSE = 5.0
 # A source that cannot be made here is asked by the task.
 _BLIND = 30.0
 _DAMAGED = 30.0
@@ -132,7 +133,8 @@ class _Watch:
         look: LedgerSnapshot = found["look"]
         states = await self._states(look)
         now = time.monotonic()
-        elapsed, self._planned_at = now - self._planned_at, now
+        elapsed = now - self._planned_at
+        self._planned_at = now
         waiting = self._question is None and self.memory.source_wait > elapsed
         ready = "position" in found and not waiting and await self._ready(look, found["position"])
         planned = plan(look, states, self.memory, elapsed=elapsed, rules=self._rules, ready=ready)
@@ -187,7 +189,8 @@ class _Watch:
         answered, _ = await asyncio.wait([self._question], timeout=poll)
         if not answered:
             return False  # replays do not wait for it
-        answer, self._question = self._question.result(), None
+        answer = self._question.result()
+        self._question = None
         if answer.error is not None:
             self.memory = self.memory.failed(poll)
             self._say("source", f"{answer.error} It is asked again, later and later.")

@@ -83,8 +83,8 @@ class Coordination:
         store: Store,
         ti: Any,
         log: Any,
-        memory: CoordinatorMemory,
         *,
+        memory: CoordinatorMemory,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         lane: NoLane | None = None,
@@ -100,7 +100,8 @@ class Coordination:
         self._log = log
         self._clock = clock
         self._sleep = sleep
-        self._lane, self._alarms = lane or NoLane(), alarms
+        self._lane = lane or NoLane()
+        self._alarms = alarms
         self._planned_at = clock()
         self._paused = False
         self._done = 0
@@ -139,7 +140,8 @@ class Coordination:
             self._alarms.step(look)
         look = replace(look, busy=self._busy(look), lane=self._lane.open_in(look))
         now = self._clock()
-        elapsed, self._planned_at = now - self._planned_at, now
+        elapsed = now - self._planned_at
+        self._planned_at = now
         ready = allocates(self.spec) and self.memory.source_wait <= elapsed and not self._lane.is_over
         found = plan(look, self._run_states(look), self.memory, elapsed=elapsed, rules=self.pace.rules, ready=ready)
         if any(not isinstance(each, Allocate) for each in found.actions):
@@ -275,7 +277,8 @@ class Coordination:
 
     def _block(self, action: Replay, attempt: TransactionAttempt, reason: str) -> None:
         self.memory = self.memory.blocked(action.txid)
-        topology, txid = self.spec.topology, action.txid
+        topology = self.spec.topology
+        txid = action.txid
         self._log.error(
             "Transaction %s is replayed no more: %s. Nothing commits after it until a person has seen to it: "
             "airflow tx replay %s %s, or airflow tx skip %s %s",

@@ -54,7 +54,8 @@ class ZooKeeperHook(BaseHook):
 
         :raises ConfigError: it does not exist, or something in it cannot be used.
         """
-        conn_id, connection = self.zookeeper_conn_id, connection_of_airflow(self.zookeeper_conn_id)
+        conn_id = self.zookeeper_conn_id
+        connection = connection_of_airflow(conn_id)
         if connection is None:
             remedy = f"No such connection. Make it: airflow connections add {conn_id} --conn-type zookeeper "
             raise ConfigError(option="zookeeper_conn_id", value=conn_id, remedy=f"{remedy}--conn-host HOST:2181")
@@ -135,7 +136,8 @@ def shared_watched_store(conn_id: str) -> WatchedStore:
     """Return a store beside `shared_store` that remembers what it reads, for whoever only reads. Raises as that one."""
     from airflow_tx.store.watched import WatchedStore
 
-    key, store = (os.getpid(), conn_id), shared_store(conn_id)
+    key = (os.getpid(), conn_id)
+    store = shared_store(conn_id)
     with _locks[key]:
         found = _watched.get(key)
         if found is None or found[0] is not store:
@@ -211,7 +213,8 @@ def _with_port(host: str, port: int) -> str:
 
 
 def _chroot(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str:
-    schema, chroot = connection.schema or "", _text(extra, "chroot", conn_id) or ""
+    schema = connection.schema or ""
+    chroot = _text(extra, "chroot", conn_id) or ""
     if schema and chroot and schema.strip("/") != chroot.strip("/"):
         raise _refuse(conn_id, "chroot", chroot, f"Its schema says {schema!r}; set one of them only.")
     path = (chroot or schema).strip("/")

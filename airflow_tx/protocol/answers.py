@@ -68,7 +68,8 @@ class Begun:
             attempt = TransactionAttempt(txid, history.attempts if history else 0)
             return cls(attempt, NOT_KEPT, NOT_KEPT, "", replay=True)
         attempt = TransactionAttempt(txid, history.attempts, history.birth)
-        rows, position = history.receipt["metadata"], history.receipt["after"]
+        rows = history.receipt["metadata"]
+        position = history.receipt["after"]
         return cls(attempt, rows, position, digest_of(rows), replay=True)
 
     @property

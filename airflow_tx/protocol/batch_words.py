@@ -54,7 +54,8 @@ def _files(files: Sequence[Any]) -> str:
 
 def _numbers(first: int, metadata: Mapping[str, Any]) -> str:
     """Name numbered rows by the first and the last one; the metadata has the number after the last one."""
-    count, end = metadata.get("quantity"), metadata.get("to")
+    count = metadata.get("quantity")
+    end = metadata.get("to")
     if isinstance(count, int):
         end = first + count
     if not isinstance(end, int):

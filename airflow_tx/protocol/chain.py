@@ -23,7 +23,10 @@ class Chain:
     """The receipts of a topology, as they were read and compared; `findings` and `notes` grow with each comparison."""
 
     def __init__(self, ledger: LedgerEvidence, states: Sequence[StateEvidence], first: int, last: int) -> None:
-        self.ledger, self.states, self.first, self.last = ledger, states, first, last
+        self.ledger = ledger
+        self.states = states
+        self.first = first
+        self.last = last
         self.findings: list[str] = []
         self.notes: list[str] = []
         self.receipts: dict[int, Receipt] = {}
@@ -64,7 +67,8 @@ class Chain:
                 receipt = self._held(state, each)
                 if receipt is not None:
                     found[each.txid] = receipt
-        known, before = self.ledger.histories, max(self.ledger.oldest, self.ledger.topology.rebuilt + 1)
+        known = self.ledger.histories
+        before = max(self.ledger.oldest, self.ledger.topology.rebuilt + 1)
         self.pieced = {txid for found in self.held.values() for txid in found if txid < before and txid not in known}
         for txid in self.pieced:
             of_states = {name: found[txid] for name, found in self.held.items() if txid in found}
@@ -126,7 +130,8 @@ class Chain:
 
     def follow(self) -> None:
         """Compare each receipt with the hash that the next one names, and find what is missing between them."""
-        ledger, last = self.ledger, self.last
+        ledger = self.ledger
+        last = self.last
         before: Receipt | None = None
         for txid in range(min(self.receipts, default=1), last + 1):
             receipt = self.receipts.get(txid)
@@ -186,7 +191,8 @@ class Chain:
     def positions(self) -> None:
         """Compare where each transaction begins with where the one before it ended."""
         for txid in range(max(self.first, 1), self.last + 1):
-            receipt, before = self.receipts.get(txid), self.receipts.get(txid - 1)
+            receipt = self.receipts.get(txid)
+            before = self.receipts.get(txid - 1)
             if receipt is None or (before is None and txid > 1):
                 continue
             ended = None if before is None else before.after
@@ -218,7 +224,8 @@ class Chain:
             why = f"transactions {lost[0]} to {lost[-1]}: the ledger has lost them"
             self.notes.append(f"{why}; the receipts of the states alone vouch for them")
         for txid in sorted(self.receipts):
-            receipt, before = self.receipts[txid], generation
+            receipt = self.receipts[txid]
+            before = generation
             generation = receipt.generation
             if not self.first <= txid <= self.last:
                 continue

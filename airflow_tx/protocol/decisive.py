@@ -40,7 +40,8 @@ def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bo
 
 
 def _topology_findings(chain: Chain, now: Decisive) -> Iterator[str]:
-    topology, repairs = chain.ledger.topology, chain.ledger.repairs
+    topology = chain.ledger.topology
+    repairs = chain.ledger.repairs
     left = repairs[-1].generation if repairs else 1
     if topology.generation != left:
         yield f"its generation is {topology.generation}, and its repairs have left {left}"
@@ -58,7 +59,8 @@ def _topology_findings(chain: Chain, now: Decisive) -> Iterator[str]:
 
 def _rebuilt_findings(chain: Chain) -> Iterator[str]:
     """Compare the last transaction before a rebuilt ledger with the generations of the receipts around it."""
-    rebuilt, current = chain.ledger.topology.rebuilt, chain.ledger.current
+    rebuilt = chain.ledger.topology.rebuilt
+    current = chain.ledger.current
     generation = max((each.generation for each in chain.ledger.life if each.what == LEDGER_LOST), default=None)
     if generation is None:
         if rebuilt:
@@ -75,7 +77,8 @@ def _rebuilt_findings(chain: Chain) -> Iterator[str]:
 
 def _loss_findings(chain: Chain) -> Iterator[str]:
     """Compare the accepted losses that count with those that the source has not passed."""
-    topology, life = chain.ledger.topology, chain.ledger.life
+    topology = chain.ledger.topology
+    life = chain.ledger.life
     known = {each.number for each in chain.ledger.repairs if each.what == ACCEPT_LOSS}
     for number in topology.losses:
         if number not in known:
@@ -104,7 +107,8 @@ def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
     topology = chain.ledger.topology
     for name in sorted({*topology.states, *topology.births}):
         last = topology.states.get(name, 0)
-        receipt, fence = chain.receipts.get(last), states[name].fence if name in states else None
+        receipt = chain.receipts.get(last)
+        fence = states[name].fence if name in states else None
         births = {receipt.birth} if receipt is not None else set[str]()
         births |= {fence.token.birth} if fence is not None and (births or fence.token.txid == last) else set()
         said = topology.births.get(name, "")
@@ -192,7 +196,9 @@ def _compare_skipped(chain: Chain, now: Decisive) -> None:
 
 
 def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) -> Iterator[str]:
-    receipt, history, again = chain.receipts.get(txid), chain.ledger.histories.get(txid), skipped.readmitted_as
+    receipt = chain.receipts.get(txid)
+    history = chain.ledger.histories.get(txid)
+    again = skipped.readmitted_as
     if history is not None and again is None and history.readmitted_as is not None:
         yield f"it was re-admitted as {history.readmitted_as}, and its rows may be re-admitted once more"
     if history is not None and again is not None and history.readmitted_as not in (again, None):
@@ -222,7 +228,8 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
 
 def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
     """The key of the run that a transaction is of; None: nobody knows."""
-    record, receipt = now.opened.get(txid), chain.receipts.get(txid)
+    record = now.opened.get(txid)
+    receipt = chain.receipts.get(txid)
     if record is not None:
         return record.key
     return None if receipt is None else receipt.key
@@ -233,7 +240,8 @@ def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
 
 def _compare_bindings(chain: Chain, now: Decisive) -> None:
     """Compare which transaction each run is bound to with whose each transaction is."""
-    rebuilt, newest = chain.ledger.topology.rebuilt, dict[str, int]()
+    rebuilt = chain.ledger.topology.rebuilt
+    newest = dict[str, int]()
     for txid in sorted({*chain.receipts, *now.opened}):
         key = _key_of(chain, now, txid)
         if key is not None and rebuilt < txid <= now.allocated:

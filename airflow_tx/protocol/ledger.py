@@ -209,7 +209,7 @@ class Ledger:
         """
         limit = loss.LOSSES_A_RECORD
         first, *rest = (losses[start : start + limit] for start in range(0, len(losses) or 1, limit))
-        done = self.run(loss.note_losses, first, audit, known)
+        done = self.run(loss.note_losses, first, audit, known=known)
         for portion in rest:
             done = self.run(loss.note_losses, portion, audit)
         return done

@@ -56,7 +56,8 @@ def start_after(read: Reader, paths: Paths, topology: TopologyRecord, position: 
     if not topology.partitioned:
         behind = losses_behind(accepted, WHOLE, position)
         return StartPosition(behind[-1]["goes_on"] if behind else position, {WHOLE: [each["what"] for each in behind]})
-    places, lost = {}, {}
+    places = {}
+    lost = {}
     for partition, place in position.items():
         behind = losses_behind(accepted, partition, place)
         places[partition] = behind[-1]["goes_on"] if behind else place
@@ -132,7 +133,8 @@ def deciding_from(read: Reader, paths: Paths) -> list[Any]:
     :raises UnreadableRecord: there is no such topology, or the ledger changes just now.
     """
     topology = read.peek(TopologyRecord, paths.record)
-    current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
+    current = read.peek(Counter, paths.current).txid
+    allocated = read.peek(Counter, paths.allocated).txid
     # A transactional source decides once, and a replay has the same rows.
     first = allocated + 1 if topology.source_kind == "transactional" else current
     state = RotatingTransactionalState(read, paths)
@@ -179,6 +181,7 @@ def note_losses(
     paths: Paths,
     losses: Sequence[Loss],
     audit: Audit,
+    *,
     known: Sequence[int] | None = None,
 ) -> Decision[Repaired]:
     """Note that the rows of `losses` are lost: they are in no batch; everything before and after them is.

@@ -23,7 +23,8 @@ def output_text(rows: Iterable[Mapping[str, Any]], names: Iterable[str], approxi
     :param names: the columns that count; none: whole rows.
     :param approximate: of these the columns whose floats may differ a little; each row has another key.
     """
-    columns, loose = list(names), {name: 16 * number % 96 for number, name in enumerate(approximate)}
+    columns = list(names)
+    loose = {name: 16 * number % 96 for number, name in enumerate(approximate)}
     count = exact = rest = 0
     total = size = 0.0
     floats = False
@@ -41,17 +42,21 @@ def output_text(rows: Iterable[Mapping[str, Any]], names: Iterable[str], approxi
         rest += key
         for name, value in near.items():
             weight = 1 + (key >> loose[name] & 0xFFFFFFFF) / 2**32
-            total, size, floats = total + weight * value, size + abs(value), True
+            total = total + weight * value
+            size = size + abs(value)
+            floats = True
     found = digest([count, f"{exact % 2**128:032x}"])
     return f"{found} {digest([count, rest % 2**128])} {total!r} {size!r}" if floats else found
 
 
 def same_output(one: str, other: str) -> bool:
     """Compare two texts of `output_text`."""
-    (exact, *loose), (other_exact, *other_loose) = one.split(), other.split()
+    exact, *loose = one.split()
+    other_exact, *other_loose = other.split()
     if exact == other_exact or not loose or not other_loose:
         return exact == other_exact
-    (rest, total, size), (other_rest, other_total, other_size) = loose, other_loose
+    rest, total, size = loose
+    other_rest, other_total, other_size = other_loose
     bound = TOLERANCE * max(float(size), float(other_size))
     return rest == other_rest and abs(float(total) - float(other_total)) <= bound
 

@@ -103,8 +103,11 @@ class KnownRecords:
         return KnownRecords(nodes, children)
 
     def _apply(self, write: Write) -> None:
-        path, (folder, _, name) = write.path, write.path.rpartition("/")
-        node, children, around = self.nodes.get(path), self.children.pop(path, None), self.children.get(folder)
+        path = write.path
+        folder, _, name = write.path.rpartition("/")
+        node = self.nodes.get(path)
+        children = self.children.pop(path, None)
+        around = self.children.get(folder)
         self.nodes[path] = None
         if isinstance(write, Put):
             if node is not None and node.version != ANY_VERSION:

@@ -199,7 +199,7 @@ def _refuse(paths: Paths, problem: str, remedy: str) -> RepairRefused:
 
 
 def ledger_lost(
-    read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, plan: RebuildPlan, audit: Audit
+    read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, plan: RebuildPlan, *, audit: Audit
 ) -> Decision[Repaired]:
     """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin again.
 
@@ -269,7 +269,8 @@ def _emptied(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first:
 
 def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
     """Keep the state of the last final transaction, and no other."""
-    state, last = RotatingTransactionalState(read, paths), plan.current - 1
+    state = RotatingTransactionalState(read, paths)
+    last = plan.current - 1
     kept = None if plan.meta is None else last
     gone = [int(name) for name in read.names_if_any(paths.metas) if int(name) != kept]
     writes = [write for txid in gone for write in state.remove_state(txid)]
@@ -278,7 +279,8 @@ def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
 
 def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int) -> list[Write]:
     """Unbind runs whose transaction the states do not know; bind the one whose transaction they prove."""
-    writes, bound = list[Write](), dict[str, int]()
+    writes = list[Write]()
+    bound = dict[str, int]()
     opened = {
         int(name): read.get(TransactionRecord, paths.transaction(int(name)))
         for name in read.names_if_any(paths.transactions)
@@ -331,7 +333,8 @@ def _taken_back(read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Sk
 
 def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[Write]:
     """What the end of the transaction that the states prove has left, if the ledger does not know of it."""
-    path, last = paths.skipped(plan.current - 1), plan.transaction
+    path = paths.skipped(plan.current - 1)
+    last = plan.transaction
     if last["skip"] is None or read.exists(path):
         return []
     return [Create(path, encode(Skipped(last["key"], last["run_id"], last["rows"], last["skip"], stamp.op)))]
@@ -339,11 +342,13 @@ def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[
 
 def _skipped_again(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> tuple[list[Write], list[int]]:
     """Keep the rows of transactions that were skipped in the lost time; and name those whose rows nobody has."""
-    writes, without_rows = list[Write](), list[int]()
+    writes = list[Write]()
+    without_rows = list[int]()
     for txid, receipt in sorted(plan.ended.items()):
         if receipt.outcome != Outcome.SKIPPED.value or receipt.skip is None:
             continue
-        again, path = _readmitted_as(plan, receipt), paths.skipped(txid)
+        again = _readmitted_as(plan, receipt)
+        path = paths.skipped(txid)
         found = read.find(Skipped, path)
         if found is not None:
             if again is not None and found.readmitted_as is None:

@@ -22,7 +22,8 @@ METADATA_KEPT = 16_384
 POSITION_KEPT = 8_192
 REPLAYS_KEPT = 20
 _MODULUS = 2**64
-_DIGEST, _LENGTH = "tx_digest", "tx_length"
+_DIGEST = "tx_digest"
+_LENGTH = "tx_length"
 NOT_KEPT = {_DIGEST: "", _LENGTH: 0}
 """Stands for a value of which not even the digest is known."""
 _TEXTS = ("topology", "incarnation", "nonce", "birth", "outcome", "key", "run_id", "granted", "previous", "digest")

@@ -63,7 +63,7 @@ def state_lost(read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audi
     )
 
 
-def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, audit: Audit) -> Decision[Repaired]:
+def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, *, audit: Audit) -> Decision[Repaired]:
     """Let a state have another name. Whoever writes under the old one is outranked.
 
     :raises RenameRefused: the ledger does not know the old name, or knows the new one.
@@ -96,7 +96,7 @@ def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, a
 
 
 def note_change(
-    read: Reader, stamp: Stamp, paths: Paths, state: str, columns: Mapping[str, int], receipt: str, audit: Audit
+    read: Reader, stamp: Stamp, paths: Paths, state: str, columns: Mapping[str, int], *, receipt: str, audit: Audit
 ) -> Decision[Repaired]:
     """Note that the values of a state were changed on purpose, so that they are compared with what they are now.
 
@@ -187,7 +187,7 @@ class Repairs:
         """
         plan = self._plan(held)
         self._ledger.store.ensure(self._ledger.paths.root)
-        done = self._ledger.run(rebuild.ledger_lost, request, plan, audit)
+        done = self._ledger.run(rebuild.ledger_lost, request, plan, audit=audit)
         self._ledger.sweep()
         return done
 
@@ -195,7 +195,7 @@ class Repairs:
         self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit
     ) -> Decision[Repaired]:
         """Decide what `ledger_lost` would do, and write nothing. Raises as `ledger_lost`."""
-        return self._ledger.preview(rebuild.ledger_lost, request, self._plan(held), audit)
+        return self._ledger.preview(rebuild.ledger_lost, request, self._plan(held), audit=audit)
 
     def _plan(self, held: Sequence[HeldState]) -> RebuildPlan:
         plan = plan_rebuild(self._ledger.paths, held)
@@ -207,7 +207,9 @@ class Repairs:
 
         :raises UnreadableRecord: of another topology, which may be the owner.
         """
-        store, own = self._ledger.store, self._ledger.paths
+        store = self._ledger.store
+        own = self._ledger.paths
+
         for name in topologies(store, own.root):
             node = store.get(path := Paths(own.root, name).record)
             if name == own.topology or node is None or is_being_reset(node.data):
@@ -230,7 +232,8 @@ class Repairs:
             can is to be found out before: what the ledger held is lost by then.
         :raises ResetIncomplete: the topology stays closed until this is repeated.
         """
-        ledger, paths = self._ledger, self._ledger.paths
+        ledger = self._ledger
+        paths = ledger.paths
         ledger.store.ensure(paths.root)
         ledger.run(close_for_reset)
         try:

@@ -103,7 +103,8 @@ def stale_successors(opened: Mapping[int, TransactionRecord], *, current: int, p
     :param opened: the open transactions from `current` on, without a gap.
     :param position: digest of the position after transaction `current` − 1.
     """
-    found, ended = [], position
+    found = []
+    ended = position
     for txid in sorted(each for each in opened if each >= current):
         if opened[txid].base != ended:
             found.append(txid)

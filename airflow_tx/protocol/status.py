@@ -257,7 +257,8 @@ def _waiting_for_readmission(skipped: Skipped | None) -> str | None:
 
 def _blocked(txid: int, ledger: LedgerReading) -> str | None:
     """Say why it is replayed no more; the mark stays a while after a person has replayed it, or wants it skipped."""
-    mark, record = ledger.topology.blocked or {}, ledger.opened[txid]
+    mark = ledger.topology.blocked or {}
+    record = ledger.opened[txid]
     holds = (mark.get("txid"), mark.get("attempt")) == (txid, record.attempt) and record.skip is None
     return str(mark["reason"]) if holds else None
 

@@ -64,11 +64,13 @@ def verified(
 
 def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
     """Compare the receipts of a state with those of the ledger."""
-    held, gone = chain.held[state.name], list[int]()
+    held = chain.held[state.name]
+    gone = list[int]()
     forgets = state.receipts_kept is not None and len(held) >= state.receipts_kept
     since = min(held, default=chain.last + 1)
     for txid in range(max(chain.first, chain.ledger.oldest), chain.last + 1):
-        own, receipt = held.get(txid), chain.receipts.get(txid)
+        own = held.get(txid)
+        receipt = chain.receipts.get(txid)
         if chain.changed & {("", txid), (state.name, txid)}:
             continue
         if own is not None:
@@ -119,7 +121,9 @@ def _compare_ends(chain: Chain) -> None:
 
 
 def _compare_fence(chain: Chain, state: StateEvidence) -> None:
-    fence, topology, where = state.fence, chain.ledger.topology, f"state {state.name}:"
+    fence = state.fence
+    topology = chain.ledger.topology
+    where = f"state {state.name}:"
     last = topology.states.get(state.name)
     if fence is None:
         if state.receipts is None:

@@ -82,7 +82,8 @@ class MemoryStore(Store):
         node = self._nodes.get(requirement.path)
         found = "nothing" if node is None else f"version {node.version}"
         if isinstance(requirement, Absent):
-            expected, holds = "nothing", node is None
+            expected = "nothing"
+            holds = node is None
         else:
             expected = f"version {requirement.version}"
             holds = node is not None and requirement.version in (ANY_VERSION, node.version)

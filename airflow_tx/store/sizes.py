@@ -25,12 +25,15 @@ def check_sizes(
     :return: about how many bytes it has.
     :raises TooMuchMetadata: naming the largest record.
     """
-    largest, size, total = "", -1, _OPERATION
+    largest = ""
+    size = -1
+    total = _OPERATION
     for operation in (*requirements, *writes):
         data = len(operation.data) if isinstance(operation, (Create, Put)) else 0
         total += _OPERATION + prefix + len(operation.path.encode()) + data
         if data > size:
-            largest, size = operation.path, data
+            largest = operation.path
+            size = data
     if total > limit:
         if size + _OPERATION * 2 + prefix + len(largest.encode()) > limit:
             raise TooMuchMetadata(path=largest, size=size, limit=limit)

@@ -280,13 +280,18 @@ def _named(writes: Sequence[Write]) -> str:
 
 
 def _refusal(operation: Requirement | Write, error: KazooException) -> StoreError | None:
-    path, expected, found = operation.path, "a record", "nothing"
+    path = operation.path
+    expected = "a record"
+    found = "nothing"
     if isinstance(error, BadVersionError) and isinstance(operation, Unchanged):
-        expected, found = f"version {operation.version}", "another version"
+        expected = f"version {operation.version}"
+        found = "another version"
     elif isinstance(error, NodeExistsError):
-        expected, found = "nothing", "a record"
+        expected = "nothing"
+        found = "a record"
     elif isinstance(error, NotEmptyError):
-        expected, found = "no children", "children"
+        expected = "no children"
+        found = "children"
     elif isinstance(error, NoNodeError) and isinstance(operation, Create):
         path = path.rpartition("/")[0]
     elif isinstance(error, NoNodeError) and isinstance(operation, Unchanged):

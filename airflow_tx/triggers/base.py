@@ -109,7 +109,8 @@ async def until(
     :param watched: whether `read` may be given what was read before and has not changed, as far as ZooKeeper has said:
         while nothing happens, the many who wait send no requests. It must not run steps.
     """
-    loop, threads = asyncio.get_running_loop(), _threads(conn_id)
+    loop = asyncio.get_running_loop()
+    threads = _threads(conn_id)
 
     async def ask(question: Callable[[Store], Any]) -> Any:
         return await loop.run_in_executor(threads, partial(_ask, question, conn_id))

@@ -36,7 +36,8 @@ class OrderTrigger(ReadyTrigger):
     def watch(self) -> SlotWatch | None:
         if self.slots is None:
             return None
-        after, missing = datetime.fromisoformat(self.after), datetime.fromisoformat(self.missing)
+        after = datetime.fromisoformat(self.after)
+        missing = datetime.fromisoformat(self.missing)
         return OrderWatch(self.paths, self.slots, after=after, missing=missing, log=self.log)
 
     def event(self, store: Store) -> Event | None:

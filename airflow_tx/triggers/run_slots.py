@@ -65,7 +65,9 @@ class SlotWatch:
             self._turn = None
             return None
         if turn != self._turn:
-            self._turn, self._since, self._leads_since = turn, now, None
+            self._turn = turn
+            self._since = now
+            self._leads_since = None
         if now - self._since < self._run["grace"]:
             return None
         answer = await ask(lambda store: self._bid(store, turn.current))
@@ -87,7 +89,8 @@ class SlotWatch:
         return _Turn(turn.current, turn.record.run_id, ledger.topology().yields)
 
     async def _in_the_way(self, turn: _Turn) -> bool:
-        dag_id, limit = self._run["dag_id"], self._run["limit"]
+        dag_id = self._run["dag_id"]
+        limit = self._run["limit"]
         states = await compat.run_states(dag_id, [turn.run_id])
         if states[turn.run_id] != QUEUED:
             return False
@@ -142,7 +145,9 @@ class OrderWatch(SlotWatch):
     async def _in_the_way(self, turn: _Turn) -> bool:
         if turn.run_id:
             return await super()._in_the_way(turn)
-        dag_id, limit, date = self._run["dag_id"], self._run["limit"], self._missing
+        dag_id = self._run["dag_id"]
+        limit = self._run["limit"]
+        date = self._missing
         if await compat.runs_on_async(dag_id, date, ["running"]):
             return False
         if not await compat.runs_on_async(dag_id, date, [QUEUED]):

@@ -89,7 +89,8 @@ class CommitsProducer(SharedStreamProducer):
                 trigger.log.error("%s The watcher waits.", found["reason"])
                 await asyncio.sleep(_DAMAGED * trigger.poll)
                 continue
-            self._read, self._handed_on_at = found["last"], time.monotonic()
+            self._read = found["last"]
+            self._handed_on_at = time.monotonic()
             yield found, found["last"]
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
@@ -105,7 +106,8 @@ class CommitsProducer(SharedStreamProducer):
         self._stored = txid
 
     def _next(self, store: Store) -> Event | None:
-        ledger, trigger = self._ledger(store), self._trigger
+        ledger = self._ledger(store)
+        trigger = self._trigger
         if self._stored is None:
             if store.get(trigger.paths.record) is None:
                 self._waited = True
@@ -151,7 +153,8 @@ def committed_asset(
         remedy = "Give a number of transactions, 1 or more."
         raise ConfigError(option=f"every of committed_asset({topology!r})", value=every, remedy=remedy)
     settings = Settings.load()
-    conn_id, where = zookeeper_conn_id or settings.zookeeper_conn_id, root or settings.root
+    conn_id = zookeeper_conn_id or settings.zookeeper_conn_id
+    where = root or settings.root
     name = f"every-{every}"
     trigger = CommitsTrigger(zookeeper_conn_id=conn_id, root=where, topology=topology, watcher=name, every=every)
     uri = f"{SCHEME}://{conn_id}{where}/{quote(topology, safe='')}/{name}"

@@ -216,16 +216,16 @@ def test_a_state_renamed_in_the_dag_is_refused_until_its_name_follows(
     with pytest.raises(StateMissing):  # it may hold something of transaction 2, under its old name
         pipeline.run("r2")
     moved.take_over("a.totals")
-    pipeline.ledger.run(rename_state, "a.totals", "a.sums", AUDIT)
+    pipeline.ledger.run(rename_state, "a.totals", "a.sums", audit=AUDIT)
     with pytest.raises(Outranked):
         pipeline.mark(late)
     pipeline.run("r2")
     pipeline.run("r3")
     assert pipeline.totals() == [1 + 2 + 3, 1 + 2 + 3]
     with pytest.raises(RenameRefused, match="does not know 'a.totals'.*It knows: a.sums, b.totals"):
-        pipeline.ledger.run(rename_state, "a.totals", "a.more", AUDIT)
+        pipeline.ledger.run(rename_state, "a.totals", "a.more", audit=AUDIT)
     with pytest.raises(RenameRefused, match="knows 'b.totals' already"):
-        pipeline.ledger.run(rename_state, "a.sums", "b.totals", AUDIT)
+        pipeline.ledger.run(rename_state, "a.sums", "b.totals", audit=AUDIT)
 
 
 def test_a_state_renamed_in_the_dag_never_starts_from_nothing_unnoticed(

@@ -262,7 +262,7 @@ def coordinate(env: Env, shape: Shape) -> Any:
         env,
         ModelTi(env, shape, 0, "coordinator", ""),
         LOG,
-        CoordinatorMemory(),
+        memory=CoordinatorMemory(),
         clock=clock.now,
         sleep=clock.sleep,
     )

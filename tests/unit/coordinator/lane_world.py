@@ -233,7 +233,7 @@ class LaneWorld:
         fields: dict[str, Any] = {"rules": RULES, "poll": 0.02, "linger": 0.1, "hold": 0.0, **pace}
         ti, memory = CoordinatorTi("coordinate", "c", runs=self.runs), CoordinatorMemory()
         own = Coordination(
-            self.plan().spec, Pace(**fields), store or self.store, ti, self.log, memory, lane=lane, alarms=alarms
+            self.plan().spec, Pace(**fields), store or self.store, ti, self.log, memory=memory, lane=lane, alarms=alarms
         )
         with lane.opened():
             own.run()

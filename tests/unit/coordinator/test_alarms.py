@@ -101,7 +101,7 @@ def alarms(world: LaneWorld, callbacks: AlarmCallbacks, limits: AlarmLimits | No
     """Those of a coordinator that has just started."""
     spec = replace(world.spec, callbacks=callbacks, limits=limits or AlarmLimits())
     monitor = Monitor(spec.alarm_topology, PATHS, None)
-    return CoordinatorAlarms(spec, monitor, ledger(world), BlockedRun(DAG_ID), {}, world.log)
+    return CoordinatorAlarms(spec, monitor, ledger(world), BlockedRun(DAG_ID), context={}, log=world.log)
 
 
 def step(found: CoordinatorAlarms, world: LaneWorld, later: float = 0.0) -> None:
@@ -165,7 +165,7 @@ def test_a_lag_beyond_its_limit_is_late_and_one_that_is_unknown_ends_nothing(wor
     monitor = Monitor(topology, PATHS, lambda: MemorySource({"a": rows}), patience=10)
     called = Called()
     spec = replace(world.spec, callbacks=AlarmCallbacks(on_late=(called,)), limits=topology.limits)
-    CoordinatorAlarms(spec, monitor, ledger(world), BlockedRun(DAG_ID), {}, world.log).step(look)
+    CoordinatorAlarms(spec, monitor, ledger(world), BlockedRun(DAG_ID), context={}, log=world.log).step(look)
     assert len(called.alarms) == 1
     assert Monitor(topology, PATHS, None).observe(world.store, look) == []
     del rows[:]

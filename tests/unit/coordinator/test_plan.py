@@ -591,7 +591,7 @@ class World:
             self.store,
             Ti("coordinate", "c", dag_id="numbers_coordinator", states={"commit": "running"}),
             self.log,
-            memory or CoordinatorMemory(),
+            memory=memory or CoordinatorMemory(),
             clock=lambda: self.time,
             sleep=self.pass_,
         )

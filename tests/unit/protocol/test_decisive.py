@@ -119,7 +119,7 @@ def test_another_generation_after_a_repair_is_found(what: str, generation: int) 
     if what == "lost":
         books.pipeline.ledger.run(state_lost, "s0", ADA)
     elif what == "renamed":
-        books.pipeline.ledger.run(rename_state, "s0", "s2", ADA)
+        books.pipeline.ledger.run(rename_state, "s0", "s2", audit=ADA)
     assert [each for each in books.verify().findings if "ledger" in each] == []
     books.change(books.pipeline.paths.record, lambda record: record.update(generation=generation))
     findings(books, f"its generation is {generation}, and its repairs have left 2")

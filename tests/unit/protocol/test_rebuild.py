@@ -167,7 +167,7 @@ def test_fences_of_two_ledgers_or_none_are_refused() -> None:
 
 def rebuilt(topology: Topology, found: RebuildPlan) -> Any:
     topology.store().ensure(topology.paths.root)
-    return topology.ledger().run(ledger_lost, topology.request, found, ADA)
+    return topology.ledger().run(ledger_lost, topology.request, found, audit=ADA)
 
 
 def of(topology: Topology, found: RebuildPlan) -> RebuildPlan:

@@ -62,7 +62,7 @@ def lost(topology: Topology, state: str) -> Any:
 
 
 def renamed(topology: Topology, old: str, new: str) -> Any:
-    return topology.ledger().run(repair.rename_state, old, new, ADA)
+    return topology.ledger().run(repair.rename_state, old, new, audit=ADA)
 
 
 # --- a state that went back --------------------------------------------------------------------------------------
