@@ -173,7 +173,13 @@ class AlarmTopology:
             return Alarm(AlarmKind.LATE, self.name, self.dag_id, reason, remedy, *run)
         if limits.max_lag is not None and lag is not None and lag.count > limits.max_lag:
             reason = f"The source of {self.name} is {lag} ahead, more than max_lag = {limits.max_lag}."
-            return Alarm(AlarmKind.LATE, self.name, self.dag_id, reason, f"Why: airflow tx show {self.name}")
+            return Alarm(
+                AlarmKind.LATE,
+                self.name,
+                self.dag_id,
+                reason,
+                f"Why: airflow tx show {self.name}",
+            )
         return None
 
 

@@ -94,7 +94,11 @@ def _durations(own: History, before: History | None) -> dict[Metric, float]:
         datetime.fromisoformat(each) for each in (own.began, own.processed, own.granted_at, own.ended)
     )
     ready = processed if before is None else max(processed, datetime.fromisoformat(before.ended))
-    found = {Metric.PROCESSING: processed - began, Metric.HANDOFF: granted - ready, Metric.COMMIT: ended - granted}
+    found = {
+        Metric.PROCESSING: processed - began,
+        Metric.HANDOFF: granted - ready,
+        Metric.COMMIT: ended - granted,
+    }
     # The clocks of two hosts may differ by more than a hand-off takes.
     return {metric: max(each.total_seconds(), 0.0) for metric, each in found.items()}
 
@@ -134,7 +138,12 @@ def send_open_of(ledger: Ledger) -> None:
     except TxError as error:
         log.info("Metrics of topology %s are missing: %s", ledger.paths.topology, error)
         return
-    send_open(ledger.paths, opened, blocked=record.blocked is not None, now=datetime.now(timezone.utc))
+    send_open(
+        ledger.paths,
+        opened,
+        blocked=record.blocked is not None,
+        now=datetime.now(timezone.utc),
+    )
 
 
 def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:

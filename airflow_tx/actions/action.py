@@ -91,7 +91,11 @@ class PersonalAction(ABC):
         """
 
     def answer(
-        self, version: str, sentence: str, effects: Iterable[EffectLine], refused: Iterable[EffectLine] = ()
+        self,
+        version: str,
+        sentence: str,
+        effects: Iterable[EffectLine],
+        refused: Iterable[EffectLine] = (),
     ) -> PreviewAnswer:
         """Make a preview."""
         return PreviewAnswer(version, sentence, tuple(effects), tuple(refused), self.needs_reason)

@@ -40,7 +40,12 @@ class _Found:
 
     @property
     def version(self) -> str:
-        return digest([self.receipt, [[each.column, each.total, each.expected] for each in self.changes]])
+        return digest(
+            [
+                self.receipt,
+                [[each.column, each.total, each.expected] for each in self.changes],
+            ]
+        )
 
 
 class ChangeAcceptance(PersonalAction):

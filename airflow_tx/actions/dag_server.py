@@ -115,7 +115,11 @@ class DagServer:
             in_time = watch.wait(max(deadline - time.monotonic(), 0.0))
             if isinstance(watch.answer, Lag):
                 # An older answer is better than none; its age says how old it is.
-                found[each.name] = {"count": watch.answer.count, "unit": watch.answer.unit, "age": watch.age}
+                found[each.name] = {
+                    "count": watch.answer.count,
+                    "unit": watch.answer.unit,
+                    "age": watch.age,
+                }
             elif not in_time:
                 found[each.name] = {"why": f"its source has not answered within {LAGS_WITHIN_THERE:g} s"}
             elif watch.answer is not None:

@@ -137,7 +137,9 @@ def ledger_places() -> LedgerPlaces:
     return _places
 
 
-def _serialized_tasks(known: Mapping[str, str]) -> tuple[dict[str, str], list[tuple[str, list[dict[str, Any]]]]]:
+def _serialized_tasks(
+    known: Mapping[str, str],
+) -> tuple[dict[str, str], list[tuple[str, list[dict[str, Any]]]]]:
     """Read the newest versions of all DAGs, as Airflow has them serialized.
 
     :param known: by dag_id, the hashes of those that need not be read.
@@ -147,7 +149,13 @@ def _serialized_tasks(known: Mapping[str, str]) -> tuple[dict[str, str], list[tu
     last = newest.group_by(SerializedDagModel.dag_id).subquery()
     query = (
         select(SerializedDagModel.dag_id, SerializedDagModel.dag_hash, SerializedDagModel.id)
-        .join(last, and_(SerializedDagModel.dag_id == last.c.dag_id, SerializedDagModel.created_at == last.c.at))
+        .join(
+            last,
+            and_(
+                SerializedDagModel.dag_id == last.c.dag_id,
+                SerializedDagModel.created_at == last.c.at,
+            ),
+        )
         .join(DagModel, DagModel.dag_id == SerializedDagModel.dag_id)
         .where(DagModel.is_stale.is_(False))
     )
@@ -158,6 +166,11 @@ def _serialized_tasks(known: Mapping[str, str]) -> tuple[dict[str, str], list[tu
             if known.get(dag_id) != digest:
                 serialized = session.get(SerializedDagModel, number)
                 data: Any = None if serialized is None else serialized.data
-                found.append((dag_id, [each["__var"] for each in (data or {}).get("dag", {}).get("tasks", ())]))
+                found.append(
+                    (
+                        dag_id,
+                        [each["__var"] for each in (data or {}).get("dag", {}).get("tasks", ())],
+                    )
+                )
                 session.expunge_all()  # one at a time is enough in memory
     return {dag_id: digest for dag_id, digest, _ in rows}, found

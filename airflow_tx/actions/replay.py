@@ -39,7 +39,13 @@ class RunReplay(PersonalAction):
         return compat.runs_of(self.target.record.dag_id, list(run_ids))
 
     def _replay(
-        self, txid: int, record: TransactionRecord, audit: Audit, *, live: str | None = None, withdraw: bool = False
+        self,
+        txid: int,
+        record: TransactionRecord,
+        audit: Audit,
+        *,
+        live: str | None = None,
+        withdraw: bool = False,
     ) -> EffectLine:
         """Start a run again.
 
@@ -108,7 +114,7 @@ class NamedReplay(RunReplay):
         """
         states = self._undoable() if self.changed_rows else {}
         self.target.take(self.txids, version)
-        yield from self._changed(states, audit) if self.changed_rows else self._unchanged(audit)
+        yield from (self._changed(states, audit) if self.changed_rows else self._unchanged(audit))
         self.ledger.run(recovery.unblock)
 
     def _unchanged(self, audit: Audit) -> Iterator[EffectLine]:
@@ -128,7 +134,7 @@ class NamedReplay(RunReplay):
             if live is None:
                 self.ledger.run(note_changed, txid, states[txid], audit)
             outcome = self._replay(txid, record, audit, live=live, withdraw=True)
-            yield outcome if live else replace(outcome, what=f"its rows are decided again: {outcome.what}")
+            yield (outcome if live else replace(outcome, what=f"its rows are decided again: {outcome.what}"))
 
     def _named(self) -> Iterator[tuple[int, TransactionRecord, str | None]]:
         """Give each open transaction with the state of its run, if that forbids to start it again."""
@@ -237,7 +243,11 @@ class FailedReplay(RunReplay):
         for run in self._without_transaction(view.record):
             if run.found is Comeback.START:
                 effects.append(
-                    EffectLine(None, run.run_id, f"is cleared: it had yielded to transaction {run.blocking}")
+                    EffectLine(
+                        None,
+                        run.run_id,
+                        f"is cleared: it had yielded to transaction {run.blocking}",
+                    )
                 )
             elif run.is_lost:
                 effects.append(EffectLine(None, run.run_id, "is forgotten: it had yielded, and was deleted"))
@@ -251,7 +261,10 @@ class FailedReplay(RunReplay):
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         if version is not None:
             found = self._failed(self._view())
-            self.target.take([each.view.txid for each in found if isinstance(each, TransactionToReplay)], version)
+            self.target.take(
+                [each.view.txid for each in found if isinstance(each, TransactionToReplay)],
+                version,
+            )
         view = self._view()
         for each in self._failed(view):
             if isinstance(each, EffectLine):
@@ -317,4 +330,9 @@ class FailedReplay(RunReplay):
             is_over = txid is not None and self.ledger.status(txid) is None
             if txid is None or is_over:
                 is_lost = not is_over and state is None
-                yield YieldedRun(run_id, entry["blocking"], comeback(state, is_over=is_over, is_free=True), is_lost)
+                yield YieldedRun(
+                    run_id,
+                    entry["blocking"],
+                    comeback(state, is_over=is_over, is_free=True),
+                    is_lost,
+                )

@@ -56,7 +56,10 @@ def search_ledger(ledger: Ledger, source: Source, what: str, *, seconds: float) 
 
     :param seconds: after which it ends with what it has found.
     """
-    every = sorted({*open_txids(ledger.store, ledger.paths), *final_txids(ledger.store, ledger.paths)}, reverse=True)
+    every = sorted(
+        {*open_txids(ledger.store, ledger.paths), *final_txids(ledger.store, ledger.paths)},
+        reverse=True,
+    )
     until = time.monotonic() + seconds
     looked = list(_looked(ledger, source, what, every[:MOST_LOOKED_THROUGH], until))
     txids = [txid for txid, has in looked if has]

@@ -85,7 +85,13 @@ class TransactionSkip(PersonalAction):
         """
         if self.ledger.turn().current != self.txid:
             return
-        check_undoable(self.ledger.paths, self.txid, record, undoable(self._states, self.txid), noted=False)
+        check_undoable(
+            self.ledger.paths,
+            self.txid,
+            record,
+            undoable(self._states, self.txid),
+            noted=False,
+        )
 
     def note(self, audit: Audit) -> Iterator[EffectLine]:
         """Note a skip, and take it into effect if it is its turn, with those after it that are noted, too.
@@ -95,7 +101,11 @@ class TransactionSkip(PersonalAction):
         :raises SkipRefused: a state that cannot undo it has got something of it since `check`; the wish is taken back.
         """
         if isinstance(self.ledger.run(skip.note_skip, self.txid, audit), AlreadySkipped):
-            yield EffectLine(self.txid, None, f"nothing: it is skipped already. {self._readmit(self.txid)}")
+            yield EffectLine(
+                self.txid,
+                None,
+                f"nothing: it is skipped already. {self._readmit(self.txid)}",
+            )
             return
         self.ledger.run(recovery.unblock)
         try:
@@ -109,7 +119,11 @@ class TransactionSkip(PersonalAction):
             try:
                 outcome, done = self._take(following)
             except TxError as error:
-                yield EffectLine(following, None, f"it was to be skipped next, and is not: {_reason(error)}")
+                yield EffectLine(
+                    following,
+                    None,
+                    f"it was to be skipped next, and is not: {_reason(error)}",
+                )
                 break
             yield outcome
         if done is not None and done.waiting:

@@ -55,7 +55,14 @@ def replay(args: Namespace) -> None:
         _act(args, "replay", args.txids, force=args.force, changed_rows=args.changed_rows)
 
 
-def _act(args: Namespace, name: str, txids: Sequence[int] = (), *, confirmed: bool = False, **options: bool) -> None:
+def _act(
+    args: Namespace,
+    name: str,
+    txids: Sequence[int] = (),
+    *,
+    confirmed: bool = False,
+    **options: bool,
+) -> None:
     """Do what the board does for the same request."""
     from airflow_tx.actions.request import ActionName, ActionRequest
 

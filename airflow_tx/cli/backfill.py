@@ -27,7 +27,12 @@ from airflow_tx.protocol.records import Binding, TopologyRecord
 from airflow_tx.protocol.records import Counter as Turn
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.sources.api import Json
-from airflow_tx.sources.run.data_interval import DataIntervalSource, key_of_interval, order_end, order_from
+from airflow_tx.sources.run.data_interval import (
+    DataIntervalSource,
+    key_of_interval,
+    order_end,
+    order_from,
+)
 from airflow_tx.spec import TransactionSpec
 
 # Seconds between two readings; a commit ends the wait.
@@ -93,12 +98,20 @@ class BackfilledDates:
         self.ledger = ledger
         if not isinstance(spec.source, DataIntervalSource):
             remedy = "The runs of other sources have no order of dates; airflow backfill create makes them."
-            raise ConfigError(option=f"source of {spec.topology}", value=type(spec.source).__name__, remedy=remedy)
+            raise ConfigError(
+                option=f"source of {spec.topology}",
+                value=type(spec.source).__name__,
+                remedy=remedy,
+            )
         self.source = spec.source
         self.intervals = compat.scheduled_intervals(spec.dag_id, first, last)
         if not self.intervals:
             remedy = f"The schedule of DAG {spec.dag_id} has no interval between these dates that has ended."
-            raise ConfigError(option="--from, --to", value=f"{first.isoformat()}, {last.isoformat()}", remedy=remedy)
+            raise ConfigError(
+                option="--from, --to",
+                value=f"{first.isoformat()}, {last.isoformat()}",
+                remedy=remedy,
+            )
         self._done: dict[datetime, int] = {}
         self._txids: dict[datetime, int | None] = {}
         self._current: int | None = None
@@ -186,7 +199,10 @@ class BackfilledDates:
         return {} if record is None else record.yielded
 
     def _read(
-        self, interval: compat.ScheduledInterval, run: compat.DatedRun | None, yielded: Container[str]
+        self,
+        interval: compat.ScheduledInterval,
+        run: compat.DatedRun | None,
+        yielded: Container[str],
     ) -> BackfilledDate:
         txid = self._done.get(interval.logical_date) or self._begun(interval, run)
         if txid is not None and (interval.logical_date in self._done or self.ledger.status(txid) is None):

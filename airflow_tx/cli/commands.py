@@ -35,7 +35,13 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.protocol.view import TopologyView, has_topology, topologies, topology_view, transaction_details
+from airflow_tx.protocol.view import (
+    TopologyView,
+    has_topology,
+    topologies,
+    topology_view,
+    transaction_details,
+)
 from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
 from airflow_tx.state.api import FencedState
 

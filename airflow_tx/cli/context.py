@@ -90,7 +90,10 @@ def _found_elsewhere(args: Namespace) -> bool:
         args.topology = place.paths.topology
         args.conn_id = place.conn_id
         args.root = place.paths.root
-        print(f"Topology {name}: --conn-id {args.conn_id} --root {args.root}, as its DAG says.", file=sys.stderr)
+        print(
+            f"Topology {name}: --conn-id {args.conn_id} --root {args.root}, as its DAG says.",
+            file=sys.stderr,
+        )
     return bool(places)
 
 

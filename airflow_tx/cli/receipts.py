@@ -82,7 +82,10 @@ def find(args: Namespace) -> None:
             unknown.append(receipt.txid)
     if unknown:
         why = "the source cannot tell, or they keep the digest of their metadata alone"
-        print(f"Not looked through: {len(unknown)} transactions ({_ranges(unknown)}): {why}.", file=sys.stderr)
+        print(
+            f"Not looked through: {len(unknown)} transactions ({_ranges(unknown)}): {why}.",
+            file=sys.stderr,
+        )
     if not found:
         since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
         raise SystemExit(f"No final transaction of {args.topology} has {args.what!r}; {since}.")

@@ -28,7 +28,16 @@ IN_SHORT = 80
 TOPOLOGY_IN_SHORT = "topology state next_commit open failed lag".split()
 TRANSACTION_IN_SHORT = "txid attempt status run_id rows".split()
 TOPOLOGY_STATES = tuple(each.value for each in HealthCode)
-TRANSACTION_STATES = ("open", "failed", "processing", "processed", "committing", "committed", "skipped", "readmitted")
+TRANSACTION_STATES = (
+    "open",
+    "failed",
+    "processing",
+    "processed",
+    "committing",
+    "committed",
+    "skipped",
+    "readmitted",
+)
 """What `airflow tx list --state` takes."""
 
 
@@ -100,7 +109,10 @@ def _shown(value: Any, output: str) -> Any:
 def print_row(row: TableRow, output: str) -> None:
     """Print one thing: in a table one line a property, else as the only entry of a list."""
     if output == "table":
-        print_rows([{"property": name, "value": value} for name, value in row.items() if value is not None], output)
+        print_rows(
+            [{"property": name, "value": value} for name, value in row.items() if value is not None],
+            output,
+        )
     else:
         print_rows([row], output)
 

@@ -66,7 +66,12 @@ def of_reset(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, A
         EffectLine(txid, record.run_id, "forgotten: its run begins again, with other rows")
         for txid, record in opened.items()
     ]
-    return _preview(planned, f"Forget {what}: {', '.join(sorted(fences)) or 'none'}.", deleted, forgotten)
+    return _preview(
+        planned,
+        f"Forget {what}: {', '.join(sorted(fences)) or 'none'}.",
+        deleted,
+        forgotten,
+    )
 
 
 def _becomes(ledger: Ledger, writes: Iterable[Write], txid: int, record: TransactionRecord) -> str:
@@ -81,7 +86,10 @@ def _becomes(ledger: Ledger, writes: Iterable[Write], txid: int, record: Transac
 
 
 def _preview(
-    planned: Decision[Repaired], sentence: str, more: Iterable[str], opened: Iterable[EffectLine]
+    planned: Decision[Repaired],
+    sentence: str,
+    more: Iterable[str],
+    opened: Iterable[EffectLine],
 ) -> PreviewAnswer:
     done = planned.result
     noted = f"{done.summary}; generation {done.generation}; transaction {done.current} commits next"

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_tx.cli.context import action, audit_of, conn_id_of, is_shown, ledger_on, paths_of, print_done, store_of
+from airflow_tx.cli.context import (
+    action,
+    audit_of,
+    conn_id_of,
+    is_shown,
+    ledger_on,
+    paths_of,
+    print_done,
+    store_of,
+)
 from airflow_tx.cli.repair_previews import of_kept
 from airflow_tx.errors import RenameRefused
 from airflow_tx.protocol import repair

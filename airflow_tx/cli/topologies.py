@@ -21,7 +21,13 @@ from airflow_tx.errors import ConfigError, MoveRefused
 from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, Skipped, TopologyRecord, TransactionRecord, dumps
+from airflow_tx.protocol.records import (
+    Counter,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    dumps,
+)
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.view import open_records
 
@@ -126,7 +132,11 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
     if live:
         named = ", ".join(f"{run_id} ({state})" for run_id, state in sorted(live.items()))
         problem = f"runs of DAG {dag_id!r} work on its transactions: {named}"
-        raise MoveRefused(topology=paths.topology, problem=problem, remedy="Pause the DAG, end them, and repeat.")
+        raise MoveRefused(
+            topology=paths.topology,
+            problem=problem,
+            remedy="Pause the DAG, end them, and repeat.",
+        )
 
 
 def _left(store: Store, paths: Paths) -> str:

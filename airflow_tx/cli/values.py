@@ -30,7 +30,9 @@ def get_values(args: Namespace) -> None:
         rows = _of_keys(state, args.keys) if args.keys else state.read(limit=max(args.limit, 0))
     elif args.keys:
         raise ConfigError(
-            option="KEY", value=args.keys[0], remedy=f"A {type(state).__name__} cannot be asked for keys: leave it out."
+            option="KEY",
+            value=args.keys[0],
+            remedy=f"A {type(state).__name__} cannot be asked for keys: leave it out.",
         )
     # Beside the values, which may be piped into another program.
     print(_last(state.name, fence), file=sys.stderr)
@@ -47,7 +49,11 @@ def _state(args: Namespace) -> FencedState:
         raise ConfigError(option="--dag-id", value=dag_id, remedy=remedy)
     if args.state not in states:
         known = ", ".join(sorted(states)) or "none"
-        raise ConfigError(option="STATE", value=args.state, remedy=f"Topology {args.topology!r} has {known}.")
+        raise ConfigError(
+            option="STATE",
+            value=args.state,
+            remedy=f"Topology {args.topology!r} has {known}.",
+        )
     return states[args.state]
 
 
@@ -70,7 +76,10 @@ def _of_keys(state: QueryableState, texts: Sequence[str]) -> list[render.TableRo
     types = state.key_types()
     keys = [parse_key(text, state.columns.keys, types) for text in texts]
     return [
-        {**dict(zip(state.columns.keys, key, strict=True)), **(found or dict.fromkeys(names))}
+        {
+            **dict(zip(state.columns.keys, key, strict=True)),
+            **(found or dict.fromkeys(names)),
+        }
         for key, found in zip(keys, state.multi_get(keys), strict=True)
     ]
 
@@ -82,7 +91,11 @@ def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
     :raises ConfigError: it is no key of such columns.
     """
     if not names:
-        raise ConfigError(option="KEY", value=text, remedy="The state has one row and no key columns: leave it out.")
+        raise ConfigError(
+            option="KEY",
+            value=text,
+            remedy="The state has one row and no key columns: leave it out.",
+        )
     parts: Any = None
     if text.startswith("["):
         try:

@@ -24,8 +24,19 @@ def react_apps() -> list[dict[str, Any]]:
     """Describe the pages to Airflow. They have one name, by which it finds the component of the bundle again."""
     url = f"{base_path()}{PREFIX.lstrip('/')}/board/main.umd.cjs?v={bundle_digest()}"
     return [
-        {"name": PAGE_NAME, "bundle_url": url, "destination": destination, "url_route": route, "category": "browse"}
+        {
+            "name": PAGE_NAME,
+            "bundle_url": url,
+            "destination": destination,
+            "url_route": route,
+            "category": "browse",
+        }
         if destination == "nav"
-        else {"name": PAGE_NAME, "bundle_url": url, "destination": destination, "url_route": route}
+        else {
+            "name": PAGE_NAME,
+            "bundle_url": url,
+            "destination": destination,
+            "url_route": route,
+        }
         for destination, route in _DESTINATIONS.items()
     ]

@@ -29,7 +29,12 @@ _OF_OTHERS = (
     "xxhash",
 )
 # The rooms that no task enters.
-_LEFT_OUT = ("airflow_tx.actions", "airflow_tx.cli", "airflow_tx.plugin", "airflow_tx.testing")
+_LEFT_OUT = (
+    "airflow_tx.actions",
+    "airflow_tx.cli",
+    "airflow_tx.plugin",
+    "airflow_tx.testing",
+)
 
 
 @hookimpl

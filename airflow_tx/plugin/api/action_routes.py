@@ -114,7 +114,11 @@ def execute_action(access: AccessDep, topology: str, action: ActionName, body: A
 
 
 def _log(
-    outcome: str, request: ActionRequest, snapshot: TopologySnapshot, audit: Audit, done: Iterable[EffectLine]
+    outcome: str,
+    request: ActionRequest,
+    snapshot: TopologySnapshot,
+    audit: Audit,
+    done: Iterable[EffectLine],
 ) -> None:
     """Enter into Airflow's audit log what became of an action: one entry for each run that it concerns."""
     asked = {**request.to_json(), "why": audit.reason}
@@ -184,7 +188,13 @@ def _executed(
 ) -> Sequence[EffectLine]:
     """Do what was previewed. Raises as `PersonalAction.execute`, unless something was done before."""
     if request.needs_dag:
-        question = {"what": "execute", "request": request.to_json(), "version": version, "who": who, "why": why}
+        question = {
+            "what": "execute",
+            "request": request.to_json(),
+            "version": version,
+            "who": who,
+            "why": why,
+        }
         return _EFFECTS.validate_python(dag_process().ask(question, seconds=_DONE_WITHIN))
     return _action(request, record).effects(Audit(who, why), version)
 

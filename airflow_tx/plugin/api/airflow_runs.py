@@ -82,7 +82,9 @@ def xcoms(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[tuple[str
     if not task_ids:
         return []
     query = select(XComModel.task_id, XComModel.key, XComModel.value).where(
-        XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.task_id.in_(task_ids)
+        XComModel.dag_id == dag_id,
+        XComModel.run_id == run_id,
+        XComModel.task_id.in_(task_ids),
     )
     with create_session() as session:
         found = session.execute(query.order_by(XComModel.task_id, XComModel.key))

@@ -33,8 +33,23 @@ _OF_SYSTEM = (
     "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy", "SSL_*", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
     "KRB5*",
 )  # fmt: skip
-_OF_AIRFLOW = ("AIRFLOW_HOME", "AIRFLOW_CONFIG", "AIRFLOW_CONN_*", "AIRFLOW_VAR_*", "AIRFLOW_TX_*")
-_OF_SECTIONS = ("core", "dag_processor", "database", "logging", "secrets", "traces", "tx", "workers")
+_OF_AIRFLOW = (
+    "AIRFLOW_HOME",
+    "AIRFLOW_CONFIG",
+    "AIRFLOW_CONN_*",
+    "AIRFLOW_VAR_*",
+    "AIRFLOW_TX_*",
+)
+_OF_SECTIONS = (
+    "core",
+    "dag_processor",
+    "database",
+    "logging",
+    "secrets",
+    "traces",
+    "tx",
+    "workers",
+)
 _USERS = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_*"
 
 
@@ -88,7 +103,11 @@ class DagProcess:
     """
 
     def __init__(
-        self, command: tuple[str, ...] = COMMAND, *, idle: float = IDLE, environ: Mapping[str, str] = os.environ
+        self,
+        command: tuple[str, ...] = COMMAND,
+        *,
+        idle: float = IDLE,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._command = command
         self._idle = idle

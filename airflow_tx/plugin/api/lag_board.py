@@ -110,7 +110,11 @@ class LagBoard:
         """Say what a topology reads."""
         _, found = self._found.get(_key(snapshot), (None, {}))
         record = snapshot.record
-        return SourceLine(kind=record.source_kind, partitioned=record.partitioned, description=found.get("description"))
+        return SourceLine(
+            kind=record.source_kind,
+            partitioned=record.partitioned,
+            description=found.get("description"),
+        )
 
     def ask_for(self, snapshots: Sequence[TopologySnapshot]) -> None:
         """Let the lags of these topologies be asked for, those whose answer is old."""
@@ -127,7 +131,14 @@ class LagBoard:
 
     def _ask(self, due: Sequence[TopologySnapshot]) -> None:
         asked = [
-            (each.name, each.record.dag_id, each.place.conn_id, each.paths.root, each.paths.topology) for each in due
+            (
+                each.name,
+                each.record.dag_id,
+                each.place.conn_id,
+                each.paths.root,
+                each.paths.topology,
+            )
+            for each in due
         ]
         try:
             found = self._process.ask({"lags": asked}, seconds=_PATIENCE)

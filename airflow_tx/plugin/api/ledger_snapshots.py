@@ -14,7 +14,12 @@ from typing import Any, Generic, TypeVar
 
 from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces, ledger_places
 from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
-from airflow_tx.plugin.api.ledger_client import LEDGER_PATIENCE, SILENT, LedgerAway, ledger_client
+from airflow_tx.plugin.api.ledger_client import (
+    LEDGER_PATIENCE,
+    SILENT,
+    LedgerAway,
+    ledger_client,
+)
 from airflow_tx.plugin.api.shared_answers import SharedAnswers
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
@@ -230,7 +235,12 @@ class LedgerSnapshots:
 
     def _snapshot(self, place: LedgerPlace) -> TopologySnapshot | None:
         key = (_Kind.TOPOLOGY, place.name)
-        return self._once(key, lambda store: self._topology(store, place), place.conn_id, below=place.paths.base)
+        return self._once(
+            key,
+            lambda store: self._topology(store, place),
+            place.conn_id,
+            below=place.paths.base,
+        )
 
     def _keep_only(self, names: Collection[str]) -> None:
         with self._lock:
@@ -284,7 +294,11 @@ class LedgerSnapshots:
 
     def _check(self, conn_id: str) -> None:
         """Find out whether ZooKeeper answers: what is remembered would hide that it hangs."""
-        self._once((_Kind.CHECK, conn_id), lambda store: ledger_client(conn_id).store().check(), conn_id)
+        self._once(
+            (_Kind.CHECK, conn_id),
+            lambda store: ledger_client(conn_id).store().check(),
+            conn_id,
+        )
 
     def _once(self, key: _Key, question: Callable[[Store], T], conn_id: str, *, below: str = "") -> T:
         """Ask at most once a second, and while nothing has changed below a path, not at all."""

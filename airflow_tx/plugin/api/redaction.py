@@ -33,7 +33,10 @@ _NAMES = (
 _BEFORE = r"user|role|login|host|host name|server at|connect(?:ion)? to"
 _ANYWHERE = (
     (re.compile(r"(?<=://)[^\s\"'<>]*@"), f"{HIDDEN}@"),
-    (re.compile(rf"(?i)(?<![\w-])({_NAMES})([\"']?\s*(?:=>|[=:])\s*){_VALUE}"), rf"\1\2{HIDDEN}"),
+    (
+        re.compile(rf"(?i)(?<![\w-])({_NAMES})([\"']?\s*(?:=>|[=:])\s*){_VALUE}"),
+        rf"\1\2{HIDDEN}",
+    ),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
     (re.compile(rf"(?i)\b({_BEFORE})\s+(?:\"[^\"]+\"|'[^']+')"), rf"\1 {HIDDEN}"),
     (re.compile(r"(?<=@)'[^']+'"), HIDDEN),
@@ -94,7 +97,7 @@ def _connections() -> Iterator[Connection]:
         if name.startswith(_VARIABLE):
             text = value.strip()
             conn_id = name.removeprefix(_VARIABLE).lower()
-            yield Connection.from_json(text, conn_id) if _is_json(text) else Connection(conn_id=conn_id, uri=text)
+            yield (Connection.from_json(text, conn_id) if _is_json(text) else Connection(conn_id=conn_id, uri=text))
     with create_session() as session:
         yield from session.scalars(select(Connection))
 

@@ -76,7 +76,11 @@ def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, 
     if run_state is None:
         return None
     tries = task_tries(dag_id, [run_id]).get(run_id, [])
-    begin = max((each for each in tries if each.operator == BEGIN), key=lambda each: each.try_number, default=None)
+    begin = max(
+        (each for each in tries if each.operator == BEGIN),
+        key=lambda each: each.try_number,
+        default=None,
+    )
     said = {} if begin is None else {key: value for _, key, value in xcoms(dag_id, run_id, [begin.task_id])}
     begun = _begun(said)
     for snapshot in snapshots:
@@ -85,7 +89,13 @@ def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, 
     own = snapshots[0] if snapshots else None
     shown = said.get(WHY_NOT) if access.may_see_xcoms(dag_id) else None
     why = _why(own, run_id, run_state, begin, shown) if access.may_see_tasks(dag_id) else _unseen()
-    return RunAnswer(dag_id=dag_id, run_id=run_id, topology=None if own is None else own.name, txid=None, why=why)
+    return RunAnswer(
+        dag_id=dag_id,
+        run_id=run_id,
+        topology=None if own is None else own.name,
+        txid=None,
+        why=why,
+    )
 
 
 def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
@@ -123,11 +133,18 @@ def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> 
 
 
 def _unseen() -> WhyNot:
-    return WhyNot(code=WhyCode.UNKNOWN, sentence="Its tasks say why. You may not read the task instances of this DAG.")
+    return WhyNot(
+        code=WhyCode.UNKNOWN,
+        sentence="Its tasks say why. You may not read the task instances of this DAG.",
+    )
 
 
 def _why(
-    snapshot: TopologySnapshot | None, run_id: str, run_state: str, begin: TaskBar | None, said: str | None
+    snapshot: TopologySnapshot | None,
+    run_id: str,
+    run_state: str,
+    begin: TaskBar | None,
+    said: str | None,
 ) -> WhyNot:
     """Say why a run has no transaction.
 
@@ -140,7 +157,10 @@ def _why(
     if begin is None or begin.state is None:
         if run_state in _LIVE:
             return WhyNot(code=WhyCode.QUEUED, sentence="Airflow has not started its task begin yet.")
-        return WhyNot(code=WhyCode.ENDED, sentence=f"The run ended as {run_state} before its task begin was started.")
+        return WhyNot(
+            code=WhyCode.ENDED,
+            sentence=f"The run ended as {run_state} before its task begin was started.",
+        )
     if begin.state == "skipped":
         sentence = "The source had no rows for another transaction, or was not ready, so the run was skipped."
         return WhyNot(code=WhyCode.NO_DATA, sentence=sentence)
@@ -153,8 +173,14 @@ def _why(
     if begin.state == "deferred":
         return _deferred(snapshot)
     if run_state in _LIVE:
-        return WhyNot(code=WhyCode.BEGINS, sentence="Its task begin is about to ask for a transaction.")
-    return WhyNot(code=WhyCode.UNKNOWN, sentence=f"The run ended as {run_state} without a transaction.")
+        return WhyNot(
+            code=WhyCode.BEGINS,
+            sentence="Its task begin is about to ask for a transaction.",
+        )
+    return WhyNot(
+        code=WhyCode.UNKNOWN,
+        sentence=f"The run ended as {run_state} without a transaction.",
+    )
 
 
 def _quoted(said: str | None) -> str:

@@ -59,7 +59,15 @@ def searched(snapshot: TopologySnapshot, what: str) -> SearchAnswer:
     :raises NotAnsweredThere: the source does not answer.
     """
     place = snapshot.place
-    question = {"find": (snapshot.record.dag_id, place.conn_id, place.paths.root, place.paths.topology), "what": what}
+    question = {
+        "find": (
+            snapshot.record.dag_id,
+            place.conn_id,
+            place.paths.root,
+            place.paths.topology,
+        ),
+        "what": what,
+    }
     if not _AT_ONCE.acquire(timeout=_PATIENCE):
         raise SearchBusy
     try:

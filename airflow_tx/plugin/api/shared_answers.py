@@ -30,7 +30,13 @@ class SharedAnswers:
     :param most: bytes that are kept.
     """
 
-    def __init__(self, age: float, *, most: int = MOST_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        age: float,
+        *,
+        most: int = MOST_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._age = age
         self._most = most
         self._clock = clock

@@ -210,7 +210,13 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
     for replay in view.replays:
         ended = moment(replay["when"])
         bars.append(
-            AttemptBar(attempt=replay["attempt"], begun_at=begun, ended_at=ended, outcome="replayed", why=replay["why"])
+            AttemptBar(
+                attempt=replay["attempt"],
+                begun_at=begun,
+                ended_at=ended,
+                outcome="replayed",
+                why=replay["why"],
+            )
         )
         begun = ended
     if view.attempt:
@@ -229,9 +235,20 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
 
 def task_bars(tries: Sequence[TaskBar], attempts: Sequence[AttemptBar]) -> list[TaskBar]:
     """List the tries of tasks by the time when they started; those that never did are last."""
-    ordered = sorted(tries, key=lambda each: (each.start or _NEVER, each.task_id, each.map_index, each.try_number))
+    ordered = sorted(
+        tries,
+        key=lambda each: (
+            each.start or _NEVER,
+            each.task_id,
+            each.map_index,
+            each.try_number,
+        ),
+    )
     return [
-        replace(each, attempt=_attempt_at(each.end if each.operator == BEGIN else each.start, attempts))
+        replace(
+            each,
+            attempt=_attempt_at(each.end if each.operator == BEGIN else each.start, attempts),
+        )
         for each in ordered
     ]
 

@@ -20,7 +20,13 @@ from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snap
 from airflow_tx.plugin.api.run_answer import RunAnswer, run_answer
 from airflow_tx.plugin.api.search import SearchAnswer, searched
 from airflow_tx.plugin.api.timeline import Timeline, TimelineWindow, timeline
-from airflow_tx.plugin.api.topology_lines import OverviewPart, TopologyList, TopologyPage, overview, topology_page
+from airflow_tx.plugin.api.topology_lines import (
+    OverviewPart,
+    TopologyList,
+    TopologyPage,
+    overview,
+    topology_page,
+)
 from airflow_tx.plugin.api.transaction_page import TransactionPage, transaction_page
 from airflow_tx.protocol.health import HealthCode
 from airflow_tx.protocol.person import Words
@@ -67,7 +73,11 @@ class TaggedRoute(APIRoute):
             response = await answer(request)
             # Weak: what is sent may be compressed.
             tag = f'W/"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
-            headers = {"ETag": tag, "Cache-Control": "private, no-cache", "X-Content-Type-Options": "nosniff"}
+            headers = {
+                "ETag": tag,
+                "Cache-Control": "private, no-cache",
+                "X-Content-Type-Options": "nosniff",
+            }
             if request.headers.get("if-none-match") == tag:
                 return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
             response.headers.update(headers)
@@ -149,7 +159,10 @@ def list_transactions_of(
 
 @topology_router.get("/topologies/{topology:path}/figures", response_model=Figures)
 def get_figures(
-    access: AccessDep, topology: str, since: datetime | None = None, until: datetime | None = None
+    access: AccessDep,
+    topology: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> Response:
     """Show throughput, seconds and sizes of committed transactions over time, as far as the history goes back."""
     _check_zones(since, until)
@@ -167,7 +180,9 @@ def get_figures(
 
 @topology_router.get("/topologies/{topology:path}/search", responses=PROBLEMS_OF_SEARCHES)
 def search_transactions(
-    access: AccessDep, topology: str, what: Annotated[str, Query(min_length=1, max_length=200)]
+    access: AccessDep,
+    topology: str,
+    what: Annotated[str, Query(min_length=1, max_length=200)],
 ) -> SearchAnswer:
     """Find the transactions that have a file, an offset, an id or a date, as `airflow tx find` does."""
     return searched(topology_for(access, topology), what)

@@ -213,7 +213,11 @@ def _batch(found: TransactionDetails) -> BatchAnswer:
     batch = found.batch
     receipt = found.receipt or {}
     before = receipt.get("before") if found.before is None else found.before
-    parts = {"metadata": receipt.get("metadata"), "position_before": before, "position_after": receipt.get("after")}
+    parts = {
+        "metadata": receipt.get("metadata"),
+        "position_before": before,
+        "position_after": receipt.get("after"),
+    }
     if batch is not None:
         parts["metadata"] = batch.rows
         # One that was skipped keeps its rows alone.
