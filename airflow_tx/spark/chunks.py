@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -31,58 +31,43 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
     assert task is not None, "only a task of Spark has a partition"
     state, grant, schema, place = pickle.loads(veiled(hidden, bytes.fromhex(task.getLocalProperty(KEY) or "")))
     chunk = task.partitionId()
-    rows = _Taken(_rows(batches, pa.ipc.read_schema(pa.py_buffer(schema))))
-    told: dict[str, Any] = {"chunk": chunk, "keys": 0}
+    told: dict[str, Any] = {"chunk": chunk, "keys": 0, "rows": 0}
+    keys: list[Any] = []
+    rows = _counted(_rows(batches, pa.ipc.read_schema(pa.py_buffer(schema))), told)
     where = {"txid": grant.txid, "attempt": grant.token.attempt, "chunk": chunk}
     try:
-        keyed = _Keys(combined_runs(rows, state) if has_reducers(state) else rows, state if place else None)
+        keyed = combined_runs(rows, state) if has_reducers(state) else rows
+        if place is not None:
+            keyed = _noted(keyed, state.columns.keys, keys)
         for first in keyed:
             failpoint("spark.before_chunk", **where)
             tally = RowTally(chain([first], keyed), state.added_up)
             written = tally.written(state.write(grant, tally, chunk=chunk, complete=False))
             told.update(written.to_json())
             failpoint("spark.after_chunk", **where)
-        if place is not None and keyed.found:
+        if place is not None and keys:
             # A task that Spark runs twice stages twice; the one whose answer counts names its file.
-            told["part"] = asdict(stage_keys(place, state, keyed.found, chunk=chunk))
+            told["part"] = asdict(stage_keys(place, state, keys, chunk=chunk))
     except TxError as error:
         reason = type(error).__name__
         print(f"airflow_tx: chunk {chunk} of {grant.token} refused: {reason}", file=sys.stderr, flush=True)
         told.update(error=type(error).__name__, fields=error.fields)
-    text = json.dumps({**told, "rows": rows.count}, default=str)
+    text = json.dumps(told, default=str)
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["told"])
 
 
-class _Taken:
-    """Counts the rows that go by."""
-
-    def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
-        self._rows, self.count = rows, 0
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self
-
-    def __next__(self) -> dict[str, Any]:
-        row = next(self._rows)
-        self.count += 1
-        return row
+def _counted(rows: Iterator[dict[str, Any]], told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Count the rows that go by."""
+    for row in rows:
+        told["rows"] += 1
+        yield row
 
 
-class _Keys:
-    """Remembers the keys that go by, if a state is given."""
-
-    def __init__(self, rows: Iterator[dict[str, Any]], state: Any) -> None:
-        self._rows, self._names = rows, state.columns.keys if state is not None else None
-        self.found: list[tuple[Any, ...]] = []
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        return self
-
-    def __next__(self) -> dict[str, Any]:
-        row = next(self._rows)
-        if self._names is not None:
-            self.found.append(tuple(row[name] for name in self._names))
-        return row
+def _noted(rows: Iterator[dict[str, Any]], names: Sequence[str], found: list[Any]) -> Iterator[dict[str, Any]]:
+    """Note the keys that go by."""
+    for row in rows:
+        found.append(tuple(row[name] for name in names))
+        yield row
 
 
 def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict[str, Any]]:

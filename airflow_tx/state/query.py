@@ -240,25 +240,22 @@ class StaticState:
             remedy = 'Give a dict of values by key, or a factory with make_state: StaticState({"AA": "American"}).'
             raise ConfigError(option="StaticState(values)", value=type(values).__name__, remedy=remedy)
         self._values = values
-        self._made: Any = None
 
     def __repr__(self) -> str:
         made = f"{len(self._values)} keys" if isinstance(self._values, Mapping) else type(self._values).__name__
         return f"StaticState({made})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None}
+        return {"_values": self._values}
 
     def for_executors(self) -> StaticState:
         """The same for a process without Airflow."""
         return self if isinstance(self._values, Mapping) else StaticState(portable(self._values))
 
-    @property
+    @cached_property
     def state(self) -> Any:
         """The state that a query asks: this very object, or what the factory makes."""
-        if self._made is None:
-            self._made = self if isinstance(self._values, Mapping) else made_by(self._values)
-        return self._made
+        return self if isinstance(self._values, Mapping) else made_by(self._values)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:
         if not isinstance(self._values, Mapping):

@@ -136,7 +136,7 @@ class RedisFence:
             problem = f"its fence has format {fields.get('format')}, this version knows {_FORMAT}"
             raise StateDiffers(state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx.")
         generation, txid, attempt, epoch = (int(fields[name]) for name in ("generation", "txid", "attempt", "epoch"))
-        token = Token(generation, txid, attempt, epoch, fields["nonce"], fields.get("birth", ""))
+        token = Token(generation, txid, attempt, epoch, fields["nonce"], fields["birth"])
         return Fence(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])
 
 

@@ -140,18 +140,20 @@ def read_receipts(connection: Connection, table: sa.Table, identity: str) -> lis
 
 
 def state_table(
-    schema: str | None,
-    name: str,
     columns: Columns,
     key_types: Mapping[str, str],
     kind: StateKind,
     dialect: Dialect,
+    *,
+    schema: str | None,
+    name: str,
 ) -> sa.Table:
     """Describe the table of a state, for these types of its keys."""
     types = dialect.types
     made = list[sa.schema.SchemaItem]()
     for key in columns.keys:
-        typed, comment = dialect.key_type(key_types[key]), dialect.comment(key_types[key])
+        typed = dialect.key_type(key_types[key])
+        comment = dialect.comment(key_types[key])
         made.append(sa.Column(key, typed, nullable=False, autoincrement=False, comment=comment))
     primary = list(columns.keys)
     if dialect.needs_own_key([key_types[key] for key in primary]):
@@ -176,11 +178,12 @@ def state_table(
 
 def existing_table(
     connection: Connection,
-    schema: str | None,
-    name: str,
     columns: Columns,
     make: Callable[[Mapping[str, str]], sa.Table],
     dialect: Dialect,
+    *,
+    schema: str | None,
+    name: str,
 ) -> tuple[sa.Table, dict[str, str]]:
     """Read the table in the database, with its key types; a StateError if this state would make another one.
 
@@ -243,9 +246,9 @@ def upsert(
     table: sa.Table,
     names: Sequence[str],
     kinds: Sequence[str],
+    *,
     values: Mapping[str, CombinerAggregator],
     kind: StateKind,
-    *,
     pushed: bool,
 ) -> Any:
     """Make an upsert of many rows by any writer; rows that it may not update stay and are not counted.

@@ -67,9 +67,11 @@ class SqlStore(FencedStore):
         names = [*keys, *self.columns.values]
         kinds = [*kinds, *(aggregator.type for aggregator in self.columns.values.values())]
         if table not in self._upserts:
-            values = self.columns.values
-            self._upserts[table] = upsert(self._dialect, table, names, kinds, values, self.kind, pushed=self._pushed)
-        writer, written = Writer(write.grant.txid, write.grant.token, write.chunk), 0
+            self._upserts[table] = upsert(
+                self._dialect, table, names, kinds, values=self.columns.values, kind=self.kind, pushed=self._pushed
+            )
+        writer = Writer(write.grant.txid, write.grant.token, write.chunk)
+        written = 0
         for portion in CheckedRows(self.columns).portions(chain([first], iterator), key_types, size=ROWS_AT_ONCE):
             arrays = list(portion)
             if has_own_key(table):
@@ -230,16 +232,18 @@ class SqlStore(FencedStore):
         """Describe the table: the same object for the same types, by which statements are known that were compiled."""
         types = tuple(key_types.items())
         if types not in self._made:
-            place = (self._schema, self._name, self.columns)
-            self._made[types] = state_table(*place, key_types, self.kind, self._dialect)
+            self._made[types] = state_table(
+                self.columns, key_types, self.kind, self._dialect, schema=self._schema, name=self._name
+            )
         return self._made[types]
 
     def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
         """Find the table and its key types, if it exists; its columns are compared once per object."""
         found: tuple[sa.Table, dict[str, str]] | None = self._facts.get(_TABLE)
         if found is None and self._has_table(connection, self._name):
-            place = (self._schema, self._name)
-            found = existing_table(connection, *place, self.columns, self._make, self._dialect)
+            found = existing_table(
+                connection, self.columns, self._make, self._dialect, schema=self._schema, name=self._name
+            )
             self._facts[_TABLE] = found
         return found
 
