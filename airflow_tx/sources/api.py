@@ -143,9 +143,13 @@ class Source(Described, ABC):
         copied.topology = topology
         return copied
 
-    def replay_changed(self, txid: int | str = "TXID") -> str:
-        """Spell the command that takes the rows of a transaction as they are now, for the advice of an error."""
-        return f"airflow tx replay {self.topology} {txid} --changed-rows --why TEXT"
+    def command(self, action: str, txid: int | None = None, *options: str) -> str:
+        """Spell a command that a person can copy, for the advice of an error.
+
+        :param action: such as ``accept-loss``, or ``skip`` with a txid.
+        """
+        of = [] if txid is None else [str(txid)]
+        return " ".join(["airflow tx", action, self.topology, *of, *options, "--why TEXT"])
 
     def with_limit(self: _Self, measured: Measured) -> _Self:
         """Return the source that decides the next batch: with the `limit` that its `batch_size` comes to.

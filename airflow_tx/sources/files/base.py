@@ -250,7 +250,7 @@ class FolderSource(Source):
             raise self._unreadable(attempt, f"{path}: {error}", files.declarable(path, error)) from None
 
     def _unreadable(self, attempt: TransactionAttempt, problem: str, schema: str | None = None) -> SourceError:
-        remedy = f"Correct the file, then: {self.replay_changed(attempt.txid)}; or "
+        remedy = f"Correct the file, then: {self.command('replay', attempt.txid, '--changed-rows')}; or "
         if schema is None:
             remedy += "correct the source's options and schema, then clear the task."
         else:
@@ -313,9 +313,9 @@ class FolderSource(Source):
         )
 
     def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> str:
-        instead = f"or take it as it is now: {self.replay_changed(attempt.txid)}"
+        instead = f"or take it as it is now: {self.command('replay', attempt.txid, '--changed-rows')}"
         if gone:
-            instead = f"if it is gone for good: airflow tx skip {self.topology} {attempt.txid} --why TEXT"
+            instead = f"if it is gone for good: {self.command('skip', attempt.txid)}"
         return f"Restore it as it was, then clear the task; {instead}"
 
     def _look(self, folder: str, name: str) -> Look | None:

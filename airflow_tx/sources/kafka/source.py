@@ -76,8 +76,7 @@ class KafkaSource(KafkaTopics):
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
         named = "; ".join(each.description for each in list(gone.values())[:_MANY])
         more = " ..." if len(gone) > _MANY else ""
-        remedy = "If they cannot be had again: airflow tx accept-loss TOPOLOGY --why TEXT; "
-        remedy += "rows of an open transaction: airflow tx skip TOPOLOGY TXID --why TEXT."
+        remedy = f"If they cannot be had again: {self.command('accept-loss')}."
         return f"the rows that come next are gone: {named}{more}", remedy
 
     def backlog(self, position: Json) -> int | None:

@@ -143,9 +143,9 @@ class KafkaTopics(LogSource):
             raise self._misfit(where, attempt) from None
 
     def _misfit(self, where: str, attempt: TransactionAttempt) -> FailedBatch:
-        remedy = "Correct value_schema, then clear the task; or take the batch out of the way: airflow tx skip TOPOLOGY"
+        remedy = "Correct value_schema, then clear the task; or take the batch out of the way: "
         what = f"The value of a message does not fit value_schema of {self!r}: {where}"
-        return FailedBatch(f"{what}. {remedy} {attempt.txid} --why TEXT")
+        return FailedBatch(f"{what}. {remedy}{self.command('skip', attempt.txid)}")
 
     def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
         """Read the offsets of metadata, and check that Kafka has all of them."""
@@ -196,7 +196,7 @@ class KafkaTopics(LogSource):
             raise self.refused(str(error).rstrip("."), if_unreachable) from None
 
     def _gone_rows(self, attempt: TransactionAttempt, what: str) -> SourceError:
-        remedy = f"If they cannot be had again: airflow tx skip TOPOLOGY {attempt.txid} --why TEXT."
+        remedy = f"If they cannot be had again: {self.command('skip', attempt.txid)}."
         if self.kind is SourceKind.OPAQUE:
             remedy = "Clear begin: the replay has the rows that are left, or says what is lost."
         return self.refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)

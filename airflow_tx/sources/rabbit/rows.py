@@ -23,8 +23,8 @@ class QueueRows:
     """
 
     where: str
-    topology: str
     schema: str | None
+    skip: str
 
     def of(self, messages: Sequence[QueueMessage]) -> list[dict[str, Any]]:
         """Make the rows; FailedBatch names a message that cannot be read."""
@@ -53,5 +53,5 @@ class QueueRows:
     def _unreadable(self, row: Mapping[str, Any], why: str) -> FailedBatch:
         return FailedBatch(
             f"Message {row['message_id']!r} of {self.where} cannot be read: {why}. "
-            f"Let the task take it as a text, without schema, or: airflow tx skip {self.topology} TXID --why TEXT"
+            f"Let the task take it as a text, without schema, or: {self.skip}"
         )

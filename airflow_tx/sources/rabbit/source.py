@@ -232,7 +232,7 @@ class RabbitQueueSource(Source):
         try:
             return {} if at.ids is None else read_ids(at.ids)
         except FileNotFoundError:
-            remedy = "Bring them back, or go on without them: airflow tx accept-loss TOPOLOGY --why TEXT"
+            remedy = f"Bring them back, or go on without them: {self.command('accept-loss')}"
             raise self.refused(f"{_lost_ids(at)}: none of them could be recognised", remedy) from None
 
     @property
@@ -252,22 +252,25 @@ class RabbitQueueSource(Source):
     # --- rows
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
-        rows, messages = QueueRows(self._where, self.topology, self.schema), self._read(metadata)
+        skip = self.command("skip", attempt.txid)
+        rows = QueueRows(self._where, self.schema, skip)
+        messages = self._read(metadata, skip)
         return rows.of(messages) if spark is None else rows.frame(spark, messages)
 
     def contains(self, metadata: Json, what: str) -> bool | None:
         try:
-            return any(each.message_id == what for each in self._read(metadata))
+            messages = self._read(metadata, "")
         except SourceError:
-            return None  # it is committed, and forgotten
+            return None  # they were removed after the commit
+        return any(each.message_id == what for each in messages)
 
-    def _read(self, metadata: Any) -> list[QueueMessage]:
+    def _read(self, metadata: Any, skip: str) -> list[QueueMessage]:
         try:
             return read_taken(metadata["staged"])
         except FileNotFoundError:
             problem = f"the messages that were staged in {metadata['staged']} are gone"
-            remedy = "Bring them back, then clear the task; if they are gone for good: airflow tx skip "
-            raise self.refused(problem, f"{remedy}{self.topology} TXID --why TEXT") from None
+            remedy = f"Bring them back, then clear the task; if they are gone for good: {skip}"
+            raise self.refused(problem, remedy) from None
 
 
 def _lost_ids(at: QueuePosition) -> str:

@@ -67,8 +67,8 @@ class MessageLog(ABC):
 
     def gone(self, what: str) -> SourceError:
         """Make the error for a batch whose messages are gone."""
-        remedy = "Bring them back, then clear the task; if they are gone for good: airflow tx skip TOPOLOGY TXID "
-        return self.database.refused(f"{what} ({self.database.where})", f"{remedy}--why TEXT")
+        remedy = f"Bring them back, then clear the task; if they are gone for good: {self.database.skip}"
+        return self.database.refused(f"{what} ({self.database.where})", remedy)
 
     def foreign(self, position: Json) -> OtherSource:
         """Make the error for a position of another log."""
@@ -141,7 +141,7 @@ class Part:
         database = self.log.database
         return FailedBatch(
             f"{self.log.named(id_)} in {database.where}, partition {database.partition}, cannot be read: {why}. "
-            "Correct it and clear the run, or: airflow tx skip TOPOLOGY TXID --why TEXT"
+            f"Correct it and clear the run, or: {database.skip}"
         )
 
     def _parsed(self, id_: int | str, raw: bytes | dict[bytes, bytes]) -> Any:

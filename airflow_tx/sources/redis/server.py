@@ -36,12 +36,14 @@ class RedisDatabase:
     :param source: repr of the source that it belongs to, for messages.
     :param conn_id: of the Airflow connection.
     :param parameters: of `redis.Redis`, the password among them.
+    :param skip: the command that skips the transaction whose rows are read.
     """
 
     partition: str
     source: str
     conn_id: str
     parameters: Mapping[str, Any] = field(repr=False)
+    skip: str = ""
 
     @property
     def where(self) -> str:

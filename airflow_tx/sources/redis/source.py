@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 PART = 20_000
 """Messages that one process reads: a batch of more is read by executors."""
-_ACCEPT = (
-    "Bring them back, or let the source do without them: airflow tx accept-loss TOPOLOGY --why TEXT. Before the "
-    "first batch, let NEXT_READ be the number of the first message there is."
-)
 
 
 class RedisSource(LogSource):
@@ -80,23 +76,26 @@ class RedisSource(LogSource):
 
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
         text = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
-        return f"messages that come next are gone: {text}", _ACCEPT
+        remedy = f"Bring them back, or let the source do without them: {self.command('accept-loss')}. "
+        remedy += "Before the first batch, let NEXT_READ be the number of the first message there is."
+        return f"messages that come next are gone: {text}", remedy
 
     # --- rows
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
         if spark is None or not isinstance(metadata, dict) or not metadata:
             return super().emit_batch(attempt, metadata, spark)
-        return self._frame(spark, chain.from_iterable(self._parts(name, metadata[name]) for name in sorted(metadata)))
+        parts = [self._parts(attempt, name, metadata[name]) for name in sorted(metadata)]
+        return self._frame(spark, chain.from_iterable(parts))
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
-        parts = self._parts(partition, metadata)
+        parts = self._parts(attempt, partition, metadata)
         return self._rows(parts) if spark is None else self._frame(spark, parts)
 
-    def _parts(self, name: str, metadata: Any) -> list[Part]:
-        return self.log_of(name).parts(metadata, size=PART, objects=self.schema is not None)
+    def _parts(self, attempt: TransactionAttempt, name: str, metadata: Any) -> list[Part]:
+        return self.log_of(name, attempt.txid).parts(metadata, size=PART, objects=self.schema is not None)
 
     def _rows(self, parts: Iterable[Part]) -> Iterator[Mapping[str, Any]]:
         for part in parts:
@@ -109,8 +108,11 @@ class RedisSource(LogSource):
 
     # --- servers
 
-    def log_of(self, name: str) -> RedisLog:
-        """Open the log of one partition."""
+    def log_of(self, name: str, txid: int | None = None) -> RedisLog:
+        """Open the log of one partition.
+
+        :param txid: of the transaction whose messages are read.
+        """
         partition = self._partitions.get(name)
         if partition is None:
             remedy = "Bring it back, then clear the task; or skip the transaction."
@@ -119,7 +121,7 @@ class RedisSource(LogSource):
         parameters = parameters_of_connection(partition.conn_id, what=type(self).__name__)
         if partition.database is not None:
             parameters["db"] = partition.database
-        database = RedisDatabase(name, repr(self), partition.conn_id, parameters)
+        database = RedisDatabase(name, repr(self), partition.conn_id, parameters, self.command("skip", txid))
         return RedisLog(self.messages(database, partition.key), self._client(database))
 
     def _client(self, database: RedisDatabase) -> Any:

@@ -30,11 +30,13 @@ class TableErrors:
     :param source: the source's repr.
     :param conn_id: whose database it is.
     :param partition: of a source with partitions, the table's.
+    :param replay: the command that takes the rows of the transaction as they are now.
     """
 
     source: str
     conn_id: str
     partition: str | None = None
+    replay: str = ""
 
     def refused(self, problem: str, remedy: str) -> SourceError:
         """Make the error for what only a person can change."""

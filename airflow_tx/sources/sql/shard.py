@@ -179,11 +179,10 @@ class Shard(PartitionLog):
         """Make the error for rows that are not those that were decided."""
         after = "the beginning" if rows.after is None else shown(rows.after)
         problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
-        return self.errors.refused(
-            f"{problem}{found}: rows were deleted, changed or inserted since the batch was decided",
-            f"Bring the table back to what it was, then clear the task; or take what is left of them: {_CHANGED}; with "
-            "kind='opaque' clear `begin`: the batch is decided again.",
-        )
+        problem += f"{found}: rows were deleted, changed or inserted since the batch was decided"
+        remedy = "Bring the table back to what it was, then clear the task; or take what is left of them: "
+        remedy += f"{self.errors.replay}; with kind='opaque' clear `begin`: the batch is decided again."
+        return self.errors.refused(problem, remedy)
 
     def again(self, metadata: Json) -> Json:
         """Count the rows between the same keys as they are now; refuse more, which by the position are in no batch."""
@@ -216,6 +215,3 @@ class Shard(PartitionLog):
         if self._checked is None:
             self._checked = Table(connection, self.table, self.spec, self.errors)
         return self._checked
-
-
-_CHANGED = "airflow tx replay TOPOLOGY TXID --changed-rows --why TEXT"

@@ -9,7 +9,7 @@ from airflow_tx.errors import ConfigError, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import EmittedRows, Json
 from airflow_tx.sources.partitions import Gone, LogSource
-from airflow_tx.sources.sql.source import ACCEPT, SqlRows
+from airflow_tx.sources.sql.source import SqlRows
 from airflow_tx.sources.sql.spec import checked_text
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ class PartitionedSqlSource(SqlRows, LogSource):
         return {partition: self.shard_of(partition) for partition in self.partitions()}
 
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
-        return "; ".join(f"partition {name}: {each.description}" for name, each in gone.items()), ACCEPT
+        return "; ".join(f"partition {name}: {each.description}" for name, each in gone.items()), self.accept()
 
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
-        return self.rows_of(self.shard_of(partition), metadata, spark)
+        return self.rows_of(self.shard_of(partition, attempt.txid), metadata, spark)
 
     def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
         return self.shard_of(partition).again(metadata)
@@ -64,13 +64,13 @@ class PartitionedSqlSource(SqlRows, LogSource):
     def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
         return self.has_reached(position, what)
 
-    def shard_of(self, partition: str) -> Shard:
+    def shard_of(self, partition: str, txid: int | None = None) -> Shard:
         """Make the reader of a partition; PartitionUnavailable: it is none of this source any more."""
         table = self._tables().get(partition)
         if table is None:
             reason = "it is not among the conn_ids and tables any more"
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
-        return self.shard(*table, partition)
+        return self.shard(*table, partition=partition, txid=txid)
 
     def _tables(self) -> dict[str, tuple[str, str]]:
         return {f"{conn_id}.{table}": (conn_id, table) for conn_id in self.conn_ids for table in self.tables}

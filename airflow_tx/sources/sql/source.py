@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from airflow_tx.sources.sql.shard import Shard
 
 
-ACCEPT = (
-    "Correct the table, if these rows can be counted elsewhere or given ids that come last; or accept it: "
-    "airflow tx accept-loss TOPOLOGY --why TEXT"
-)
-
-
 class SqlRows(LimitedSource):
     """What the sources of SQL tables share: their arguments, and the rows of a batch of one table.
 
@@ -70,12 +64,21 @@ class SqlRows(LimitedSource):
         while self._read:
             self._read.pop().close()
 
-    def shard(self, conn_id: str, table: str, partition: str | None = None) -> Shard:
-        """Make the reader of one table."""
+    def accept(self) -> str:
+        """Word what a person can do about rows that are in no batch."""
+        correct = "Correct the table, if these rows can be counted elsewhere or given ids that come last"
+        return f"{correct}; or accept it: {self.command('accept-loss')}"
+
+    def shard(self, conn_id: str, table: str, *, partition: str | None = None, txid: int | None = None) -> Shard:
+        """Make the reader of one table.
+
+        :param txid: of the transaction whose rows are read.
+        """
         from airflow_tx.sources.sql.database import TableErrors
         from airflow_tx.sources.sql.shard import Shard
 
-        return Shard(conn_id, table, self.spec, TableErrors(repr(self), conn_id, partition), what=type(self).__name__)
+        errors = TableErrors(repr(self), conn_id, partition, self.command("replay", txid, "--changed-rows"))
+        return Shard(conn_id, table, self.spec, errors, what=type(self).__name__)
 
     def has_key(self, metadata: Json, what: str) -> bool | None:
         """Whether an id or a time is within the rows of one table; None if only the database can tell."""
@@ -126,13 +129,13 @@ class SqlSource(SqlRows, TransactionalSource):
         decision = LogDecision({WHOLE: self._shard()}, {WHOLE: position}, self.limit, LogDecision.sizes)
         taken = decision.take(WHOLE)
         if isinstance(taken, Gone):
-            raise self.refused(taken.description, f"Nothing was allocated. {ACCEPT}")
+            raise self.refused(taken.description, f"Nothing was allocated. {self.accept()}")
         if taken is None:
             return None
         return Batch(taken.metadata, taken.position, taken.count, decision.reason(taken.count or 0))
 
     def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
-        return self.rows_of(self._shard(), metadata, spark)
+        return self.rows_of(self._shard(attempt.txid), metadata, spark)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
         return self._shard().again(metadata)
@@ -150,5 +153,5 @@ class SqlSource(SqlRows, TransactionalSource):
         gone = self._shard().gone(position)
         return [] if gone is None else [Loss(WHOLE, position, gone.resume_at, gone.description)]
 
-    def _shard(self) -> Shard:
-        return self.shard(self.conn_id, self.table)
+    def _shard(self, txid: int | None = None) -> Shard:
+        return self.shard(self.conn_id, self.table, txid=txid)

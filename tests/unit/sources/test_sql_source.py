@@ -204,7 +204,7 @@ def test_deleted_rows_are_left_out_once_a_person_says_so_and_inserted_ones_never
     batch = source.initialize_transaction(1, None)
     assert batch is not None
     books.run("DELETE FROM sold WHERE id = 1; UPDATE sold SET title = 'c'")
-    with pytest.raises(SourceError, match="or take what is left of them: airflow tx replay TOPOLOGY TXID --changed-ro"):
+    with pytest.raises(SourceError, match="or take what is left of them: airflow tx replay TOPOLOGY 1 --changed-ro"):
         list(source.emit_batch(ATTEMPT, batch.metadata))  # type: ignore[arg-type]
     again = source.decide_again(ATTEMPT, batch.metadata)
     assert list(source.emit_batch(ATTEMPT, again)) == [{"id": 3, "title": "c"}]  # type: ignore[arg-type]
