@@ -183,7 +183,7 @@ def test_what_is_committed_goes_with_a_later_commit_and_what_is_skipped_stays(qu
         source.committed(txid, batches[txid - 1].metadata)
         source.committed(txid, batches[txid - 1].metadata)
         source.cleanup_before(txid)
-    with pytest.raises(SourceError, match=r"messages that were staged in .* are gone\. .*airflow tx skip orders TXID"):
+    with pytest.raises(SourceError, match=r"messages that were staged in .* are gone\. .*airflow tx skip orders 1 "):
         queue.texts(batches[0])
     assert [queue.texts(each) for each in batches[1:]] == [["b"], ["c"]]
     assert [source.contains(each.metadata, "b") for each in batches] == [None, True, False]
