@@ -1,4 +1,4 @@
-"""A whole Airflow on this machine for tests and the demo: SQLite, LocalExecutor, free ports, short intervals."""
+"""An Airflow on this machine, for tests and the demo: SQLite, LocalExecutor, free ports, short intervals."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _GRACE = 4
 
 
 def connection(conn_type: str, **fields: object) -> str:
-    """The value of an AIRFLOW_CONN_<ID> variable."""
+    """Return the value of an AIRFLOW_CONN_<ID> variable."""
     return json.dumps({"conn_type": conn_type, **fields})
 
 
 class LocalAirflow(AirflowClient):
-    """api-server, scheduler, dag-processor and triggerer, which end together whatever happens to their parent.
+    """Runs api-server, scheduler, dag-processor and triggerer. They end together, also if their parent is killed.
 
         with LocalAirflow("airflow", "dags", {"AIRFLOW_CONN_SPARK_DEFAULT": ...}) as airflow:
             airflow.wait_dag("flights")
             airflow.trigger("flights", "r1")
             airflow.wait_run("flights", "r1")
 
-    After `stop`, `start` goes on with the same database. The parent's own AIRFLOW* variables do not get in.
+    After `stop`, `start` continues with the same database. The processes do not get the parent's AIRFLOW* variables.
 
     :param home: AIRFLOW_HOME; made if missing.
     :param env: additional environment of every process; it wins over what is set here.
@@ -68,12 +68,12 @@ class LocalAirflow(AirflowClient):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of its processes, for `airflow` commands from outside."""
+        """Return the environment of its processes, for `airflow` commands in a test."""
         return dict(self._env)
 
     @property
     def mark(self) -> str:
-        """What all of its processes carry, see `processes.marked`."""
+        """Return the mark that all of its processes carry, see `processes.marked`."""
         return self._family.mark
 
     def start(self) -> Self:
@@ -96,7 +96,7 @@ class LocalAirflow(AirflowClient):
         return self
 
     def command(self, *arguments: str, timeout: float = 90) -> str:
-        """Run `airflow` with these arguments and return what it said.
+        """Run `airflow` with these arguments and return its output.
 
         :raises AssertionError: it did not end with 0.
         """
@@ -124,16 +124,16 @@ class LocalAirflow(AirflowClient):
         backwards: bool = False,
         max_active_runs: int = 10,
     ) -> None:
-        """`airflow backfill create`, with the arguments of `create_backfill`; the DAG is not paused afterwards.
+        """Run `airflow backfill create` with the arguments of `create_backfill`. The DAG is not paused afterwards.
 
-        :raises AssertionError: it refused, such as while another backfill of the DAG has not ended.
+        :raises AssertionError: Airflow refuses, for example because another backfill of the DAG has not ended.
         """
         dates = ["--from-date", first.isoformat(), "--to-date", last.isoformat()]
         options = ["--reprocess-behavior", reprocess, "--max-active-runs", str(max_active_runs)]
         if backwards:
             options.append("--run-backwards")
-        # On SQLite its runs become visible one by one, and are deleted when another process writes at the wrong moment.
-        # A scheduler that has started one of them would die: none starts before all are there.
+        # SQLite shows the runs one by one, and deletes them when another process writes at the wrong moment.
+        # A scheduler that has started one of them would die. The pause keeps all of them from starting.
         self.pause(dag_id)
         try:
             self.command("backfill", "create", "--dag-id", dag_id, *dates, *options)
@@ -162,9 +162,9 @@ class LocalAirflow(AirflowClient):
         backwards: bool = False,
         max_active_runs: int = 10,
     ) -> None:
-        """Backfill a DAG from `first` to `last`, both included.
+        """Backfill a DAG from `first` to `last`, both included, by the REST API.
 
-        :param reprocess: dates that have a run already: none, failed or completed.
+        :param reprocess: which dates that already have a run are run again: none, failed or completed.
         """
         body: JsonObject = {
             "dag_id": dag_id,
@@ -177,7 +177,7 @@ class LocalAirflow(AirflowClient):
         self.call("POST", "backfills", json=body)
 
     def end_backfills(self, dag_id: str) -> None:
-        """End the backfills of a DAG whose runs have ended; Airflow does so every 30 s, and refuses others before."""
+        """End the backfills of a DAG whose runs have ended: Airflow does this every 30 s, and refuses others before."""
         for backfill in self.call("GET", "backfills", params={"dag_id": dag_id})["backfills"]:
             if backfill["completed_at"] is None:
                 try:
@@ -187,13 +187,13 @@ class LocalAirflow(AirflowClient):
                         raise
 
     def start_component(self, name: str) -> None:
-        """Start one of COMPONENTS; for one that was killed."""
+        """Start one of COMPONENTS, for example after it was killed."""
         self._components[name] = self._spawn(name, [name])
 
     def stop(self, grace: float = _GRACE) -> None:
         """End every process, and check that none is left.
 
-        :param grace: seconds to end by themselves before SIGKILL.
+        :param grace: seconds that the processes have before SIGKILL.
         :raises NotInTime: something is left.
         """
         for process in self._components.values():
@@ -208,11 +208,11 @@ class LocalAirflow(AirflowClient):
         self._family.end()
 
     def processes(self) -> list[int]:
-        """The pids of everything that belongs to it, task processes and Spark drivers included."""
+        """Return the pids of all processes that belong to it, those of tasks and Spark drivers included."""
         return self._family.members()
 
     def component_logs(self, lines: int = 30) -> str:
-        """The last lines that each component wrote."""
+        """Return the last lines that each component wrote."""
         tails = [
             (log.name, log.read_text(errors="replace").splitlines()[-lines:]) for log in sorted(self.logs.glob("*.log"))
         ]
@@ -245,7 +245,7 @@ class LocalAirflow(AirflowClient):
 
 
 def _environment(home: Path, dags_folder: Path, port: int, log_ports: list[int]) -> dict[str, str]:
-    """What all processes need; facts about Airflow 3.3 that are not in its documentation are noted where they apply."""
+    """Return the environment of all processes."""
     address = f"http://127.0.0.1:{port}"
     settings = {
         "CORE__DAGS_FOLDER": str(dags_folder),
@@ -277,8 +277,8 @@ def _environment(home: Path, dags_folder: Path, port: int, log_ports: list[int])
     env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     env.update({f"AIRFLOW__{name}": value for name, value in settings.items()})
     env["AIRFLOW_HOME"] = str(home)
-    # spark-submit lies beside this interpreter.
+    # spark-submit is beside this interpreter.
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
-    # Everything is on this machine; a proxy for it would only be in the way.
+    # All servers are on this machine: no proxy.
     env["NO_PROXY"] = env["no_proxy"] = "127.0.0.1,localhost"
     return env

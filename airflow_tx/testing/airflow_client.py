@@ -119,7 +119,7 @@ class AirflowClient:
         return self._object("POST", f"dags/{dag_id}/dagRuns", json=body)
 
     def runs(self, dag_id: str) -> list[JsonObject]:
-        """The runs of a DAG, oldest first."""
+        """Return the runs of a DAG, oldest first."""
         return self.listed(f"dags/{dag_id}/dagRuns", "dag_runs", {"order_by": "id"})
 
     def wait_run(
@@ -241,7 +241,7 @@ class AirflowClient:
     def task_log(
         self, dag_id: str, run_id: str, task_id: str, map_index: int = -1, try_number: int | None = None
     ) -> str:
-        """The log of a try as plain lines; None: the newest try."""
+        """Return the log of a try as plain lines; None: of the newest try."""
         if try_number is None:
             try_number = self.task(dag_id, run_id, task_id, map_index)["try_number"]
         path = f"{run_path(dag_id, run_id)}/taskInstances/{task_id}/logs/{try_number}"
@@ -249,7 +249,7 @@ class AirflowClient:
         return "\n".join(_line(entry) for entry in answer["content"])
 
     def whole_log(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
-        """The logs of all tries of a task, oldest first."""
+        """Return the logs of all tries of a task, oldest first."""
         last = self.task(dag_id, run_id, task_id, map_index)["try_number"]
         return "\n".join(
             self._log_or_reason(dag_id, run_id, task_id, map_index, number) for number in range(1, last + 1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-# A busy machine answers late, and those who ask often keep it busy: so much longer than the answer takes is the pause.
+# On a busy machine a check takes long. The pause is this many times longer, so that checks do not keep it busy.
 _PAUSE = 12
 _LONGEST_PAUSE = 3.0
 
@@ -36,7 +36,7 @@ def eventually(
     :param interval: seconds between two calls at least; more if a call takes long.
     :param explain: asked once when time is up; its text goes below the message.
     :raises NotInTime: it stayed false; says the last answer or error.
-    :raises Hopeless: `check` did.
+    :raises Hopeless: `check` raised it.
     """
     deadline = time.monotonic() + timeout
     while True:

@@ -1,4 +1,4 @@
-"""Arming failpoints from a test, while the processes they hit are running."""
+"""Failpoints that a test arms while the processes run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_tx.failpoints import VARIABLE, Rule
 
 @dataclass(frozen=True)
 class Armed:
-    """One armed point, to ask whether it was reached and to end its pause."""
+    """One armed point: ask whether a process reached it, and end its pause."""
 
     rule: Rule
 
@@ -21,14 +21,14 @@ class Armed:
         return os.path.exists(self.rule.marker)
 
     def release(self) -> None:
-        """Let the process that stands still here go on."""
+        """Let the paused process continue."""
         Path(self.rule.until).touch()
 
 
 class Failpoints:
-    """The rules that processes started with `environment` obey.
+    """Arms points for the processes that were started with `environment`.
 
-    :param folder: where rules and markers lie; it is made if missing.
+    :param folder: where rules and markers are kept; it is created if it is missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,14 +39,14 @@ class Failpoints:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the processes need in their environment."""
+        """Return the variables that the processes need in their environment."""
         return {VARIABLE: f"@{self._rules}"}
 
     def arm(self, name: str, action: str, **match: object) -> Armed:
-        """Make the first process that comes by the point `name` act.
+        """Make the first process that reaches the point `name` act.
 
         :param action: kill, raise or pause (until `Armed.release`).
-        :param match: what the point's context has to say.
+        :param match: values of the point's context, such as `topology` or `txid`, that have to be equal.
         """
         stem = self._folder / uuid.uuid4().hex
         rule = Rule(

@@ -1,7 +1,7 @@
-"""A family of processes that ends as a whole, whoever among them, or above them, dies first. Linux only.
+"""A family of processes that ends as a whole, whichever process dies first. Linux only.
 
-Every member, however far down, carries a mark in its environment; ending the family means ending whatever carries
-the mark, and looking again. Process groups would not do: Airflow gives every task one of its own.
+Every member and its descendants carry a mark in their environment. Ending the family means ending all processes with
+the mark, until none is left. Process groups do not work: Airflow gives every task a group of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARK = "AIRFLOW_TX_FAMILY"
 
 
 def marked(mark: str) -> list[int]:
-    """The processes that carry `mark`, this one aside."""
+    """Return the processes that carry `mark`, apart from this one."""
     wanted = f"{MARK}={mark}".encode()
     others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
     return [pid for pid in others if wanted in _read(pid, "environ").split(b"\0")]

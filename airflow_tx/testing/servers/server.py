@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 def clean_environment(*folders: str) -> dict[str, str]:
-    """An environment without anything of ours: PGDATA, MYSQL_HOME and the like would change what a server does.
+    """Return an environment without our variables: PGDATA, MYSQL_HOME and the like would change what a server does.
 
     :param folders: further ones on its PATH.
     """
@@ -50,7 +50,7 @@ def clean_environment(*folders: str) -> dict[str, str]:
 
 
 def pyspark_jars(pattern: str) -> list[Path]:
-    """Those of the jars that pyspark ships whose names match; none if pyspark is not there or ships none."""
+    """Return the jars of pyspark whose names match; none if pyspark is missing or has no jars."""
     # Asked of the import system, because importing pyspark takes a second.
     spec = importlib.util.find_spec("pyspark")
     folders = (spec.submodule_search_locations or []) if spec else []
@@ -71,7 +71,7 @@ def find_program(title: str, *names: str, package: str, folder: str = "") -> str
 
 
 def find_java() -> str:
-    """The program `java`, of JAVA_HOME if that is set.
+    """Find the program `java`, in JAVA_HOME if that is set.
 
     :raises TxError: there is none.
     """
@@ -148,7 +148,7 @@ class LocalServer(ABC):
 
     @property
     def mark(self) -> str:
-        """What all of its processes carry, see `processes.marked`."""
+        """Return the mark that all of its processes carry, see `processes.marked`."""
         return self._family.mark
 
     def start(self) -> Self:

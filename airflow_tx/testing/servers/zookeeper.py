@@ -66,7 +66,7 @@ class LocalZooKeeper(JavaServer):
 
     @property
     def hosts(self) -> str:
-        """The connection string for clients, ``127.0.0.1:PORT``."""
+        """Return the connection string for clients, ``127.0.0.1:PORT``."""
         return f"127.0.0.1:{self.port}"
 
     def snapshot_to(self, path: str | os.PathLike[str]) -> None:

@@ -43,7 +43,7 @@ class Counting:
         return self._backing.multi_get(keys)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """As the backing map; refused: nothing happens; unanswered: it happens, and fails."""
+        """Put as the backing map does. Refused: nothing happens. Unanswered: the put happens, and fails."""
         assert len(set(keys)) == len(keys)
         self.trips.append("put")
         fail, self.fail = self.fail, None
@@ -87,7 +87,7 @@ def plus(delta: int) -> ValueUpdater[Any]:
 
 
 def apply(state: AnyMap, deltas: Deltas, prefix: str = "") -> list[Any]:
-    """One update; the new values."""
+    """Apply one update and return the new values."""
     return state.multi_update([(prefix, word) for word, _ in deltas], [plus(delta) for _, delta in deltas])
 
 

@@ -38,7 +38,7 @@ class SourceLedger:
             self.asked.close()
 
     def decide(self, attempt: int = 1, run: RunInfo | None = None) -> Batch | None:
-        """The batch after the last one, which is not taken yet."""
+        """Decide the batch after the last one; it is not taken yet."""
         self.close()
         source = self.suite.make()
         self.asked = source if run is None else source.for_run(run)
@@ -46,7 +46,7 @@ class SourceLedger:
         return self.asked.decide(txid, plain(self.places[-1])) if self.asked.is_ready() else None
 
     def keep(self, batch: Batch) -> None:
-        """The batch is the next transaction's: its position is where the next one begins."""
+        """Take a batch as the next transaction's: the one after it begins at its position."""
         place, after = self.places[-1], plain(batch.position)
         # A partition that takes no part keeps its place.
         self.places.append({**(place or {}), **after} if self.suite.make().partitioned else after)
@@ -55,7 +55,7 @@ class SourceLedger:
         self.close()
 
     def run(self) -> RunInfo | None:
-        """The next run, of those that the source wants to know."""
+        """Return the next run, if the batch of the source is that of a run."""
         for run in self.suite.runs():
             if run is None or self.suite.make().key(run) not in self.keys:
                 return run
@@ -97,7 +97,7 @@ class SourceCase:
 
     # No batch of these tests may have more metadata: it is one record of the ledger.
     metadata_limit: ClassVar[int] = 10_000
-    # Texts that nobody may see, such as the password that the source reads with.
+    # Texts that must not be shown, such as the password of the source.
     secrets: ClassVar[tuple[str, ...]] = ()
     # Whether the rows of a partition (of the source, if it has none) come in the order in which they were added.
     ordered: ClassVar[bool] = True
@@ -105,7 +105,7 @@ class SourceCase:
     # --- what you say of your source ------------------------------------------------------------------------------
 
     def make(self) -> Source:
-        """The source, a new object every time, on the same data."""
+        """Return the source: a new object every time, on the same data."""
         raise NotImplementedError("override `make`")
 
     def add(self) -> list[Row]:
@@ -113,7 +113,7 @@ class SourceCase:
         raise NotImplementedError("override `add`")
 
     def runs(self) -> Iterable[RunInfo | None]:
-        """The runs there are by now, if the batch is the run's own (`per_run`); else any run takes the next rows."""
+        """Return the runs there are, if the batch is the run's own (`per_run`); else any run takes the next rows."""
         return [None]
 
     def add_partition(self) -> list[Row]:
@@ -121,20 +121,20 @@ class SourceCase:
         pytest.skip("no partition can be added")
 
     def lose_partition(self) -> None:
-        """Let a partition that has data be gone."""
+        """Make a partition that has data disappear."""
         pytest.skip("no partition can be lost")
 
     def return_partition(self) -> None:
-        """Bring back the partition that is gone, with what it had."""
+        """Bring back the partition that disappeared, with its data."""
         pytest.skip("no partition can be lost")
 
     def lose_rows(self) -> None:
-        """Make some row of the first batch be gone for ever."""
+        """Make a row of the first batch disappear for ever."""
         pytest.skip("no row can be lost")
 
     @pytest.fixture
     def spark(self) -> SparkSession | None:
-        """The session that rows are read in; None reads them without Spark."""
+        """Return the session that reads the rows; None: they are read without Spark."""
         return None
 
     # --- what the tests use ---------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class SourceCase:
         return [row for batch in batches for row in self.rows(batch.metadata)]
 
     def some(self, ledger: SourceLedger) -> Batch:
-        """The next batch, which has rows."""
+        """Take the next batch, which has rows."""
         batch = ledger.take()
         assert batch is not None, "there is data, and it gave no batch"
         return batch

@@ -16,7 +16,7 @@ from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests,
 
 
 def kept(state: FencedState) -> list[StoredReceipt]:
-    """What a state keeps; a state that keeps none is not tested."""
+    """Return the receipts that a state keeps; a state that keeps none is not tested."""
     found = state.receipts()
     if found is None:
         pytest.skip("it keeps no receipts")
@@ -24,7 +24,7 @@ def kept(state: FencedState) -> list[StoredReceipt]:
 
 
 def written(state: FencedState, *parts: Sequence[dict[str, object]]) -> Written:
-    """What a state was given, in parts or at once."""
+    """Return what a state was given, in parts or at once."""
     found = Written()
     for part in parts:
         tally = RowTally(part, state.added_up)
@@ -33,7 +33,7 @@ def written(state: FencedState, *parts: Sequence[dict[str, object]]) -> Written:
 
 
 def expected(grant: Grant, state: FencedState, *parts: Sequence[dict[str, object]]) -> StoredReceipt:
-    """The receipt of rows that a grant has written."""
+    """Return the receipt of rows that a grant has written."""
     receipt = replace(grant, written=Written()).receipt(state.name, written(state, *parts))
     assert receipt is not None
     return StoredReceipt.of(receipt)

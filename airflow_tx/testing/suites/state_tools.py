@@ -46,7 +46,7 @@ class Grants:
         self._epoch = 0
 
     def __call__(self, txid: int, attempt: int = 1) -> Grant:
-        """A new grant of a transaction attempt."""
+        """Give a new grant of a transaction attempt."""
         self._epoch += 1
         birth = self._birth_of.setdefault(txid, uuid.uuid4().hex)
         token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex, birth)
@@ -60,12 +60,12 @@ class Grants:
         return Receipt("suite", self.incarnation, *of_the_token, *of_the_run, *where, previous="")
 
     def final(self, grant: Grant, *states: FencedState) -> None:
-        """The transaction of `grant` became final: so the next grant says."""
+        """Note that the transaction of `grant` became final; the next grant says so."""
         self.last.update({state.name: grant.txid for state in states})
         self.births.update({state.name: grant.token.birth for state in states})
 
     def go_back(self, txid: int) -> None:
-        """The ledger is set back to before transaction `txid` began: ZooKeeper was restored from an old snapshot."""
+        """Set the ledger back to before transaction `txid` began: ZooKeeper was restored from an old snapshot."""
         self.last = {name: min(last, txid - 1) for name, last in self.last.items() if txid > 1}
         self.births.clear()
         self._birth_of = {each: birth for each, birth in self._birth_of.items() if each < txid}
@@ -105,27 +105,27 @@ class StateTests:
 
 
 def rows(updates: Mapping[str, int | None]) -> list[dict[str, Any]]:
-    """key -> delta, as the rows of an update."""
+    """Return the rows of an update: key -> delta."""
     return [{"key": key, "n": delta} for key, delta in updates.items()]
 
 
 def totals(state: FencedState) -> dict[str, Any]:
-    """key -> value, as it is stored."""
+    """Return what is stored: key -> value."""
     return {row["key"]: row["n"] for row in state.read()}
 
 
 def about_to_write(grant: Grant, state: FencedState, output: str) -> Grant:
-    """The grant of a committer that is about to write an output to a state, as its text says."""
+    """Return the grant of a committer that is about to write an output, given as text, to a state."""
     return replace(grant, batch=json.dumps({"skip": None, "outputs": {state.name: output}}))
 
 
 def about_to_skip(grant: Grant) -> Grant:
-    """The grant of a skip."""
+    """Return the grant of a skip."""
     return replace(grant, batch=json.dumps({"skip": {"who": "ada", "when": "now", "why": "a test"}}))
 
 
 def is_applied(state: FencedState) -> bool:
-    """Whether all updates of the grant in the fence are in."""
+    """Answer whether all updates of the grant in the fence are in the store."""
     row = state.fence()
     assert row is not None
     return row.applied

@@ -260,7 +260,7 @@ class ValueSuite(StateTests):
 
 
 def queried(state: FencedState) -> QueryableState:
-    """The state, if it can be asked for many keys at once; else the test is skipped."""
+    """Return the state if it answers queries for many keys at once; else skip the test."""
     if not isinstance(state, QueryableState):
         pytest.skip("the state has no multi_get")
     return state
