@@ -12,10 +12,11 @@ from airflow_tx import compat
 from airflow_tx.commit.commit import Commit, Completion
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import of_lane
-from airflow_tx.protocol.paths import Paths, ack_element
+from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import missing_acks, must_ack
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Ack, Counter, Phase, TransactionRecord
+from airflow_tx.protocol.reading import listed_acks
+from airflow_tx.protocol.records import Counter, Phase, TransactionRecord
 
 MESSAGE_PATIENCE = 5.0
 """Seconds that a committer waits in its worker for messages; workers of another DAG may need its slot."""
@@ -141,23 +142,26 @@ def read_line(
         record = read.peek_if_any(TransactionRecord, paths.transaction(each))
         if record is not None:  # else it became final in between
             skip |= each == current and record.skip is not None
-            ready = record.phase in _ON_THEIR_WAY or _all_acked(store, paths, each, record, mapped)
+            ready = _is_ready(store, paths, record, mapped)
             earlier[each] = Earlier(each, record.run_id, record.phase, ready, of_lane(record.request))
     if own is None:
         return WaitingLine(txid, current, None, None, earlier, skip, places=places)
     return WaitingLine(txid, current, own.op, own.phase, earlier, skip, own.acks, places=places)
 
 
-def _all_acked(store: Store, paths: Paths, txid: int, record: TransactionRecord, mapped: Collection[str]) -> bool:
+def _is_ready(store: Store, paths: Paths, record: TransactionRecord, mapped: Collection[str]) -> bool:
+    """Ask whether nothing but its commit is to come for a transaction."""
+    if record.phase in _ON_THEIR_WAY:
+        return True
+
     folder = paths.acks(record.acks)
     children = store.children(folder)
-    if record.phase is not Phase.PROCESSING or children is None:  # None: it became final in between
-        return children is None
-    if len(children.names) > MOST_ACKS_READ:
+    if children is None:
+        return True  # it became final in between
+    if record.phase is Phase.FAILED or len(children.names) > MOST_ACKS_READ:
         return False
-    read = Reader(store)
-    found = {ack_element(name): read.peek_if_any(Ack, f"{folder}/{name}") for name in children.names}
-    acks = {key: ack for key, ack in found.items() if ack is not None}
+
+    acks = listed_acks(store, folder, children.names)
     return not missing_acks(acks, must_ack(record, acks, mapped))
 
 

@@ -20,7 +20,7 @@ from airflow_tx.spec import PlacedTask, TransactionSpec
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.coordinator.health import CoordinatorMemory
+    from airflow_tx.coordinator.diagnosis import CoordinatorMemory
     from airflow_tx.coordinator.lane import NoLane
     from airflow_tx.coordinator.lane_plan import LanePlan
     from airflow_tx.coordinator.monitor import CoordinatorAlarms
@@ -119,7 +119,7 @@ class CoordinateOperator(PlacedTask, BaseOperator):
         return CoordinatorAlarms(spec, monitor, spec.ledger(store), run, context=context, log=self.log)
 
     def _pace(self) -> Pace:
-        from airflow_tx.coordinator.health import Rules
+        from airflow_tx.coordinator.diagnosis import Rules
         from airflow_tx.coordinator.worker import Pace
 
         spec = self.transaction
@@ -164,7 +164,7 @@ class CoordinateOperator(PlacedTask, BaseOperator):
 
 def known(event: Mapping[str, Any]) -> CoordinatorMemory:
     """Take over what a trigger knew that has fired."""
-    from airflow_tx.coordinator.health import CoordinatorMemory
+    from airflow_tx.coordinator.diagnosis import CoordinatorMemory
 
     memory = CoordinatorMemory.from_json(event.get("memory"))
     # It pauses between two questions, maybe for longer than a task stays: what it has found is taken at once.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx.commit.run_slots import Comeback, comeback
-from airflow_tx.coordinator.health import (
+from airflow_tx.coordinator.diagnosis import (
     CoordinatorMemory,
     Finding,
     Health,

@@ -18,7 +18,7 @@ from airflow_tx import compat
 from airflow_tx.acks.api import AckerStore
 from airflow_tx.acks.location import shared_ackers
 from airflow_tx.alarms import AlarmLimits, AlarmTopology
-from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.plan import plan
 from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.compat import text
-from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import NoLane
 from airflow_tx.coordinator.plan import (
     Action,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from airflow_tx.errors import TooMuchContention, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.paths import Paths, ack_element
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord, digest
+from airflow_tx.protocol.records import Ack, Counter, TopologyRecord, TransactionRecord, digest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 
 READINGS = 50
@@ -124,3 +124,10 @@ class LedgerReader:
         if read.peek(Counter, self._paths.current).txid != current:
             return True
         return read.peek(Counter, self._paths.allocated).txid != allocated
+
+
+def listed_acks(store: Store, folder: str, names: Iterable[str]) -> dict[tuple[str, int], Ack]:
+    """Read the acks of a transaction by task id and map index, without those that are gone since they were listed."""
+    read = Reader(store)
+    found = {ack_element(name): read.peek_if_any(Ack, f"{folder}/{name}") for name in names}
+    return {instance: ack for instance, ack in found.items() if ack is not None}

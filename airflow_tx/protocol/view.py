@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_tx.errors import UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import of_lane
-from airflow_tx.protocol.paths import Paths, ack_element, decode_name, encode_name
+from airflow_tx.protocol.paths import Paths, decode_name, encode_name
 from airflow_tx.protocol.person import AcceptedLoss, WaitingRun, deed
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.reading import LedgerReader, LedgerReading
+from airflow_tx.protocol.reading import LedgerReader, LedgerReading, listed_acks
 from airflow_tx.protocol.records import (
     Ack,
     History,
@@ -273,9 +273,7 @@ def kept_batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
 def _acks(store: Store, paths: Paths, record: TransactionRecord) -> dict[tuple[str, int], Ack]:
     folder = paths.acks(record.acks)
     children = store.children(folder)
-    names = children.names if children else ()
-    found = {ack_element(name): Reader(store).peek_if_any(Ack, f"{folder}/{name}") for name in names}
-    return {key: entry for key, entry in found.items() if entry is not None}
+    return listed_acks(store, folder, children.names if children else ())
 
 
 def _task(key: tuple[str, int]) -> str:

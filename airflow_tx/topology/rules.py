@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ from airflow.sdk import DAG
 from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
 from airflow_tx import compat
+from airflow_tx.alarms import AlarmCallback, AlarmCallbacks, AlarmLimits
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.begin import BeginTransactionOperator
@@ -277,3 +279,52 @@ def _is_ours(operator: type) -> bool:
 _RULES = (
     _source, _interval, _window, _committers, _after_committer, _serial, _updates, _states, _phase, _kinds,
 )  # fmt: skip
+
+
+# --- alarms -------------------------------------------------------------------------------------------------------
+
+
+def with_alarms(
+    spec: TransactionSpec,
+    on_blocked: AlarmCallback | Sequence[AlarmCallback],
+    on_late: AlarmCallback | Sequence[AlarmCallback],
+    late_after: timedelta | None,
+    max_lag: int | None,
+) -> TransactionSpec:
+    """Give a transaction its alarms.
+
+    :raises TransactionDefinitionError: they can never be raised, or nobody can be called.
+    """
+    blocked = _callbacks_of(spec, "on_blocked", on_blocked)
+    late = _callbacks_of(spec, "on_late", on_late)
+    callbacks = AlarmCallbacks(blocked, late)
+    if callbacks.on_late and late_after is None and max_lag is None:
+        raise refusal(spec, "on_late has no limit", "Add late_after=timedelta(hours=1), or max_lag=100_000.")
+    if not callbacks.on_late and not (late_after is None and max_lag is None):
+        limit = "max_lag" if late_after is None else "late_after"
+        raise refusal(spec, f"{limit} has no on_late", "Say who is to be called: on_late=...")
+    if late_after is not None and (not isinstance(late_after, timedelta) or late_after <= timedelta(0)):
+        raise refusal(spec, f"late_after={late_after!r}", "Give a timedelta above 0: late_after=timedelta(hours=1).")
+    if max_lag is not None:
+        _check_lag(spec, max_lag)
+    seconds = None if late_after is None else late_after.total_seconds()
+    return replace(spec, callbacks=callbacks, limits=AlarmLimits(seconds, max_lag))
+
+
+def _check_lag(spec: TransactionSpec, max_lag: Any) -> None:
+    source = spec.source
+    if isinstance(max_lag, bool) or not isinstance(max_lag, int) or max_lag < 0:
+        raise refusal(spec, f"max_lag={max_lag!r}", "Give a whole number of rows, or files: max_lag=100_000.")
+    if source.per_run or type(source).backlog is Source.backlog:
+        problem = f"max_lag={max_lag} of source {type(source).__name__}, which has no lag"
+        raise refusal(spec, problem, "Remove max_lag; late_after=timedelta(...) is for every source.")
+
+
+def _callbacks_of(
+    spec: TransactionSpec, name: str, given: AlarmCallback | Sequence[AlarmCallback]
+) -> tuple[AlarmCallback, ...]:
+    found = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    for each in found:
+        if not callable(each):
+            raise refusal(spec, f"{name}={each!r} cannot be called", "Give a function of one argument, or a notifier.")
+    return found

@@ -22,9 +22,8 @@ from airflow_tx.processing.task import hook_up
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.spec import TransactionSpec
-from airflow_tx.topology.alarm import with_alarms
 from airflow_tx.topology.phase import phase_of
-from airflow_tx.topology.rules import Block, check, refusal
+from airflow_tx.topology.rules import Block, check, refusal, with_alarms
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import XComArg

@@ -32,7 +32,7 @@ from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget
 from airflow_tx.actions.replay import FailedReplay, NamedReplay
 from airflow_tx.actions.skip import Readmission, TransactionSkip
-from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import Lane, NoLane
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import FailedBatch

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_tx import compat
-from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.hooks import zookeeper as hooks

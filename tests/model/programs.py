@@ -18,7 +18,7 @@ from airflow_tx.commit.handoff import pass_on, take_skip
 from airflow_tx.commit.phase import PhaseEnd, PhaseTurn, PhaseWrite
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.compat import TaskFunction
-from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane_commit import LaneCommit, LaneTurn
 from airflow_tx.coordinator.lane_plan import LanePlan, LaneTask
 from airflow_tx.coordinator.lane_tasks import LaneTransaction

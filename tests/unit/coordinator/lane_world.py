@@ -18,7 +18,7 @@ from airflow_tx import CommitOperator, Transaction, current_batch, persistent_ag
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.compat import RunInfo
-from airflow_tx.coordinator.health import CoordinatorMemory, Rules
+from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
 from airflow_tx.coordinator.worker import Coordination, Pace

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx import compat, coordinator_dag
-from airflow_tx.coordinator.health import LONGEST_BACKOFF, CoordinatorMemory, Finding, Rules
+from airflow_tx.coordinator.diagnosis import LONGEST_BACKOFF, CoordinatorMemory, Finding, Rules
 from airflow_tx.coordinator.operator import CoordinateOperator, known
 from airflow_tx.coordinator.plan import (
     Action,

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_tx import compat
 from airflow_tx.coordinator import trigger as coordinator
-from airflow_tx.coordinator.health import CoordinatorMemory, Finding
+from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Finding
 from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.errors import SourceError, StoreUnavailable

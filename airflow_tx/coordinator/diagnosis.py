@@ -1,7 +1,7 @@
-"""What is the matter with the open transactions of a topology, and for how long: purely, from what was looked at.
+"""The diagnosis of each open transaction: what is wrong with it, and for how long. Pure. Source: protocol.md §§5, 6.
 
-Nothing here knows the time: all that is kept are ages, which travel from one process to the next as plain JSON, so a
-wall clock that jumps replays nothing. Source: protocol.md §§5, 6.
+Nothing here reads a clock. The coordinator keeps ages, which travel from one process to the next as plain JSON. So a
+wall clock that jumps replays nothing.
 """
 
 from __future__ import annotations
