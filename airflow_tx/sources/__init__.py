@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from airflow_tx.sources.api import Source as Source
     from airflow_tx.sources.api import SourceKind as SourceKind
     from airflow_tx.sources.api import TransactionalSource as TransactionalSource
+    from airflow_tx.sources.partitions import Gone as Gone
+    from airflow_tx.sources.partitions import LogBatch as LogBatch
+    from airflow_tx.sources.partitions import LogSnapshot as LogSnapshot
+    from airflow_tx.sources.partitions import LogSource as LogSource
+    from airflow_tx.sources.partitions import PartitionLog as PartitionLog
     from airflow_tx.sources.sizing import BatchSize as BatchSize
 
     __all__: list[str]

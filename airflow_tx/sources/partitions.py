@@ -53,6 +53,15 @@ class LogSnapshot:
 class LogBatch(Batch):
     """The rows of one partition in a batch.
 
+    :param metadata: plain JSON that says exactly which rows they are.
+    :param position: plain JSON that says where the log stands after them.
+    :param count: how many rows they are.
+    :param reason: `LogSource` words it.
+    :param unit: `LogSource` counts rows.
+    :param start: the position where the batch begins.
+    :param at_most: whether there may be fewer rows than `count`.
+    :param key: of the run that stands for the rows; "": any run can.
+    :param run_id: of that run.
     :param ended: whether they are all that the partition has now.
     """
 
@@ -183,13 +192,7 @@ class LogDecision:
 
 
 class LimitedSource(Source):
-    """A source whose batches have limits.
-
-    :param kind: ``transactional`` or ``opaque``.
-    :param max_rows_per_batch: at most so many rows in a batch, of all partitions together.
-    :param max_bytes_per_batch: at most so many bytes, by a sample of the rows.
-    :param target_seconds: as many rows as are processed in so many seconds, by what the last transactions took.
-    """
+    """A source whose batches have limits."""
 
     def __init__(
         self,
@@ -199,6 +202,13 @@ class LimitedSource(Source):
         max_bytes_per_batch: int | None = None,
         target_seconds: float | None = None,
     ) -> None:
+        """Take what limits a batch.
+
+        :param kind: ``transactional`` or ``opaque``.
+        :param max_rows_per_batch: at most so many rows in a batch, of all partitions together.
+        :param max_bytes_per_batch: at most so many bytes, by a sample of the rows.
+        :param target_seconds: as many rows as are processed in so many seconds, by what the last transactions took.
+        """
         self.kind = source_kind(kind, type(self).__name__)
         size = BatchSize.checked(
             type(self).__name__,
@@ -223,9 +233,10 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         :param positions: of the partitions that took part before.
         """
 
-    @abstractmethod
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
         """Word the problem that the next rows of partitions are gone, and what a person can do about it."""
+        named = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
+        return f"rows that come next are gone: {named}", f"Bring them back, or: {self.command('accept-loss')}"
 
     def sizes(self, decision: LogDecision) -> Sequence[int]:
         """Measure the bytes of some of the rows that come next."""

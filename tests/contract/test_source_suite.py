@@ -246,10 +246,10 @@ class TestNumbersOfTheDocs(SourceSuite):
     def test_it_names_what_it_has_lost(self) -> None:
         self.add()
         self.lose_rows()
-        (loss,) = self.make().losses(1)
+        (loss,) = self.make().losses({"all": 1})
         assert (loss.position, loss.resume_at, loss.description) == (1, 3, "numbers 1 to 2")
         with pytest.raises(SourceError, match="airflow tx accept-loss TOPOLOGY --why TEXT"):
-            self.make().decide(TransactionAttempt(2, 1), 1)
+            self.make().decide(TransactionAttempt(2, 1), {"all": 1})
 
 
 _TESTS = _of_the_docs("test_shop_logs")
