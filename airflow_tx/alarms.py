@@ -31,7 +31,7 @@ class AlarmKind(str, Enum):
 
 @dataclass(frozen=True)
 class Alarm:
-    """Why somebody is called: callbacks and the templates of notifiers find it in their context, as `alarm`.
+    """Why a person is called: callbacks and the templates of notifiers find it in their context, as `alarm`.
 
     :param kind: `blocked`: nothing commits until a person acts; `late`: a limit of the `Transaction` is exceeded.
     :param topology: whose transactions.
@@ -143,7 +143,7 @@ class AlarmTopology:
             return None
         txid = mark["txid"]
         reason = str(mark["reason"])
-        remedy = f"To go on: airflow tx replay {self.name} {txid}, or airflow tx skip {self.name} {txid} --why TEXT"
+        remedy = f"To continue: airflow tx replay {self.name} {txid}, or airflow tx skip {self.name} {txid} --why TEXT"
         if record.remedy is not None:
             reason = reason.replace(f" {record.remedy}", "")
             remedy = f"{record.remedy} Then: airflow tx replay {self.name} {txid}"

@@ -47,15 +47,15 @@ class ActionTarget:
         return CommandRuns(self.record.dag_id, self.may_create)
 
     def version(self, txids: Sequence[int]) -> str:
-        """Read the version of these transactions, as everybody has written it until now."""
+        """Read the version of these transactions, with every write until now."""
         self.ledger.store.sync()
         return version_of(Reader(self.ledger.store), self.ledger.paths, txids)
 
     def take(self, txids: Sequence[int], version: str | None) -> None:
-        """Let nobody else act on these transactions as they were previewed.
+        """Refuse everybody else who acts on these transactions as they were previewed.
 
-        :param version: None: nobody has previewed them.
-        :raises PreviewOutdated: somebody did, or they went on.
+        :param version: None: they were not previewed.
+        :raises PreviewOutdated: another person acted on them first, or they have changed.
         """
         if version is not None:
             self.ledger.run(note_action, txids, version)

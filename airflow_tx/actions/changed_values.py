@@ -26,7 +26,7 @@ def evidence_of(states: Mapping[str, FencedState], *, values: bool) -> tuple[Sta
 
 def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidence:
     columns = state.columns
-    # Before the fence, which says whether anybody has written to it meanwhile.
+    # Read the fence after the totals: it shows whether another write came between.
     totals = state.totals(columns.added_up) if values and columns is not None else None
     return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals)
 

@@ -12,7 +12,7 @@ from airflow_tx.protocol.step import Audit
 
 
 class CoordinatorPause(PersonalAction):
-    """Pauses the coordinator, or lets it go on.
+    """Pauses the coordinator, or unpauses it.
 
     :param dag_id: of the coordinator.
     :param paused: whether it is to be paused.
@@ -30,13 +30,17 @@ class CoordinatorPause(PersonalAction):
             problem = f"Topology {self.target.topology} has no coordinator: there is no DAG {self.dag_id}."
             return self.refusal(version, problem)
         if is_paused == self.paused:
-            problem = f"DAG {self.dag_id} {'is paused' if is_paused else 'goes on'} already."
+            problem = f"DAG {self.dag_id} {'is paused already' if is_paused else 'is not paused'}."
             return self.refusal(version, problem)
-        what = "starts and replays nothing until it goes on" if self.paused else "starts and replays transactions again"
+        what = (
+            "starts and replays nothing until it is unpaused"
+            if self.paused
+            else "starts and replays transactions again"
+        )
         sentence = f"{'Pause' if self.paused else 'Unpause'} the coordinator of topology {self.target.topology}."
         return self.answer(version, sentence, [EffectLine(None, None, f"DAG {self.dag_id} {what}")])
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         if not compat.pause_dag(self.dag_id, self.paused):
             raise PreviewOutdated(what="The coordinator", topology=self.target.topology)
-        yield EffectLine(None, None, f"DAG {self.dag_id} {'is paused' if self.paused else 'goes on'}")
+        yield EffectLine(None, None, f"DAG {self.dag_id} {'is paused' if self.paused else 'is unpaused'}")

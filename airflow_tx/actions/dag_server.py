@@ -205,7 +205,7 @@ def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> Da
         return {"id": question["id"], "found": answer(question)}
     except Refused as error:
         return {"id": question["id"], "refused": compat.masked(str(error))}
-    except Exception as error:  # noqa: BLE001 - the code of a DAG file is anybody's
+    except Exception as error:  # noqa: BLE001 - the code of a DAG file may raise anything
         text = str(error) if isinstance(error, TxError) else f"{type(error).__name__}: {error}"
         return {"id": question["id"], "failed": compat.masked(text)}
 
@@ -246,7 +246,7 @@ def hide_database() -> None:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer until the api-server closes stdin."""
     from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
     questions = sys.stdin

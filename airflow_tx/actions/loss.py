@@ -1,4 +1,4 @@
-"""Acceptance of a loss by a person: rows that the source can no longer give, and that are in no transaction ever."""
+"""Acceptance of a loss by a person: the source has lost rows, and no transaction will ever have them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LossAcceptance(PersonalAction):
-    """Lets a topology go on without rows that its source has lost."""
+    """Lets a topology continue without rows that its source has lost."""
 
     needs_reason = True
 
@@ -29,7 +29,9 @@ class LossAcceptance(PersonalAction):
         if not losses:
             return self.refusal(version, LossRefused(topology=self.target.topology))
         what = "; ".join(shortened([loss.description for loss in losses]))
-        sentence = f"Let topology {self.target.topology} go on without these rows, in no transaction ever: {what}."
+        sentence = (
+            f"Continue topology {self.target.topology} without these rows. No transaction will ever have them: {what}."
+        )
         effects = [EffectLine(None, None, loss.description) for loss in losses]
         return self.answer(version, sentence, effects)
 

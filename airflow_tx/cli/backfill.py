@@ -62,7 +62,7 @@ def backfill(args: Namespace) -> None:
         for line in left_to_do(spec, left):
             print(line)
         if any(each.status is not DateStatus.DONE for each in left):
-            print("To go on, repeat the command.")
+            print("To continue, repeat the command.")
             raise SystemExit(1)
 
 

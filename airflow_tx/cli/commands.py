@@ -183,7 +183,7 @@ def lags_of(listed: Iterable[ListedTopology]) -> dict[str, Lag | LagUnknown]:
             found[name] = unknown
         except TxError as error:
             found[name] = LagUnknown(topology=name, reason=str(error))
-        except Exception as error:  # noqa: BLE001  # the DAG file is anybody's
+        except Exception as error:  # noqa: BLE001  # a DAG file may raise anything
             found[name] = LagUnknown(topology=name, reason=f"{type(error).__name__}: {error}")
     return {**found, **lags(sources, seconds=LAGS_WITHIN)}
 

@@ -120,7 +120,7 @@ def _in_words(topology: str, found: Verified, findings: int) -> str:
         return f"Topology {topology}: no transaction up to {found.last} has a receipt."
     span = f"transactions {found.first} to {found.last}"
     if not findings:
-        return f"Topology {topology}: {span} are as their receipts say; nobody can vouch for what is before."
+        return f"Topology {topology}: {span} are as their receipts say. What came before them cannot be checked."
     return f"Topology {topology}: {findings} finding(s); receipts of {span}."
 
 
@@ -161,11 +161,11 @@ def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
         counted = _counted(evidence, receipt)
         try:
             rows = _read_again(evidence.source, receipt)
-        except Exception as error:  # noqa: BLE001  # the source is anybody's
+        except Exception as error:  # noqa: BLE001  # a source may raise anything
             notes.append(f"{where} it could not be recounted: {error}")
             continue
         if counted is None:
-            notes.append(f"{where} {rows.rows} rows in the source now; how many they were, nobody counted")
+            notes.append(f"{where} {rows.rows} rows in the source now; the transaction did not count its rows")
             continue
         digests = [RowsDigest.of(counted, text) for text in receipt.digest.split()]
         kept = next((each for each in digests if each.form == rows.form), RowsDigest(counted))

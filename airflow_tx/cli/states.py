@@ -48,7 +48,7 @@ def forget(args: Namespace) -> None:
     with store_of(args) as store:
         ledger = ledger_on(store, args)
         audit = audit_of(args)
-        sentence = f"Let topology {args.topology} go on without state {args.old}; another may take its place."
+        sentence = f"Continue topology {args.topology} without state {args.old}. Another state may take its place."
         # If it ever comes back, what it holds then is accepted: the same as of a state that was lost.
         planned = ledger.preview(repair.state_lost, args.old, audit)
         if not is_shown(args, of_kept(ledger, planned, sentence)):

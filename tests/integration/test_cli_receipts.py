@@ -83,7 +83,7 @@ def execute(airflow: Commands, statement: str) -> None:
 def test_what_nobody_has_touched_is_as_its_receipts_say(airflow: Commands, root: str) -> None:
     told = airflow.run("tx", "verify", "flights", root=root)
     assert told == (
-        "Topology flights: transactions 1 to 5 are as their receipts say; nobody can vouch for what is before.\n"
+        "Topology flights: transactions 1 to 5 are as their receipts say. What came before them cannot be checked.\n"
     )
 
 

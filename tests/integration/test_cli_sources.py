@@ -144,7 +144,7 @@ def test_lost_rows_are_accepted_only_when_a_person_confirms_and_says_why(
     with pytest.raises(SourceError, match=r"airflow tx accept-loss TOPOLOGY --why TEXT"):
         log.begin("r2")
     assert one_line(airflow.run(*accept, *why, root=root, fails=True)) == (
-        "Let topology numbers go on without these rows, in no transaction ever: numbers 2 to 9. "
+        "Continue topology numbers without these rows. No transaction will ever have them: numbers 2 to 9. "
         "Nothing was changed: confirm it with --yes."
     )
     assert topology_view(store, log.paths).record.accepted == {}

@@ -332,12 +332,12 @@ CASES = (
     ),
     Case(
         "pause", a_coordinator, "", {"name": "pause"},
-        would={None: "DAG flights_coordinator starts and replays nothing until it goes on"},
+        would={None: "DAG flights_coordinator starts and replays nothing until it is unpaused"},
         did={None: "DAG flights_coordinator is paused"},
     ),
     Case(
         "unpause of what goes on", a_coordinator, "", {"name": "unpause"},
-        refused={None: "DAG flights_coordinator goes on already."},
+        refused={None: "DAG flights_coordinator is not paused."},
         did="The coordinator of topology 'flights' has changed since. Nothing was done; *",
     ),
 )  # fmt: skip

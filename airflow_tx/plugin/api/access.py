@@ -31,20 +31,20 @@ _FEWER = 16
 
 
 @dataclass(frozen=True)
-class _Right:
+class Right:
     """What a user may do to a DAG, or to a part of it."""
 
     method: ResourceMethod
     entity: DagAccessEntity | None
 
 
-_READ = _Right("GET", DagAccessEntity.RUN)
-_EDIT = _Right("PUT", DagAccessEntity.RUN)
-_CREATE = _Right("POST", DagAccessEntity.RUN)
-_PAUSE = _Right("PUT", None)
-_TASKS = _Right("GET", DagAccessEntity.TASK_INSTANCE)
-_XCOMS = _Right("GET", DagAccessEntity.XCOM)
-_AUDIT = _Right("GET", DagAccessEntity.AUDIT_LOG)
+_READ = Right("GET", DagAccessEntity.RUN)
+_EDIT = Right("PUT", DagAccessEntity.RUN)
+CREATE_RUNS = Right("POST", DagAccessEntity.RUN)
+PAUSE = Right("PUT", None)
+SEE_TASKS = Right("GET", DagAccessEntity.TASK_INSTANCE)
+SEE_XCOMS = Right("GET", DagAccessEntity.XCOM)
+SEE_AUDIT = Right("GET", DagAccessEntity.AUDIT_LOG)
 
 
 class Access:
@@ -56,7 +56,7 @@ class Access:
     def __init__(self, user: BaseUser) -> None:
         self.user = user
         self._teams: dict[str, str | None] = {}
-        self._found: dict[tuple[_Right, str], bool] = {}
+        self._found: dict[tuple[Right, str], bool] = {}
 
     @property
     def name(self) -> str:
@@ -87,27 +87,8 @@ class Access:
         """Ask whether the user may edit the runs of a DAG."""
         return dag_id in self.editable([dag_id])
 
-    def may_create(self, dag_id: str) -> bool:
-        """Ask whether the user may create runs of a DAG."""
-        return self._may(_CREATE, dag_id)
-
-    def may_pause(self, dag_id: str) -> bool:
-        """Ask whether the user may edit a DAG itself."""
-        return self._may(_PAUSE, dag_id)
-
-    def may_see_tasks(self, dag_id: str) -> bool:
-        """Ask whether the user may read the task instances of a DAG."""
-        return self._may(_TASKS, dag_id)
-
-    def may_see_xcoms(self, dag_id: str) -> bool:
-        """Ask whether the user may read the XComs of a DAG."""
-        return self._may(_XCOMS, dag_id)
-
-    def may_see_audit(self, dag_id: str) -> bool:
-        """Ask whether the user may read what Airflow's audit log has of a DAG."""
-        return self._may(_AUDIT, dag_id)
-
-    def _may(self, right: _Right, dag_id: str) -> bool:
+    def may(self, right: Right, dag_id: str) -> bool:
+        """Ask whether the user may read the runs of a DAG, and has this right."""
         if not self.may_read(dag_id):
             return False
         self._ask(right, [dag_id])
@@ -131,7 +112,7 @@ class Access:
             seen |= manager.filter_authorized_dag_ids(dag_ids=ids, user=self.user, method="GET", team_name=team)
         return seen
 
-    def _ask(self, right: _Right, dag_ids: Sequence[str]) -> None:
+    def _ask(self, right: Right, dag_ids: Sequence[str]) -> None:
         """Ask for a right to these DAGs: all at once, then about some, and about each where these differ."""
         new = [dag_id for dag_id in dag_ids if (right, dag_id) not in self._found]
         for at_once in (len(new), _FEWER, 1):
@@ -142,7 +123,7 @@ class Access:
                     self._found[right, some[0]] = False
             new = [dag_id for dag_id in new if (right, dag_id) not in self._found]
 
-    def _may_all(self, right: _Right, dag_ids: Sequence[str]) -> bool:
+    def _may_all(self, right: Right, dag_ids: Sequence[str]) -> bool:
         requests: list[IsAuthorizedDagRequest] = [
             {
                 "method": right.method,

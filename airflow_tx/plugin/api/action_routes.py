@@ -17,7 +17,7 @@ from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.actions.request import ActionName, ActionRequest
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_controls
-from airflow_tx.plugin.api.access import Access, AccessDep, check_same_origin
+from airflow_tx.plugin.api.access import CREATE_RUNS, PAUSE, Access, AccessDep, check_same_origin
 from airflow_tx.plugin.api.dag_process import dag_process
 from airflow_tx.plugin.api.ledger_client import ledger_client
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
@@ -141,7 +141,7 @@ def _checked(access: Access, topology: str, action: ActionName) -> TopologySnaps
     if not access.may_act(dag_id):
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit the runs of DAG {dag_id}.")
     coordinator = ledger_places().coordinator(snapshot.place)
-    if action in _OF_COORDINATOR and not access.may_pause(coordinator):
+    if action in _OF_COORDINATOR and not access.may(PAUSE, coordinator):
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit DAG {coordinator}.")
     return snapshot
 
@@ -168,7 +168,7 @@ def _request(access: Access, snapshot: TopologySnapshot, action: ActionName, bod
         txids=tuple(body.txids),
         force=body.force,
         changed_rows=body.changed_rows,
-        may_create=access.may_create(snapshot.record.dag_id),
+        may_create=access.may(CREATE_RUNS, snapshot.record.dag_id),
     )
 
 

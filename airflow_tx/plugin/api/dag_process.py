@@ -168,7 +168,7 @@ class DagProcess:
                 self._process = None
 
     def _end_if_retired(self, process: subprocess.Popen[str]) -> None:
-        """End a process that gets no more questions, once nobody waits for its answers."""
+        """End a process that gets no more questions, once no request waits for its answers."""
         with self._lock:
             is_retired = self._process is not process
             is_asked = any(each.process is process for each in list(self._waiting.values()))

@@ -1,4 +1,4 @@
-"""The client of each ZooKeeper in an api-server process: nobody waits long for it, and it comes back by itself."""
+"""The client of each ZooKeeper in an api-server process. No request waits long for it, and it reconnects by itself."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _GRACE = 0.5
 
 
 class LedgerAway(TxError):
-    """The ledger cannot be read now. It names no host: those are nobody's business in a browser."""
+    """The ledger cannot be read now. The error names no host, because a browser shows it."""
 
-    template = "The ledger cannot be read now: {reason}. This page goes on by itself as soon as it can."
+    template = "The ledger cannot be read now: {reason}. This page continues by itself as soon as it can."
 
 
 SILENT = "ZooKeeper does not answer"
@@ -36,7 +36,7 @@ _UNUSABLE = "its connection cannot be used, see the log of the api-server"
 
 
 class LedgerClient:
-    """Connects in a thread of its own, for as long as somebody asks.
+    """Connects in a thread of its own, as long as there are requests.
 
     :param conn_id: the connection of the ZooKeeper.
     """

@@ -131,7 +131,7 @@ class TopologySnapshot:
 
         def ended(txid: int) -> datetime:
             found = self.final_view(txid)
-            # Forgotten meanwhile: it is among the oldest ones.
+            # The ledger has forgotten it since: it is one of the oldest.
             return _EVER if found is None or found.ended is None else found.ended
 
         return bisect_left(self.final, moment, lo=start, key=ended)
@@ -325,7 +325,7 @@ class LedgerSnapshots:
         try:
             record = topology_record(store, paths)
         except (UnknownTransaction, UnreadableRecord):
-            return None  # whose it is cannot be read either, so nobody may see it
+            return None  # its DAG cannot be read either, so no user may see it
         try:
             view = topology_view(store, paths, recent=0)
             alarms = raised_alarms(Reader(store), paths)

@@ -1,4 +1,4 @@
-"""Hide addresses and credentials that an error quotes: they are nobody's business in a browser."""
+"""Hide addresses and credentials that an error quotes: a browser must not show them."""
 
 from __future__ import annotations
 

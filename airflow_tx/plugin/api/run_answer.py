@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
-from airflow_tx.plugin.api.access import Access
+from airflow_tx.plugin.api.access import SEE_TASKS, SEE_XCOMS, Access
 from airflow_tx.plugin.api.airflow_runs import TaskBar, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
@@ -87,8 +87,8 @@ def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, 
         if begun is not None and _has(snapshot, begun, run_id):
             return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=begun.txid)
     own = snapshots[0] if snapshots else None
-    shown = said.get(WHY_NOT) if access.may_see_xcoms(dag_id) else None
-    why = _why(own, run_id, run_state, begin, shown) if access.may_see_tasks(dag_id) else _unseen()
+    shown = said.get(WHY_NOT) if access.may(SEE_XCOMS, dag_id) else None
+    why = _why(own, run_id, run_state, begin, shown) if access.may(SEE_TASKS, dag_id) else _unseen()
     return RunAnswer(
         dag_id=dag_id,
         run_id=run_id,

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
@@ -169,10 +168,10 @@ def timeline_rows(dag_id: str, views: Sequence[TransactionView], *, with_tasks: 
     run_ids = {each.run_id for each in views if each.run_id and not each.lane}
     runs = compat.runs_of(dag_id, run_ids)
     tries = task_tries(dag_id, run_ids) if with_tasks else {}
-    return [TimelineRow(**row_fields(each, tries.get(each.run_id, ()), has_run=each.run_id in runs)) for each in views]
+    return [timeline_row(each, tries.get(each.run_id, ()), has_run=each.run_id in runs) for each in views]
 
 
-def row_fields(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bool) -> dict[str, Any]:
+def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bool) -> TimelineRow:
     """Describe one transaction.
 
     :param tries: of the tasks of its run; none where the viewer may not read them.
@@ -182,25 +181,25 @@ def row_fields(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bool
     attempts = [replace(each, failed_at=_failed_at(each, tasks)) for each in attempts]
     # What has failed grows no more: its bars end when it failed.
     stopped = attempts[-1].failed_at if attempts and view.failed else None
-    return {
-        "txid": view.txid,
-        "run_id": view.run_id,
-        "phase": Phase.FAILED.value if view.failed else view.status,
-        "open": view.open,
-        "attempt": view.attempt,
-        "attempts": attempts,
-        "tasks": tasks,
-        "waiting": _waiting(view, stopped),
-        "commit": _commit(view, stopped),
-        "rows": view.rows,
-        "batch_name": view.batch or None,
-        "waiting_for": view.waiting_for,
-        "blocked": view.blocked,
-        "error": view.error,
-        "to_skip": view.open and view.skip is not None,
-        "lane": view.lane,
-        "has_run": has_run,
-    }
+    return TimelineRow(
+        txid=view.txid,
+        run_id=view.run_id,
+        phase=Phase.FAILED.value if view.failed else view.status,
+        open=view.open,
+        attempt=view.attempt,
+        attempts=attempts,
+        tasks=tasks,
+        waiting=_waiting(view, stopped),
+        commit=_commit(view, stopped),
+        rows=view.rows,
+        batch_name=view.batch or None,
+        waiting_for=view.waiting_for,
+        blocked=view.blocked,
+        error=view.error,
+        to_skip=view.open and view.skip is not None,
+        lane=view.lane,
+        has_run=has_run,
+    )
 
 
 def attempt_bars(view: TransactionView) -> list[AttemptBar]:

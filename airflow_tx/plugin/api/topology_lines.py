@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
 
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import Access
@@ -187,7 +186,7 @@ def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> lis
     paused = paused_dags(names)
     access.readable(names)
     access.editable(each.record.dag_id for each in snapshots)
-    return [TopologyLine(**_line(each, access, paused)) for each in snapshots]
+    return [_line(each, access, paused) for each in snapshots]
 
 
 def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
@@ -197,7 +196,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     paused = paused_dags([record.dag_id, ledger_places().coordinator(snapshot.place)])
     skipped = () if view is None else [each for each in view.transactions if each.status == Outcome.SKIPPED.value]
     return TopologyPage(
-        **_line(snapshot, access, paused),
+        **vars(_line(snapshot, access, paused)),
         ackers=lag_board().ackers_line(snapshot),
         incarnation=record.incarnation,
         generation=record.generation,
@@ -216,28 +215,28 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     )
 
 
-def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]) -> dict[str, Any]:
+def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]) -> TopologyLine:
     record = snapshot.record
     view = snapshot.view
     coordinator = ledger_places().coordinator(snapshot.place)
-    return {
-        "topology": snapshot.name,
-        "dag_id": record.dag_id,
-        "paused": paused.get(record.dag_id),
-        "coordinator": CoordinatorLine(dag_id=coordinator, paused=paused[coordinator])
+    return TopologyLine(
+        topology=snapshot.name,
+        dag_id=record.dag_id,
+        paused=paused.get(record.dag_id),
+        coordinator=CoordinatorLine(dag_id=coordinator, paused=paused[coordinator])
         if coordinator in paused and access.may_read(coordinator)
         else None,
-        "source": lag_board().source_line(snapshot),
-        "lag": lag_board().lag_line(snapshot),
-        "open": len(snapshot.opened),
-        "max_pending": record.max_pending,
-        "turn": 0 if view is None else view.current,
-        "allocated": 0 if view is None else view.allocated,
-        "last_commit": _last_commit(snapshot),
-        "commits_per_hour": [0] * HOURS if view is None else snapshot.commits_per_hour(datetime.now(timezone.utc)),
-        "state": snapshot.health,
-        "may_act": access.may_act(record.dag_id),
-    }
+        source=lag_board().source_line(snapshot),
+        lag=lag_board().lag_line(snapshot),
+        open=len(snapshot.opened),
+        max_pending=record.max_pending,
+        turn=0 if view is None else view.current,
+        allocated=0 if view is None else view.allocated,
+        last_commit=_last_commit(snapshot),
+        commits_per_hour=[0] * HOURS if view is None else snapshot.commits_per_hour(datetime.now(timezone.utc)),
+        state=snapshot.health,
+        may_act=access.may_act(record.dag_id),
+    )
 
 
 def _last_commit(snapshot: TopologySnapshot) -> LastCommit | None:

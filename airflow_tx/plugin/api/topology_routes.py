@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from airflow_tx.actions.ledger_places import ledger_places
-from airflow_tx.plugin.api.access import Access, AccessDep
+from airflow_tx.plugin.api.access import SEE_TASKS, Access, AccessDep
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
 from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
@@ -147,7 +147,7 @@ def list_transactions_of(
     _check_zones(since, until)
     snapshot = topology_for(access, topology)
     window = TimelineWindow(since, until, before, limit).rounded()
-    with_tasks = access.may_see_tasks(snapshot.record.dag_id)
+    with_tasks = access.may(SEE_TASKS, snapshot.record.dag_id)
 
     def answer() -> bytes:
         return _TIMELINE.dump_json(timeline(snapshot, window, with_tasks=with_tasks))

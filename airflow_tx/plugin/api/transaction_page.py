@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from airflow_tx import compat
 from airflow_tx.actions.request import ActionName
-from airflow_tx.plugin.api.access import Access
+from airflow_tx.plugin.api.access import SEE_AUDIT, SEE_TASKS, SEE_XCOMS, Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.timeline import TimelineRow, row_fields
+from airflow_tx.plugin.api.timeline import TimelineRow, timeline_row
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.person import ChangedRows, Person, Words
 from airflow_tx.protocol.receipt import is_shortened, tasks_of
@@ -167,11 +167,13 @@ def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, acce
     view = snapshot.named(found.transaction)
     dag_id = snapshot.record.dag_id
     tries = task_tries(dag_id, [view.run_id]).get(view.run_id, [])
-    seen = tries if access.may_see_tasks(dag_id) else []
+    seen = tries if access.may(SEE_TASKS, dag_id) else []
+    has_run = bool(compat.runs_of(dag_id, [view.run_id]))
+    row = timeline_row(view, seen, has_run=has_run)
     previous, following = snapshot.neighbours(view.txid)
     may_act = access.may_act(dag_id)
     return TransactionPage(
-        **row_fields(view, seen, has_run=bool(compat.runs_of(dag_id, [view.run_id]))),
+        **vars(row),
         topology=snapshot.name,
         dag_id=dag_id,
         may_act=may_act,
@@ -183,7 +185,7 @@ def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, acce
         failures=view.failures,
         work=_work(found),
         states=_states(snapshot, found),
-        new_values=_new_values(dag_id, view.run_id, tries) if access.may_see_xcoms(dag_id) else [],
+        new_values=_new_values(dag_id, view.run_id, tries) if access.may(SEE_XCOMS, dag_id) else [],
         losses=list(view.lost),
         changed=view.changed,
         skip=view.skip,
@@ -195,7 +197,7 @@ def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, acce
         previous=previous,
         following=following,
         receipt=_receipt(found),
-        audit=_audit(view) if access.may_see_audit(dag_id) else [],
+        audit=_audit(view) if access.may(SEE_AUDIT, dag_id) else [],
         links=_links(dag_id, view, seen),
     )
 

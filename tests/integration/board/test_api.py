@@ -642,7 +642,7 @@ def killed(zookeeper: LocalZooKeeper) -> Iterator[None]:
     zookeeper.start()
 
 
-AWAY = "The ledger cannot be read now: ZooKeeper does not answer. This page goes on by itself as soon as it can."
+AWAY = "The ledger cannot be read now: ZooKeeper does not answer. This page continues by itself as soon as it can."
 
 
 def _away(board: Board, path: str) -> tuple[int, str]:

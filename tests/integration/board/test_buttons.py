@@ -105,7 +105,9 @@ def test_a_loss_is_accepted(board: Board, store: ZooKeeperStore, runs: Runs, peo
     ada = people("ada")
     ada.open(topology="lossy")
     dialog = ada.press("Accept a loss")
-    expect(dialog).to_contain_text("Let topology lossy go on without these rows, in no transaction ever: rows 1 to 9.")
+    expect(dialog).to_contain_text(
+        "Continue topology lossy without these rows. No transaction will ever have them: rows 1 to 9."
+    )
     confirm(dialog, "Accept a loss", "the log was cut")
     expect(dialog).to_contain_text("accepted as lost: rows 1 to 9")
     close(ada)
@@ -134,7 +136,9 @@ def test_a_coordinator_is_paused_and_goes_on(board: Board, store: ZooKeeperStore
         dialog = ulf.press(button)
         expect(dialog).to_contain_text(f"{button} of topology hangs.")
         confirm(dialog, button)
-        expect(dialog).to_contain_text("DAG hangs_coordinator is paused" if paused else "DAG hangs_coordinator goes on")
+        expect(dialog).to_contain_text(
+            "DAG hangs_coordinator is paused" if paused else "DAG hangs_coordinator is unpaused"
+        )
         close(ulf)
         expect(ulf.board.get_by_role("button", name=other, exact=True)).to_be_visible()
         assert board.get("topologies/hangs")["coordinator"]["paused"] is paused

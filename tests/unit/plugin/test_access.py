@@ -13,7 +13,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from airflow.models.dag import DagModel
 
 from airflow_tx.plugin.api import access as room
-from airflow_tx.plugin.api.access import Access
+from airflow_tx.plugin.api.access import CREATE_RUNS, PAUSE, SEE_AUDIT, SEE_TASKS, SEE_XCOMS, Access
 
 DAGS = [f"dag{number:03}" for number in range(200)]
 UNSEEN, RUNS_UNREAD, NOT_EDITED = "dag007", "dag100", "dag150"
@@ -77,5 +77,6 @@ def test_what_is_found_for_many_dags_at_once_is_what_is_found_for_each(monkeypat
 
 def test_one_who_may_not_see_a_dag_may_do_nothing_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     access, _ = asked(monkeypatch, denies=True)
-    for may in (access.may_act, access.may_create, access.may_pause, access.may_see_tasks, access.may_see_xcoms):
-        assert (may("dag000"), may(UNSEEN)) == (True, False)
+    assert (access.may_act("dag000"), access.may_act(UNSEEN)) == (True, False)
+    for right in (CREATE_RUNS, PAUSE, SEE_TASKS, SEE_XCOMS, SEE_AUDIT):
+        assert (access.may(right, "dag000"), access.may(right, UNSEEN)) == (True, False)

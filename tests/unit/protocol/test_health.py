@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_tx.cli import render
-from airflow_tx.plugin.api.timeline import row_fields
+from airflow_tx.plugin.api.timeline import timeline_row
 from airflow_tx.protocol.health import HealthCode, topology_health
 from airflow_tx.protocol.records import Phase
 from tests.unit.protocol.first_transaction import with_first
@@ -44,11 +44,13 @@ def test_the_list_of_topologies_counts_a_refused_committer_as_failed_and_names_t
 @pytest.mark.parametrize("phase", COMMITS)
 def test_the_bars_of_a_failed_transaction_do_not_grow(phase: Phase) -> None:
     (failed,) = with_first(phase=phase, **REFUSED).transactions
-    row = row_fields(failed, (), has_run=True)
-    assert (row["phase"], row["waiting"], row["commit"]) == ("FAILED", None, None)
+    row = timeline_row(failed, (), has_run=True)
+    assert (row.phase, row.waiting, row.commit) == ("FAILED", None, None)
     (alive,) = with_first(phase=phase).transactions
-    row = row_fields(alive, (), has_run=True)
-    assert (row["phase"], (row["commit"] or row["waiting"]).end) == (phase.value, None)
+    row = timeline_row(alive, (), has_run=True)
+    bar = row.commit or row.waiting
+    assert bar is not None
+    assert (row.phase, bar.end) == (phase.value, None)
 
 
 def test_a_lateness_does_not_hide_a_failure() -> None:
