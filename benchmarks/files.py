@@ -68,6 +68,7 @@ def parsed(folder: Path) -> Any:
 
 def run(dag: Any) -> None:
     """One transaction, task by task."""
+    from airflow_tx.commit.case import CommitCase
     from airflow_tx.commit.commit import Commit
     from airflow_tx.commit.turn import commit_in_turn
     from airflow_tx.processing.batch import CurrentBatch
@@ -86,7 +87,7 @@ def run(dag: Any) -> None:
     processing.ack(returned(rows, multiple=False))
     ti = topology.TaskInstance("commit", "run1", xcom=rows)
     with spec.store() as store:
-        commit = Commit(spec, begun, dag.get_task("commit").updates, spec.ledger(store), ti, Silent())
+        commit = Commit(CommitCase(spec, begun, dag.get_task("commit").updates, spec.ledger(store), ti, Silent()))
         assert commit_in_turn(commit, store, patience=0) is None
 
 

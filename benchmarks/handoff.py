@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,8 @@ def commit_all(hosts: str, url: str, folder: str, all_begun: list[Begun], ready:
 
 
 def _commit(spec: topology.DirectSpec, state: Any, begun: Begun, turn: Any) -> Passed:
-    from airflow_tx.commit.commit import Commit
+    from airflow_tx.commit.case import CommitCase, CommitPorts, Prepared
+    from airflow_tx.commit.commit import WHOLE_COMMIT, Commit, write_and_mark
     from airflow_tx.protocol.answers import Granted
 
     at: dict[str, float] = {}
@@ -90,29 +91,32 @@ def _commit(spec: topology.DirectSpec, state: Any, begun: Begun, turn: Any) -> P
         at["woken"] = time.time()
         return look(*arguments)
 
-    class Timed(Commit):
-        def _acquire(self, *arguments: Any) -> Any:
-            at["asked"] = time.time()
-            answer = super()._acquire(*arguments)
-            if isinstance(answer, Granted):
-                at["granted"] = time.time()
-            return answer
+    def use(case: CommitCase, ports: CommitPorts, prepared: Prepared, granted: Granted) -> dict[str, Any]:
+        at["granted"] = time.time()
 
-        def _write(self, *arguments: Any) -> Any:
-            written = super()._write(*arguments)
+        def mark(step: Any) -> Any:
             time.sleep(max(0.0, at["granted"] + COMMIT - time.time()))
             at["marking"] = time.time()
-            return written
+            return ports.run(step)
 
-        def _pass_on(self, ended: Any) -> None:
-            super()._pass_on(ended)
+        def clean_up() -> None:
             at["marked"] = time.time()
+            ports.clean_up()
+
+        return write_and_mark(case, replace(ports, run=mark, clean_up=clean_up), prepared, granted)
+
+    def asked(step: Any) -> Any:
+        at["asked"] = time.time()
+        return step
 
     ti = topology.TaskInstance("commit", f"run{begun.txid}", xcom=topology.output(begun))
     turn.read_line = noted_read
     try:
         with spec.store() as store:
-            commit = Timed(spec, begun, [topology.update(TASK, state)], spec.ledger(store), ti, log)
+            case = CommitCase(spec, begun, [topology.update(TASK, state)], spec.ledger(store), ti, log)
+            commit = Commit(case, replace(WHOLE_COMMIT, use=use))
+            commit_now = commit.commit
+            commit.commit = lambda: asked(commit_now)()  # type: ignore[method-assign]
             line = turn.commit_in_turn(commit, store, patience=60)
     finally:
         turn.read_line = look

@@ -132,9 +132,10 @@ def finish(job: Job) -> None:
     from unittest.mock import patch
 
     from airflow_tx import compat
+    from airflow_tx.commit.case import CommitCase
     from airflow_tx.commit.turn import commit_in_turn
     from airflow_tx.coordinator.lane_applications import LaneApplications
-    from airflow_tx.coordinator.lane_commit import LaneCommit, LaneTurn
+    from airflow_tx.coordinator.lane_commit import LaneCommit, LaneOutputs, LaneTurn, lane_run
     from airflow_tx.coordinator.lane_tasks import LaneTransaction
     from airflow_tx.protocol.reader import Reader
     from airflow_tx.protocol.records import TransactionRecord
@@ -150,12 +151,14 @@ def finish(job: Job) -> None:
             with patch.object(compat, "is_current_try", return_value=True):  # nobody clears it
                 begun = topology.begin(plan.spec, record.run_id)
             own = topology.TaskInstance("count", record.run_id)
-            transaction = LaneTransaction(plan, begun, ledger, own.id, applications)
+            outputs = LaneOutputs()
+            transaction = LaneTransaction(plan, begun, ledger, own.id, outputs, applications=applications)
             while not transaction.process():
                 with changed:
                     changed.wait_for(lambda of=transaction: of.is_ready, 600)  # type: ignore[misc]
-            commit = LaneCommit(plan, transaction, ledger, own, Line(), LaneTurn())
-            assert commit_in_turn(commit, store, patience=60) is None
+            run = lane_run(plan, begun, own.id, outputs)
+            commit = LaneCommit(CommitCase(plan.spec, begun, plan.updates, ledger, own, Line(), run), LaneTurn())
+            assert commit_in_turn(commit.commit, store, patience=60) is None
     work(job)
 
 

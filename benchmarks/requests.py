@@ -62,12 +62,13 @@ class Counted:
         return steps, received(self.port) - before
 
     def _commit(self, begun: Any, run_id: str) -> None:
+        from airflow_tx.commit.case import CommitCase
         from airflow_tx.commit.commit import Commit
         from airflow_tx.commit.turn import commit_in_turn
 
         ti = topology.TaskInstance("commit", run_id, xcom=topology.output(begun))
         with self.spec.store() as store:
-            commit = Commit(self.spec, begun, self.updates, self.spec.ledger(store), ti, Silent())
+            commit = Commit(CommitCase(self.spec, begun, self.updates, self.spec.ledger(store), ti, Silent()))
             assert commit_in_turn(commit, store, patience=0) is None
 
     def _taken(self) -> int:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 
+from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
@@ -49,7 +50,7 @@ async def reaction(spec: DirectSpec, target: object, run_id: str) -> float:
     with spec.store() as store:
         committer = TaskInstance("commit", run_id, output(begun))
         log = logging.getLogger("airflow_tx.benchmark")
-        commit = Commit(spec, begun, [update(TASK, target)], spec.ledger(store), committer, log)  # type: ignore[arg-type]
+        commit = Commit(CommitCase(spec, begun, [update(TASK, target)], spec.ledger(store), committer, log))  # type: ignore[arg-type]
         await asyncio.to_thread(commit_in_turn, commit, store, patience=0.0)
     committed = time.monotonic()
     return await waiting - committed

@@ -1,45 +1,40 @@
-"""One pass of a commit: complete, read, acquire, write, mark. Nothing here waits; the operator does."""
+"""A commit, from top to bottom: complete, read, acquire, write, mark, after. Nothing here waits; its drivers do.
+
+Each step is a function of a `CommitCase` and of what the step before it gave. Three drivers call the steps: a committer
+in its turn (`turn.py`), the tasks of a commit phase (`phase.py`), and a lane (`coordinator/lane_commit.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from enum import Enum
 from functools import partial
 from typing import Any
 
 from airflow_tx import compat
-from airflow_tx.commit.handoff import NewValues, clean_up, found_again, pass_on, take_skip
+from airflow_tx.commit import handoff
+from airflow_tx.commit.case import CommitCase, CommitPart, CommitPorts, InstanceStates, Prepared, ports_of
+from airflow_tx.commit.handoff import NewValues, found_again, take_skip
 from airflow_tx.commit.messages import Messages, await_messages
 from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
-from airflow_tx.commit.run import AirflowRun, CommittingRun, InstanceStates
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import (
-    explain_outranked,
     fits_one_write,
     output_digests,
+    outranked_explained,
     take_other_output,
     whole,
     write_at_once,
     write_update,
 )
-from airflow_tx.errors import (
-    FenceOutranked,
-    IncompleteBatch,
-    InputSkipped,
-    LedgerBehind,
-    Refused,
-    SkippedTransaction,
-    StateError,
-)
+from airflow_tx.errors import IncompleteBatch, InputSkipped, Refused, SkippedTransaction, StateError
 from airflow_tx.failpoints import failpoint
-from airflow_tx.metrics import send_commit, send_open_of
+from airflow_tx.metrics import send_commit
 from airflow_tx.processing.outcome import note_committed
 from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import (
     AlreadyCommitted,
-    Begun,
     Committed,
     Granted,
     NotYet,
@@ -49,12 +44,9 @@ from airflow_tx.protocol.answers import (
 )
 from airflow_tx.protocol.commit import AcquireAnswer
 from airflow_tx.protocol.joined import BoundStep
-from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.receipt import Written, code_of, tasks_of
-from airflow_tx.protocol.records import dumps
 from airflow_tx.sources.api import SourceKind
-from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import Grant
 
 
@@ -68,64 +60,59 @@ class Completion(Enum):
 
 
 class Commit:
-    """The commit of one attempt, in steps that its caller may repeat.
+    """The commit of one attempt in its turn, in steps that its driver may repeat.
 
-    What is read before the turn is kept until the ledger says that it is out of date.
+    It keeps what was read before the turn, until the ledger says that it is out of date.
+
+    :ivar left: for later tasks, references to new values by name; of the first task of a phase, the grant as JSON.
     """
 
-    def __init__(
-        self, spec: TransactionSpec, begun: Begun, updates: Sequence[Update], ledger: Ledger, ti: Any, log: Any
-    ) -> None:
-        self.spec = spec
-        self.begun = begun
-        self.updates = updates
-        self.states = {update.state.name: update.state for update in updates}
-        self.ledger = ledger
-        self.ti = ti
-        self.own_run: CommittingRun = AirflowRun(ti)
-        self.log = log
-        self.new_values: dict[str, dict[str, Any]] = {}
-        """References to what the updates have left for later tasks, by name; once it is committed, or written."""
-        self.epoch: int | None = None
-        """The newest that it knows: of its grant, or before that of the output that has acked."""
+    def __init__(self, case: CommitCase, part: CommitPart | None = None, ports: CommitPorts | None = None) -> None:
+        self.case = case
+        self.part = part or WHOLE_COMMIT
+        self.ports = ports or ports_of(case)
         self.messages = Messages()
-        self._processed: Processed | None = None
-        self._outputs: dict[str, str] = {}
-        self._rows: list[RowsToWrite] | None = None
+        self.processed: Processed | None = None
+        self.prepared: Prepared | None = None
+        self.granted: Granted | None = None
+        self.left: dict[str, Any] = {}
 
     @property
     def rows(self) -> int | None:
-        return None if self._processed is None else self._processed.rows
+        return None if self.processed is None else self.processed.rows
 
     def forget(self) -> None:
         """Drop what was read: something happened to the transaction."""
-        self._processed = self._rows = self.epoch = None
+        self.processed = None
+        self.prepared = None
+        self.case.known.epoch = None
 
     def complete(self) -> Completion:
         """Ask whether everything has acked, and note it.
 
         :raises Refused: it never will, as it is.
         """
-        if self._processed is None:
-            self.messages = await_messages(self.spec, self.ledger, self.begun)
-            if self.messages.waiting:
-                return Completion.MESSAGES
-            answer = self._ask()
-            if isinstance(answer, AlreadyCommitted):
-                # Whoever marked it may have been killed before it passed the turn on; twice is harmless.
-                self._pass_on(Committed.first(self.ledger.topology(), self.begun.txid))
-                self._log_already()
-                return Completion.OVER
-            self._processed = answer
-        return Completion.NOT_YET if self._processed is None else Completion.READY
+        if self.processed is not None:
+            return Completion.READY
+        answer = complete(self.case)
+        if isinstance(answer, Messages):
+            self.messages = answer
+            return Completion.MESSAGES
+        if isinstance(answer, AlreadyCommitted):
+            self.left = self.part.over(committed_before(self.case))
+            return Completion.OVER
+        self.processed = answer
+        return Completion.NOT_YET if answer is None else Completion.READY
 
-    def prepare(self) -> None:
-        """Read the acked output.
+    def prepare(self) -> Prepared:
+        """Read the acked output, unless it is read.
 
         :raises StateError, StagingError: it cannot be committed.
         """
-        if self._rows is None:
-            self._rows = [whole(update, self._read(update)) for update in self.updates]
+        assert self.processed is not None
+        if self.prepared is None:
+            self.prepared = self.part.read(self.case, self.processed)
+        return self.prepared
 
     def commit(self) -> bool:
         """Take the turn, write and mark; False if the turn is not to be had now.
@@ -133,188 +120,239 @@ class Commit:
         :raises SkippedTransaction: it is skipped now, as a person wants it.
         :raises Refused, StateError: it cannot be committed as it is.
         """
-        assert self._processed is not None
-        assert self._rows is not None
-        answer = self._acquire(self._processed, self._rows)
+        answer = self.case.ledger.run(acquire_step(self.case, self.prepare()))
+        self.take(answer)
+        if isinstance(answer, Granted):
+            self.use()
+            return True
         if isinstance(answer, AlreadyCommitted):
-            self._log_already()
-        elif isinstance(answer, Granted):
-            self.epoch = answer.grant.token.epoch
-            self._granted(answer, self._processed, self._rows)
-        elif isinstance(answer, ToBeSkipped):
-            self.skip(answer.txid)
-            raise SkippedTransaction(topology=self.spec.topology, txid=answer.txid)
-        elif isinstance(answer, Restarted):
+            self.left = self.part.over(committed_before(self.case))
+            return True
+        if isinstance(answer, ToBeSkipped):
+            skip_now(self.case, answer.txid)
+            raise SkippedTransaction(topology=self.case.spec.topology, txid=answer.txid)
+        if isinstance(answer, Restarted):
             self.forget()
-        return isinstance(answer, (AlreadyCommitted, Granted))
+        return False
 
-    def skip(self, txid: int) -> None:
-        """Take the skip of a transaction into effect, its own or that of the one whose turn it is.
+    def take(self, answer: AcquireAnswer | None) -> None:
+        """Keep the turn, if the answer grants it."""
+        if isinstance(answer, Granted):
+            self.granted = answer
+            self.case.known.epoch = answer.grant.token.epoch
 
-        :raises Refused, StateError: it cannot be skipped as it is; the run of another one has to see to that.
-        """
-        try:
-            self._pass_on(take_skip(self.ledger, txid, self.states, log=self.log))
-        except (Refused, StateError) as error:
-            if txid == self.begun.txid:
-                raise
-            self.log.warning("Transaction %s is not skipped now: %s", txid, error)
+    def use(self) -> None:
+        """Use the turn that is taken. Raises as `commit`."""
+        assert self.granted is not None
+        self.left = self.part.use(self.case, self.ports, self.prepare(), self.granted)
 
-    # --- before the turn
 
-    def _ask(self) -> Processed | AlreadyCommitted | None:
-        """Ask for what the instances acked that count for Airflow, too; None if one of them works again.
+# --- complete: has everything acked? ------------------------------------------------------------------------------
 
-        :raises IncompleteBatch: one has not acked in this attempt: it failed, or it was marked success by hand.
-        """
-        own, states = self.begun.attempt, self.own_run.instance_states(self.spec.tasks, self.spec.mapped)
-        self._check_inputs(states)
-        try:
-            answer = self.ledger.run(self._processed_step(states))
-        except IncompleteBatch:
-            if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
-                raise
-            return None
-        if isinstance(answer, Processed) and self.epoch is None:  # else that of a grant, which may be outranked
-            self.epoch = answer.epoch
-        failed = sorted(instance for instance, state in states.items() if state in compat.FAILED_TASK_STATES)
-        if failed and isinstance(answer, Processed):
-            names = [task if index < 0 else f"{task}[{index}]" for task, index in failed]
-            raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=", ".join(shortened(names)))
+
+def complete(case: CommitCase) -> Processed | AlreadyCommitted | Messages | None:
+    """Ask for what the instances acked that count for Airflow, too, and note that it is complete.
+
+    :return: Messages: some of them are not acked. None: a task works again.
+    :raises IncompleteBatch: an instance has not acked in this attempt: it failed, or it was marked success by hand.
+    :raises Refused: it never will be complete, as it is.
+    """
+    messages = await_messages(case.spec, case.ledger, case.begun)
+    if messages.waiting:
+        return messages
+    states = case.run.instance_states(case.spec.tasks, case.spec.mapped)
+    _check_inputs(case, states)
+    try:
+        answer = case.ledger.run(processed_step(case, states, messages.emitted))
+    except IncompleteBatch:
+        if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
+            raise
+        return None
+    if isinstance(answer, AlreadyCommitted):
+        # The committer may have died after the mark, before it passed the turn on. Passing it on twice is safe.
+        hand_over(case, Committed.first(case.ledger.topology(), case.begun.txid))
         return answer
+    if case.known.epoch is None:  # else it is the epoch of a grant, which may be outranked
+        case.known.epoch = answer.epoch
+    _check_failed(case, states)
+    return answer
 
-    def _check_inputs(self, states: InstanceStates) -> None:
-        """Refuse to commit after a skipped task, as `all_success` does, unless the transaction is final already.
 
-        :raises InputSkipped: naming the tasks.
-        """
-        skipped = {task for (task, _), state in states.items() if state == "skipped"} & self.spec.needed
-        own = self.begun.attempt
-        if skipped and self.ledger.status(own.txid) is not None:
-            raise InputSkipped(txid=own.txid, attempt=own.attempt, tasks=", ".join(sorted(skipped)))
+def processed_step(
+    case: CommitCase, states: InstanceStates, emitted: Mapping[Any, int]
+) -> BoundStep[Processed | AlreadyCommitted]:
+    """Make the step that notes that the batch is complete."""
+    return partial(
+        processing.processed,
+        attempt=case.begun.attempt,
+        rows_digest=case.begun.rows_digest,
+        expected={instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES},
+        emitted=emitted,
+        same_rows=case.spec.source.kind is SourceKind.TRANSACTIONAL,
+        proven=case.spec.requires_proof,
+    )
 
-    def _processed_step(self, states: InstanceStates) -> BoundStep[Processed | AlreadyCommitted]:
-        return partial(
-            processing.processed,
-            attempt=self.begun.attempt,
-            rows_digest=self.begun.rows_digest,
-            expected={instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES},
-            emitted=self.messages.emitted,
-            same_rows=self.spec.source.kind is SourceKind.TRANSACTIONAL,
-            proven=self.spec.requires_proof,
-        )
 
-    def _read(self, update: Update) -> RowsToWrite:
-        assert self._processed is not None
-        attempt = self.begun.attempt
-        empty = self.begun.metadata is None  # a replay that found no rows
-        values = values_of(update, self._processed.acks, attempt, self.own_run.output, empty=empty)
-        return rows_to_write(update, values, self.spec.staging(), attempt)
+def _check_inputs(case: CommitCase, states: InstanceStates) -> None:
+    """Refuse to commit after a skipped task, as `all_success` does, unless the transaction is final already.
 
-    def _acquire(self, processed: Processed, rows: Sequence[RowsToWrite]) -> AcquireAnswer:
-        return self.ledger.run(self._acquire_step(processed, rows))
+    :raises InputSkipped: naming the tasks.
+    """
+    own = case.begun.attempt
+    skipped = {task for (task, _), state in states.items() if state == "skipped"} & case.spec.needed
+    if skipped and case.ledger.status(own.txid) is not None:
+        raise InputSkipped(txid=own.txid, attempt=own.attempt, tasks=", ".join(sorted(skipped)))
 
-    def _acquire_step(self, processed: Processed, rows: Sequence[RowsToWrite]) -> BoundStep[AcquireAnswer]:
-        self._outputs = output_digests(self.updates, rows)
-        failpoint("commit.before_acquire", **self._where)
-        request = commit.AcquireRequest(
-            self.begun.attempt,
-            processed.epoch,
-            self.begun.rows_digest,
-            self._outputs,
-            tuple(self.states),
-            by_phase=self.spec.phase is not None,
-            metadata=self.begun.metadata,
-            position=self.begun.position,
-            rows=processed.rows,
-            tasks=tasks_of(processed.acks),
-            code=code_of(processed.acks, self.own_run.dag_version),
-            unproven=processed.unproven,
-        )
-        return partial(commit.acquire, request=request)
 
-    # --- in the turn
+def _check_failed(case: CommitCase, states: InstanceStates) -> None:
+    """Refuse to commit while Airflow takes an instance for failed, although it has acked."""
+    own = case.begun.attempt
+    failed = sorted(instance for instance, state in states.items() if state in compat.FAILED_TASK_STATES)
+    if failed:
+        names = [task if index < 0 else f"{task}[{index}]" for task, index in failed]
+        raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=", ".join(shortened(names)))
 
-    def _granted(self, granted: Granted, processed: Processed, rows: Sequence[RowsToWrite]) -> None:
-        grant = granted.grant
-        with self._announced(grant):
-            self._log_step("Transaction %s of %s commits", self.begun.attempt, self.spec.topology)
-            failpoint("commit.after_acquire", **self._where)
-            try:
-                take_other_output(self.ledger, self.states, grant, granted.changed, self._outputs)
-                written = self._write(grant, rows)
-            except (LedgerBehind, FenceOutranked) as error:
-                raise explain_outranked(self.ledger, self.states, grant, error) from None
-            committed = self._mark_final(grant, processed, written)
-        self._done(committed)
 
-    def _mark_final(self, grant: Grant, processed: Processed, written: Mapping[str, Written]) -> Committed:
-        failpoint("commit.before_mark", **self._where)
-        step = partial(
-            commit.commit,
-            token=grant.token,
-            states=list(self.states),
-            rows=processed.rows,
-            ack_val=processed.ack_val,
-            written=written,
-        )
-        return self._run_mark(step)
+# --- read: the acked output, before the turn ----------------------------------------------------------------------
 
-    def _run_mark(self, step: BoundStep[Committed]) -> Committed:
-        return self.ledger.run(step)
 
-    def _done(self, committed: Committed) -> None:
-        failpoint("commit.after_mark", **self._where)
-        self._log_step("Transaction %s of %s is committed", self.begun.attempt, self.spec.topology)
-        self._pass_on(committed)
-        send_commit(self.ledger, self.begun.txid)
-        self._clean_up()
-        note_committed(self.spec, self.begun)
+def read(case: CommitCase, processed: Processed) -> Prepared:
+    """Read the acked output of every update."""
+    rows = [whole(update, rows_of(case, update, processed)) for update in case.updates]
+    return Prepared(processed, rows, output_digests(case.updates, rows))
 
-    def _clean_up(self) -> None:
-        clean_up(self.spec, self.ledger, self.ti, self.begun.txid, log=self.log)
-        send_open_of(self.ledger)
 
-    def _pass_on(self, ended: Committed | NotYet) -> None:
-        pass_on(self.ledger, self.states, TaskRuns(self.spec.dag_id, self.ti), ended, log=self.log)
+def rows_of(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:
+    """Read the acked output of one update."""
+    attempt = case.begun.attempt
+    empty = case.begun.metadata is None  # a replay that found no rows
+    values = values_of(update, processed.acks, attempt, case.run.output, empty=empty)
+    return rows_to_write(update, values, case.spec.staging(), attempt)
 
-    def _write(self, grant: Grant, rows: Sequence[RowsToWrite]) -> dict[str, Written]:
-        staged, written = self._new_values(grant), dict[str, Written]()
-        if len(self.updates) == 1 and fits_one_write(self.updates[0], rows[0]):
-            (update,) = self.updates
-            written[update.state.name] = write_at_once(update, grant, rows[0], staged.of(update))
-        else:
-            # Before the first write to any: an outranked attempt may still write to a state that this one leaves alone.
-            for update in self.updates:
-                update.state.raise_fence(grant)
-            for update, found in zip(self.updates, rows, strict=True):
-                failpoint("commit.before_write", state=update.state.name, **self._where)
-                own, file = staged.of(update), self.own_run.dag_file
-                written[update.state.name] = write_update(update, grant, found, dag_file=file, log=self.log, output=own)
+
+# --- acquire: the turn --------------------------------------------------------------------------------------------
+
+
+def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswer]:
+    """Make the step that takes the turn."""
+    failpoint("commit.before_acquire", **case.where)
+    processed = prepared.processed
+    request = commit.AcquireRequest(
+        case.begun.attempt,
+        processed.epoch,
+        case.begun.rows_digest,
+        prepared.outputs,
+        tuple(case.states),
+        by_phase=case.spec.phase is not None,
+        metadata=case.begun.metadata,
+        position=case.begun.position,
+        rows=processed.rows,
+        tasks=tasks_of(processed.acks),
+        code=code_of(processed.acks, case.run.dag_version),
+        unproven=processed.unproven,
+    )
+    return partial(commit.acquire, request=request)
+
+
+# --- write and mark: in the turn ----------------------------------------------------------------------------------
+
+
+def write_and_mark(case: CommitCase, ports: CommitPorts, prepared: Prepared, granted: Granted) -> dict[str, Any]:
+    """Write every update under the grant, mark the commit, and do what follows it.
+
+    :return: references to new values, by name.
+    """
+    grant = granted.grant
+    with ports.show(grant):
+        ports.log("Transaction %s of %s commits", case.begun.attempt, case.spec.topology)
+        failpoint("commit.after_acquire", **case.where)
+        staged = NewValues(case.spec.staging().kept, grant, case.run.task_id)
+        with outranked_explained(case.ledger, case.states, grant):
+            take_other_output(case.ledger, case.states, granted, prepared.outputs)
+            written = write(case, grant, prepared.rows, staged)
         for name, each in written.items():
-            self._log_step("State %s: %s keys", name, each.keys)
-        self.new_values = staged.finish()
-        return written
+            ports.log("State %s: %s keys", name, each.keys)
+        left = staged.finish()
+        committed = ports.run(mark_step(case, grant, prepared.processed, written))
+    after(case, ports, committed)
+    return left
 
-    def _new_values(self, grant: Grant, task_id: str | None = None) -> NewValues:
-        return NewValues(self.spec.staging().kept, grant, task_id or self.own_run.task_id)
 
-    def _announced(self, grant: Grant) -> AbstractContextManager[None]:
-        """Show in the ledger who holds the turn, if the store can."""
-        run = {"run_id": self.own_run.run_id, "task_try": self.own_run.task_try}
-        text = dumps({"token": grant.token.to_json(), **run})
-        return self.ledger.store.announce(self.spec.paths.owner(grant.token.nonce), text.encode())
+def write(case: CommitCase, grant: Grant, rows: Sequence[RowsToWrite], staged: NewValues) -> dict[str, Written]:
+    """Write every update; what was written, per state."""
+    if len(case.updates) == 1 and fits_one_write(case.updates[0], rows[0]):
+        (update,) = case.updates
+        return {update.state.name: write_at_once(update, grant, rows[0], staged.of(update))}
+    # Raise every fence before the first write: an outranked attempt may still write to a state without rows here.
+    for update in case.updates:
+        update.state.raise_fence(grant)
+    written = dict[str, Written]()
+    for update, found in zip(case.updates, rows, strict=True):
+        failpoint("commit.before_write", state=update.state.name, **case.where)
+        own = staged.of(update)
+        written[update.state.name] = write_update(
+            update, grant, found, dag_file=case.run.dag_file, log=case.log, output=own
+        )
+    return written
 
-    def _log_step(self, text: str, *arguments: object) -> None:
-        self.log.info(text, *arguments)
 
-    def _log_already(self) -> None:
-        # The task that committed it may have been killed before it left its new values.
-        area, own, task = self.spec.staging().kept, self.begun.attempt, self.own_run.task_id
-        self.new_values = found_again(area, self.spec.topology, own.txid, task, own.birth, self.updates)
-        self.log.info("Transaction %s of %s is already committed: nothing to do", self.begun.txid, self.spec.topology)
-        note_committed(self.spec, self.begun)
+def mark_step(
+    case: CommitCase, grant: Grant, processed: Processed, written: Mapping[str, Written]
+) -> BoundStep[Committed]:
+    """Make the step that marks the commit and passes the turn on."""
+    failpoint("commit.before_mark", **case.where)
+    return partial(
+        commit.commit,
+        token=grant.token,
+        states=list(case.states),
+        rows=processed.rows,
+        ack_val=processed.ack_val,
+        written=written,
+    )
 
-    @property
-    def _where(self) -> Mapping[str, Any]:
-        return {"topology": self.spec.topology, "txid": self.begun.txid, "attempt": self.begun.attempt.attempt}
+
+# --- after: what follows a commit ---------------------------------------------------------------------------------
+
+
+def after(case: CommitCase, ports: CommitPorts, committed: Committed) -> None:
+    """Pass the turn on, send the metrics, clean up, and tell the source."""
+    failpoint("commit.after_mark", **case.where)
+    ports.log("Transaction %s of %s is committed", case.begun.attempt, case.spec.topology)
+    hand_over(case, committed)
+    send_commit(case.ledger, case.begun.txid)
+    ports.clean_up()
+    note_committed(case.spec, case.begun)
+
+
+def committed_before(case: CommitCase) -> dict[str, Any]:
+    """Do what follows a commit that an earlier try has marked; references to its new values, by name."""
+    # The task that marked it may have been killed before it left its new values.
+    area = case.spec.staging().kept
+    own = case.begun.attempt
+    left = found_again(area, case.spec.topology, own, case.run.task_id, case.updates)
+    case.log.info("Transaction %s of %s is already committed: nothing to do", own.txid, case.spec.topology)
+    note_committed(case.spec, case.begun)
+    return left
+
+
+def skip_now(case: CommitCase, txid: int) -> None:
+    """Take the skip of a transaction into effect, its own or that of the one whose turn it is.
+
+    :raises Refused, StateError: it cannot be skipped as it is; the run of another one has to see to that.
+    """
+    try:
+        hand_over(case, take_skip(case.ledger, txid, case.states, log=case.log))
+    except (Refused, StateError) as error:
+        if txid == case.begun.txid:
+            raise
+        case.log.warning("Transaction %s is not skipped now: %s", txid, error)
+
+
+def hand_over(case: CommitCase, ended: Committed | NotYet) -> None:
+    """Pass the turn on: take skips that are due, start runs that yielded."""
+    runs = TaskRuns(case.spec.dag_id, case.ti)
+    handoff.pass_on(case.ledger, case.states, runs, ended, log=case.log)
+
+
+WHOLE_COMMIT = CommitPart(read, write_and_mark, over=lambda left: left)
+"""The whole commit, by one task."""

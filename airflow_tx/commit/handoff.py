@@ -27,7 +27,7 @@ from airflow_tx.state.api import FencedState, StateKind
 
 if TYPE_CHECKING:
     from airflow_tx.commit.update import Update
-    from airflow_tx.protocol.attempt import Grant
+    from airflow_tx.protocol.attempt import Grant, TransactionAttempt
     from airflow_tx.staging import StagingArea
     from airflow_tx.staging.output import Output
 
@@ -235,11 +235,11 @@ class NewValues:
 
 
 def found_again(
-    area: StagingArea, topology: str, txid: int, task_id: str, birth: str, updates: Iterable[Update]
+    area: StagingArea, topology: str, own: TransactionAttempt, task_id: str, updates: Iterable[Update]
 ) -> dict[str, dict[str, Any]]:
     """Return what the committer of a final transaction had staged; nothing, if it is not kept any more."""
     wanted = {update.new_values for update in updates} - {None}
     if not wanted:
         return {}
-    found = newest_outputs(area, topology, txid, task_id, birth)
+    found = newest_outputs(area, topology, own.txid, task_id, own.birth)
     return {name: ref.to_json() for name, ref in found.items() if name in wanted}

@@ -9,7 +9,8 @@ from enum import Enum
 from typing import Any
 
 from airflow_tx import compat
-from airflow_tx.commit.commit import Commit, Completion
+from airflow_tx.commit.case import CommitCase
+from airflow_tx.commit.commit import Commit, Completion, skip_now
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.paths import Paths
@@ -134,19 +135,22 @@ def read_line(
     """
     read = read or Reader(store)
     current = read.peek(Counter, paths.current).txid
+    line = WaitingLine(txid, current, places=places)
     if current >= txid and not works_again:
-        return WaitingLine(txid, current, places=places)
+        return line
     own = read.peek_if_any(TransactionRecord, paths.transaction(txid))
-    earlier, skip = {}, False
+    earlier = dict[int, Earlier]()
+    skips = False
     for each in range(current, min(txid, current + places)):
         record = read.peek_if_any(TransactionRecord, paths.transaction(each))
-        if record is not None:  # else it became final in between
-            skip |= each == current and record.skip is not None
-            ready = _is_ready(store, paths, record, mapped)
-            earlier[each] = Earlier(each, record.run_id, record.phase, ready, of_lane(record.request))
-    if own is None:
-        return WaitingLine(txid, current, None, None, earlier, skip, places=places)
-    return WaitingLine(txid, current, own.op, own.phase, earlier, skip, own.acks, places=places)
+        if record is None:
+            continue  # it became final in between
+        if each == current:
+            skips = record.skip is not None
+        ready = _is_ready(store, paths, record, mapped)
+        earlier[each] = Earlier(each, record.run_id, record.phase, ready, of_lane(record.request))
+    line = replace(line, earlier=earlier, skip=skips)
+    return line if own is None else replace(line, op=own.op, phase=own.phase, acks=own.acks)
 
 
 def _is_ready(store: Store, paths: Paths, record: TransactionRecord, mapped: Collection[str]) -> bool:
@@ -165,6 +169,90 @@ def _is_ready(store: Store, paths: Paths, record: TransactionRecord, mapped: Col
     return not missing_acks(acks, must_ack(record, acks, mapped))
 
 
+# --- the next move ------------------------------------------------------------------------------------------------
+
+
+class Move(Enum):
+    """What a committer does next."""
+
+    FORGET = "drop what was read: something happened to its transaction"
+    SKIP = "skip the transaction whose turn it is"
+    COMMIT = "take the turn"
+    WAIT = "wait in the worker"
+    POLL = "wait in the worker for messages"
+    DEFER = "wait elsewhere"
+    DEFER_FOR_MESSAGES = "wait elsewhere for messages"
+
+
+@dataclass(frozen=True)
+class Times:
+    """Until when a committer waits in its worker, by the clock of its caller.
+
+    :param deadline: for transactions that only have to commit.
+    :param brief: for an earlier transaction that still works.
+    :param messages: for messages.
+    """
+
+    deadline: float
+    brief: float
+    messages: float
+
+    @classmethod
+    def since(cls, began: float, patience: float) -> Times:
+        """Give the times of a committer that begins to wait.
+
+        :param patience: seconds to wait in the worker at most.
+        """
+        return cls(
+            began + patience,
+            began + min(patience, BRIEF),
+            began + min(patience, MESSAGE_PATIENCE),
+        )
+
+    def until(self, wait: Wait) -> float:
+        """Give the end of a wait in the worker."""
+        return self.brief if wait is Wait.BRIEFLY else self.deadline
+
+
+def next_move(
+    line: WaitingLine,
+    completion: Completion,
+    times: Times,
+    now: float,
+    *,
+    before: WaitingLine | None = None,
+    tried: int = 0,
+) -> Move:
+    """Decide what a committer does next.
+
+    :param completion: whether everything of its own transaction has acked.
+    :param before: the line as it was read the last time.
+    :param tried: the transaction that it has tried to skip; it waits for that one like for any other.
+    """
+    # Another nonce: a task works again, the transaction has failed, or there is a newer attempt.
+    if before is not None and line.op is not None and line.op != before.op:
+        return Move.FORGET
+    if line.skip and tried != line.current:
+        return Move.SKIP
+    if completion is Completion.MESSAGES:
+        return Move.POLL if now < times.messages else Move.DEFER_FOR_MESSAGES
+
+    wait = wait_of(line, completion)
+    if wait is Wait.NOT:
+        return Move.COMMIT
+    if wait is Wait.DEFERRED or now >= times.until(wait):
+        return Move.DEFER
+    return Move.WAIT
+
+
+def wait_of(line: WaitingLine, completion: Completion) -> Wait:
+    """Decide how to wait; for a task of its own that works again, whatever the line."""
+    return Wait.WARM if completion is Completion.NOT_YET else line.wait
+
+
+# --- in the worker ------------------------------------------------------------------------------------------------
+
+
 def commit_in_turn(
     commit: Commit,
     store: Store,
@@ -180,83 +268,75 @@ def commit_in_turn(
     :return: None: it is committed; else the line in which to wait elsewhere.
     :raises Refused, StateError, StagingError: it cannot be committed as it is.
     """
-    began = clock()
-    deadline, brief_until = began + patience, began + min(patience, BRIEF)
-    messages_until = began + min(patience, MESSAGE_PATIENCE)
+    case = commit.case
+    times = Times.since(clock(), patience)
     line: WaitingLine | None = None
-    skipping = 0
+    tried = 0
     while (completion := commit.complete()) is not Completion.OVER:
-        read, again = Reader(store), completion is Completion.NOT_YET
-        before, line = line, _read(commit, store, read, places=places, works_again=again)
-        commit.ledger.remember(read)
-        if before is not None and None is not line.op != before.op:
-            commit.forget()  # a task of it works again, or it has failed, or there is a newer attempt
-            continue
-        if line.skip and skipping != line.current:
-            skipping = line.current  # tried once: if it cannot be skipped now, it is waited for like any other
-            commit.skip(line.current)
-            continue
-        if completion is Completion.MESSAGES:
-            if clock() >= messages_until:
-                _log_messages(commit)
-                return replace(line, messages=True)
+        read = Reader(store)
+        before = line
+        line = _read(case, store, read, places=places, works_again=completion is Completion.NOT_YET)
+        case.ledger.remember(read)
+        move = next_move(line, completion, times, clock(), before=before, tried=tried)
+        if move is Move.FORGET:
+            commit.forget()
+        elif move is Move.SKIP:
+            tried = line.current
+            skip_now(case, tried)
+        elif move is Move.POLL:
             time.sleep(_MESSAGE_POLL)
-            continue
-        wait = Wait.WARM if again else line.wait
-        until = brief_until if wait is Wait.BRIEFLY else deadline
-        if wait is Wait.DEFERRED or (wait is not Wait.NOT and clock() >= until):
-            _log_wait(commit, line)
+        elif move is Move.DEFER_FOR_MESSAGES:
+            text = "Transaction %s of %s waits: %s. It fails if they are not %g s after its begin (message_timeout)."
+            case.log.info(text, case.begun.attempt, case.spec.topology, commit.messages.waiting, case.spec.timeout)
+            return replace(line, messages=True)
+        elif move is Move.DEFER:
+            _log_wait(case, line)
             return line
-        if completion is Completion.READY:
-            commit.prepare()
-            if wait is Wait.NOT and commit.commit():
+        elif move is Move.COMMIT:
+            if commit.commit():
                 return None
-        if wait is not Wait.NOT:
-            _watch(commit, store, line, until - clock())
+        else:
+            if completion is Completion.READY:
+                commit.prepare()
+            _watch(case, store, line, times.until(wait_of(line, completion)) - clock())
     return None
 
 
-def _read(commit: Commit, store: Store, read: Reader, *, places: int, works_again: bool) -> WaitingLine:
-    spec = commit.spec
-    return read_line(store, spec.paths, commit.begun.txid, spec.mapped, read, places=places, works_again=works_again)
+def _read(case: CommitCase, store: Store, read: Reader, *, places: int, works_again: bool) -> WaitingLine:
+    spec = case.spec
+    return read_line(store, spec.paths, case.begun.txid, spec.mapped, read, places=places, works_again=works_again)
 
 
-def _watch(commit: Commit, store: Store, line: WaitingLine, seconds: float) -> None:
-    spec = commit.spec
-    with store.watch(*line.watched(spec.paths)) as watch:
+def _watch(case: CommitCase, store: Store, line: WaitingLine, seconds: float) -> None:
+    with store.watch(*line.watched(case.spec.paths)) as watch:
         # A change before the watches were set would never be noticed.
-        if _read(commit, store, Reader(store), places=line.places, works_again=line.op is not None) == line:
-            commit.log.info("Transaction %s of %s waits: the turn is at %s", line.txid, spec.topology, line.current)
+        if _read(case, store, Reader(store), places=line.places, works_again=line.op is not None) == line:
+            text = "Transaction %s of %s waits: the turn is at %s"
+            case.log.info(text, line.txid, case.spec.topology, line.current)
             watch.wait(max(seconds, 0.0))
 
 
-def _log_messages(commit: Commit) -> None:
-    spec, timeout = commit.spec, commit.spec.timeout
-    text = "Transaction %s of %s waits: %s. It fails if they are not %g s after its begin (message_timeout)."
-    commit.log.info(text, commit.begun.attempt, spec.topology, commit.messages.waiting, timeout)
-
-
-def _log_wait(commit: Commit, line: WaitingLine) -> None:
+def _log_wait(case: CommitCase, line: WaitingLine) -> None:
     """Say for whom it waits, in what state that run is, and what to do."""
     first = line.earlier.get(line.current)
     if first is None:
         return
-    spec = commit.spec
-    state = compat.run_state(commit.ti, spec.dag_id, first.run_id)
+    topology = case.spec.topology
+    state = compat.run_state(case.ti, case.spec.dag_id, first.run_id)
     if state is None and first.by_lane:
         text = "Transaction %s of %s waits for transaction %s (%s), in the lane of its coordinator. %s"
         nothing = "There is nothing to do: what leaves the lane becomes a run."
-        commit.log.info(text, line.txid, spec.topology, first.txid, first.phase.value, nothing)
+        case.log.info(text, line.txid, topology, first.txid, first.phase.value, nothing)
         return
-    commit.log.info(
+    case.log.info(
         "Transaction %s of %s waits for transaction %s (%s) of run %s, which %s. %s",
         line.txid,
-        spec.topology,
+        topology,
         first.txid,
         first.phase.value,
         first.run_id,
         "was deleted" if state is None else f"is {state}",
-        advice(spec.topology, first.txid, first.run_id, state),
+        advice(topology, first.txid, first.run_id, state),
     )
 
 

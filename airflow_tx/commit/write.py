@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -20,6 +21,7 @@ from airflow_tx.errors import (
     TxError,
 )
 from airflow_tx.protocol import commit
+from airflow_tx.protocol.answers import Granted
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.output import output_text
 from airflow_tx.protocol.receipt import Written
@@ -63,30 +65,37 @@ def output_digest(rows: RowsToWrite, update: Update) -> str:
 
 
 def take_other_output(
-    ledger: Ledger,
-    states: Mapping[str, FencedState],
-    grant: Grant,
-    changed: Mapping[str, str],
-    outputs: Mapping[str, str],
+    ledger: Ledger, states: Mapping[str, FencedState], granted: Granted, outputs: Mapping[str, str]
 ) -> None:
-    """Go on with another output than an earlier grant was about to write, if no state holds anything of that.
+    """Continue with another output than an earlier grant was about to write, if no state holds anything of that.
 
     A state with a fence decides when the fence is raised. Of a state without one the ledger alone knows the earlier
     output, and what the state holds is asked here.
 
     :param states: all states of the topology, by name.
-    :param changed: per state that is to get another output, the earlier one.
+    :param outputs: per transactional state, what is about to be written.
     :raises OutputChanged: a state may hold something of the transaction.
     """
+    changed = granted.changed
     if not changed:
         return
-    # From here on no earlier grant can write, so what is not there will not come.
+    grant = granted.grant
+    # Once every fence is raised, no earlier grant can write.
     for state in states.values():
         state.raise_fence(grant)
     for name, found in changed.items():
         if states[name].fence() is None and states[name].holds(grant.txid) is not False:
             raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
     ledger.run(commit.take_output, grant.token, {name: outputs[name] for name in changed})
+
+
+@contextmanager
+def outranked_explained(ledger: Ledger, states: Mapping[str, FencedState], grant: Grant) -> Iterator[None]:
+    """Let a state's refusal say whether the grant is outranked, or the ledger was set back."""
+    try:
+        yield
+    except (LedgerBehind, FenceOutranked) as error:
+        raise explain_outranked(ledger, states, grant, error) from None
 
 
 def explain_outranked(ledger: Ledger, states: Mapping[str, FencedState], grant: Grant, error: StateError) -> TxError:

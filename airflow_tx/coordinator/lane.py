@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_tx import compat
+from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.handoff import clean_up
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.coordinator.lane_applications import LaneApplications
-from airflow_tx.coordinator.lane_commit import LaneCommit, LaneProgress, LaneTurn
+from airflow_tx.coordinator.lane_commit import LaneCommit, LaneOutputs, LaneProgress, LaneTurn, lane_run
 from airflow_tx.coordinator.lane_plan import LanePlan
 from airflow_tx.coordinator.lane_tasks import LaneTransaction, lane_failpoint
 from airflow_tx.coordinator.lane_window import LaneWindow
@@ -191,8 +192,19 @@ class Lane(NoLane):
         self.begun += 1
         self._window.add(begun.txid)
         lane_failpoint("lane.after_begin", begun, self._spec.topology)
-        own = LaneTransaction(self.plan, begun, self._ledger, self.task_try, self._applications, started=self._first)
-        own.commit = LaneCommit(self.plan, own, self._ledger, self._ti, self._log, self._turn)
+        outputs = LaneOutputs()
+        run = lane_run(self.plan, begun, self.task_try, outputs)
+        case = CommitCase(self._spec, begun, self.plan.updates, self._ledger, self._ti, self._log, own_run=run)
+        own = LaneTransaction(
+            self.plan,
+            begun,
+            self._ledger,
+            self.task_try,
+            outputs,
+            commit=LaneCommit(case, self._turn),
+            applications=self._applications,
+            started=self._first,
+        )
         self._process(own)
         return begun
 
@@ -211,16 +223,17 @@ class Lane(NoLane):
                 return
             lane_failpoint("lane.after_process", begun, self._spec.topology)
             assert transaction.commit is not None
-            self._turn.wait(transaction.commit)
+            self._turn.waiting[begun.txid] = transaction.commit
             self._window.processed(transaction)
 
     # --- in the thread that commits
 
     def _commit_all(self) -> None:
         while (transaction := self._window.next_processed()) is not None:
-            begun, own = transaction.begun, transaction.commit
+            begun = transaction.begun
+            own = transaction.commit
             assert own is not None
-            self._turn.take(own)
+            self._turn.waiting.pop(begun.txid, None)
             try:
                 self._commit(own)
             except SkippedTransaction as error:
@@ -242,16 +255,17 @@ class Lane(NoLane):
         """
         if own.commit_granted():
             return
-        own.complete()  # so that who waits behind it knows
-        self._await_turn(own.begun.txid)
-        line = commit_in_turn(own, self._store, patience=self._patience)
+        own.commit.complete()  # so that a committer behind it knows
+        self._await_turn(own.txid)
+        line = commit_in_turn(own.commit, self._store, patience=self._patience)
         if line is not None:
             raise TurnNotReached(seconds=self._patience, current=line.current)
 
     def _await_turn(self, txid: int) -> None:
         if txid <= self._turn.txid:
             return
-        until, paths = self._clock() + self._patience, self._spec.paths
+        paths = self._spec.paths
+        until = self._clock() + self._patience
         while (current := Reader(self._store).peek(Counter, paths.current).txid) < txid:
             if self._stopping.is_set() or self._clock() >= until:
                 raise TurnNotReached(seconds=self._patience, current=current)
@@ -260,11 +274,16 @@ class Lane(NoLane):
                     watch.wait(_POLL)
 
     def _note(self, own: LaneCommit, error: BaseException, reason: str) -> str:
+        case = own.commit.case
         for_good = _is_for_good(error)
-        told = str(error) if for_good else f"the commit: {reason}"
-        remedy = error.advice if isinstance(error, TxError) else None
-        failure = (own.begun.attempt, own.epoch, told, remedy)
-        noted = self._ledger.run(commit.note_commit_failed, *failure, for_good=for_good)
+        noted = self._ledger.run(
+            commit.note_commit_failed,
+            case.begun.attempt,
+            case.known.epoch,
+            reason=str(error) if for_good else f"the commit: {reason}",
+            remedy=error.advice if isinstance(error, TxError) else None,
+            for_good=for_good,
+        )
         send_failure(self._spec.paths, noted)
         return reason
 

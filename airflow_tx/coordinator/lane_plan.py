@@ -12,7 +12,7 @@ from airflow_tx import compat
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.operators.commit import CommitOperator
-from airflow_tx.processing.callable_source import digest_of_callable
+from airflow_tx.processing.task import digest_of_callable
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.next_interval import NextIntervalSource

@@ -23,7 +23,7 @@ from airflow_tx.sources.run.next_interval import NextIntervalSource
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.lane_applications import ApplicationRun, LaneApplications
-    from airflow_tx.coordinator.lane_commit import LaneCommit
+    from airflow_tx.coordinator.lane_commit import LaneCommit, LaneOutputs
     from airflow_tx.protocol.joined import BoundStep
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.spec import TransactionSpec
@@ -67,14 +67,15 @@ class LaneProcessing(Processing):
 
 
 class LaneTransaction:
-    """One transaction in a lane, with what its tasks have returned.
+    """One transaction in a lane.
 
     :param ledger: of the lane.
     :param task_try: of the lane.
+    :param outputs: takes what its tasks return.
+    :param commit: what the ack of its last task is joined with; None: nothing.
     :param applications: runs those of the plan; None: it has none.
     :param started: the task that was started with its begin.
     :ivar application: the one that it waits for.
-    :ivar commit: what the ack of its last task is joined with; None: nothing.
     """
 
     def __init__(
@@ -83,24 +84,26 @@ class LaneTransaction:
         begun: Begun,
         ledger: Ledger,
         task_try: str,
-        applications: LaneApplications | None = None,
+        outputs: LaneOutputs,
         *,
+        commit: LaneCommit | None = None,
+        applications: LaneApplications | None = None,
         started: TaskTry | None = None,
     ) -> None:
         self.begun = begun
         self.task_try = task_try
         self.application: ApplicationRun | None = None
-        self.commit: LaneCommit | None = None
+        self.commit = commit
+        self.outputs = outputs
         self._plan = plan
         self._left = deque(plan.tasks)
         self._applications = applications
         self._ledger = ledger
         self._started = started
         self._deadline = time.monotonic() + plan.spec.timeout
-        self._stored: dict[tuple[str, str], Any] = {}
         self._current: LaneProcessing | None = None
         batch = {"topology": plan.spec.topology, **begun.to_json()}
-        self._keep(plan.spec.begin, {RETURN_KEY: batch})
+        outputs.keep(plan.spec.begin, {RETURN_KEY: batch})
 
     @property
     def is_ready(self) -> bool:
@@ -135,16 +138,6 @@ class LaneTransaction:
             self._current.fail(reason)
         return reason
 
-    def output(self, task: str, name: str) -> Any:
-        """What a task has returned; a copy of its own for each who reads it.
-
-        :raises LookupError: it has returned no such thing.
-        """
-        found = self._stored.get((task, name))
-        if found is None and name != RETURN_KEY:
-            raise LookupError(f"task {task} has returned no {name!r}")
-        return None if found is None else compat.from_xcom(found)
-
     def _processing(self, task: LaneTask | LaneApplication) -> LaneProcessing:
         own = TaskTry(task.task_id, -1, self.task_try)
         started = own == self._started
@@ -177,8 +170,8 @@ class LaneTransaction:
             own.ack()
             self._current = None
             return
-        inputs = compat.resolved(task.operator.inputs, self.output)
-        arguments = compat.resolved(list(task.operator.application_args or ()), self.output)
+        inputs = compat.resolved(task.operator.inputs, self.outputs.get)
+        arguments = compat.resolved(list(task.operator.application_args or ()), self.outputs.get)
         descriptor = describe_batch(own, inputs)
         self.application = self._applications.start(task, descriptor, arguments, self._limit_of(task))
 
@@ -186,7 +179,7 @@ class LaneTransaction:
         assert self._current is not None
         self.application = None
         manifest = application.manifest()
-        self._keep(application.task.task_id, emitted_refs(manifest))
+        self.outputs.keep(application.task.task_id, emitted_refs(manifest))
         ack_application(self._current, manifest, reliable=application.task.operator.reliable)
         self._current = None
 
@@ -198,11 +191,11 @@ class LaneTransaction:
         limit = self._limit_of(task)
         with closing(own):
             with own.as_current(), compat.without_context(dates), compat.time_limit(limit.seconds, limit.reason):
-                arguments, named = compat.resolved(task.call.arguments, self.output)
+                arguments, named = compat.resolved(task.call.arguments, self.outputs.get)
                 value = task.call.function(*arguments, **named, **{key: dates[key] for key in task.call.dates})
             outputs = returned(value, multiple=task.call.multiple) if task.call.pushes else []
             several = value if task.call.multiple and isinstance(value, Mapping) else {}
-            self._keep(task.task_id, {**several, RETURN_KEY: value} if task.call.pushes else {})
+            self.outputs.keep(task.task_id, {**several, RETURN_KEY: value} if task.call.pushes else {})
             own.ack(outputs)
         self._current = None
 
@@ -212,9 +205,6 @@ class LaneTransaction:
         if not isinstance(source, NextIntervalSource):
             return {}
         return compat.interval_context(*source.interval(self.begun.metadata))
-
-    def _keep(self, task: str, values: Mapping[str, Any]) -> None:
-        self._stored.update({(task, name): compat.as_xcom(each) for name, each in values.items() if each is not None})
 
 
 def lane_failpoint(name: str, begun: Begun, topology: str) -> None:

@@ -6,7 +6,7 @@ Source: protocol.md §§2, 4, 6, 7.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
+    from airflow_tx.commit.case import CommitCase, CommitPart
     from airflow_tx.commit.commit import Commit
     from airflow_tx.commit.turn import WaitingLine
     from airflow_tx.triggers.base import WaitTrigger
@@ -55,16 +56,22 @@ def note_commit_failure(context: Context) -> None:
 
     if isinstance(context.get("exception"), Yielded):
         return
-    spec, ti = spec_of(context["dag"]), context["ti"]
+    ti = context["ti"]
+    spec = spec_of(context["dag"])
     attempt = begun_by(ti, spec).attempt
-    known: Commit | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
+    case: CommitCase | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
+    refusal = refusal_of(context)
+    for_good = refusal is not None and refusal.for_good
     try:
         with spec.store() as store:
-            refusal, epoch = refusal_of(context), known.epoch if known else None
-            for_good = refusal is not None and refusal.for_good
-            reason = str(refusal) if for_good else failure_reason(context)
-            failure = (epoch, reason, failure_remedy(context))
-            noted = spec.ledger(store).run(commit.note_commit_failed, attempt, *failure, for_good=for_good)
+            noted = spec.ledger(store).run(
+                commit.note_commit_failed,
+                attempt,
+                case.known.epoch if case else None,
+                reason=str(refusal) if for_good else failure_reason(context),
+                remedy=failure_remedy(context),
+                for_good=for_good,
+            )
             send_failure(spec.paths, noted)
     except Refused as error:
         log.info("%s", error)
@@ -92,19 +99,23 @@ class InTurnOperator(RetriedOperator, LineageOperator):
             yield_slot(spec, context, blocking=event["yield"], txid=txid, log=self.log)
         return self.execute(context)
 
-    def take_turn(self, context: Context, kind: type[Any], updates: Sequence[Update]) -> Any:
-        """Perform a commit, or its part before the others of a phase, in its turn; or defer until that is near."""
+    def take_turn(self, context: Context, updates: Sequence[Update], part: CommitPart | None = None) -> Commit:
+        """Commit in its turn, or defer until that is near.
+
+        :param part: the part of the commit that the task does; None: all of it.
+        """
         from airflow_tx.commit.alarm import raise_own_alarms
+        from airflow_tx.commit.commit import Commit
         from airflow_tx.commit.turn import commit_in_turn
 
-        with final_errors(), part(kind, context, updates, self.log) as commit:
+        with final_errors(), commit_case(context, updates, self.log) as case:
             settings = Settings.load()
-            patience, places = settings.warm_wait, settings.warm_places
-            line = commit_in_turn(commit, commit.ledger.store, patience=patience, places=places)
-        raise_own_alarms(commit.spec, context, self.log)
+            commit = Commit(case, part)
+            line = commit_in_turn(commit, case.ledger.store, patience=settings.warm_wait, places=settings.warm_places)
+        raise_own_alarms(case.spec, context, self.log)
         if line is not None:
-            self._wait(commit.spec, context, line)
-        self.note_lineage(commit.spec.topology, commit.begun, commit.rows)
+            self._wait(case.spec, context, line)
+        self.note_lineage(case.spec.topology, case.begun, commit.rows)
         return commit
 
     def _wait(self, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:
@@ -150,29 +161,32 @@ def final_errors() -> Iterator[None]:
 
 
 @contextmanager
-def part(kind: type[Any], context: Context, updates: Sequence[Update], log: Any) -> Iterator[Any]:
+def commit_case(context: Context, updates: Sequence[Update], log: Any) -> Iterator[CommitCase]:
     """Connect one task's part of a commit to the ledger as long as the block."""
-    spec, ti = spec_of(context["dag"]), context["ti"]
+    from airflow_tx.commit.case import CommitCase
+
+    ti = context["ti"]
+    spec = spec_of(context["dag"])
     begun = begun_by(ti, spec)
     with spec.store() as store:
-        made = kind(spec, begun, updates, spec.ledger(store), ti, log)
-        context[COMMIT_KEY] = made  # type: ignore[literal-required]
-        yield made
+        case = CommitCase(spec, begun, updates, spec.ledger(store), ti, log)
+        context[COMMIT_KEY] = case  # type: ignore[literal-required]
+        yield case
 
 
-def push_new_values(commit: Commit) -> None:
+def push_new_values(ti: Any, left: Mapping[str, Any]) -> None:
     """Push references to what the updates have left for later tasks, one XCom each."""
-    for name, ref in commit.new_values.items():
-        commit.ti.xcom_push(key=name, value=ref)
+    for name, ref in left.items():
+        ti.xcom_push(key=name, value=ref)
 
 
-def note_commit(operator: Any, context: Context, commit: Commit) -> None:
+def note_commit(operator: Any, context: Context, case: CommitCase) -> None:
     """Let the asset events of the task carry txid and attempt."""
-    begun = commit.begun
+    own = case.begun.attempt
     for outlet in operator.outlets:
         if isinstance(outlet, Asset):
             extra = context["outlet_events"][outlet].extra
-            extra.update(topology=commit.spec.topology, txid=begun.txid, attempt=begun.attempt.attempt)
+            extra.update(topology=case.spec.topology, txid=own.txid, attempt=own.attempt)
 
 
 class CommitOperator(InTurnOperator):
@@ -210,20 +224,18 @@ class CommitOperator(InTurnOperator):
         :raises AirflowSkipException: a person has it skipped.
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
-        from airflow_tx.commit.commit import Commit
-
         if spec_of(context["dag"]).phase is not None:
             return self._write_in_phase(context)
-        commit = self.take_turn(context, Commit, self.updates)
-        push_new_values(commit)
-        note_commit(self, context, commit)
+        commit = self.take_turn(context, self.updates)
+        push_new_values(context["ti"], commit.left)
+        note_commit(self, context, commit.case)
         return None
 
     def _write_in_phase(self, context: Context) -> dict[str, Any] | None:
         """Write; the last task of the phase looks at what it returns."""
-        from airflow_tx.commit.phase import PhaseWrite
+        from airflow_tx.commit.phase import write_in_phase
 
-        with final_errors(), part(PhaseWrite, context, self.updates, self.log) as own:
-            wrote: dict[str, Any] | None = own.run()
-            push_new_values(own)
+        with final_errors(), commit_case(context, self.updates, self.log) as case:
+            wrote, left = write_in_phase(case)
+            push_new_values(context["ti"], left)
             return wrote

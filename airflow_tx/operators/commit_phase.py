@@ -11,10 +11,10 @@ from airflow_tx.errors import FailedBatch, Refused
 from airflow_tx.operators.commit import (
     InTurnOperator,
     RetriedOperator,
+    commit_case,
     final_errors,
     note_commit,
     note_commit_failure,
-    part,
 )
 from airflow_tx.operators.lineage import LineageOperator
 from airflow_tx.processing.stale_input import check_arguments
@@ -35,10 +35,9 @@ class AcquireTurnOperator(InTurnOperator):
         :raises AirflowSkipException: a person has it skipped.
         :raises AirflowFailException: the ledger or a state refuses, and would again.
         """
-        from airflow_tx.commit.phase import PhaseTurn
+        from airflow_tx.commit.phase import FIRST_OF_PHASE
 
-        shared: dict[str, Any] = self.take_turn(context, PhaseTurn, _updates(context)).shared()
-        return shared
+        return self.take_turn(context, _updates(context), FIRST_OF_PHASE).left
 
 
 class MarkCommittedOperator(RetriedOperator, LineageOperator):
@@ -54,12 +53,12 @@ class MarkCommittedOperator(RetriedOperator, LineageOperator):
 
         :raises AirflowFailException: a task of the phase has failed; naming it.
         """
-        from airflow_tx.commit.phase import PhaseEnd
+        from airflow_tx.commit.phase import mark_in_phase
 
-        with final_errors(), part(PhaseEnd, context, _updates(context), self.log) as end:
-            end.run()
-        self.note_lineage(end.spec.topology, end.begun, end.rows)
-        note_commit(self, context, end)
+        with final_errors(), commit_case(context, _updates(context), self.log) as case:
+            rows = mark_in_phase(case)
+        self.note_lineage(case.spec.topology, case.begun, rows)
+        note_commit(self, context, case)
 
 
 def _updates(context: Context) -> tuple[Update, ...]:
@@ -79,20 +78,22 @@ def before_inside(context: Context) -> None:
     :raises AirflowSkipException: the transaction is committed.
     :raises AirflowFailException: another grant has taken the turn.
     """
-    from airflow_tx.commit.phase import PhaseWrite, grant_of
+    from airflow_tx.commit.phase import grant_of, incomplete, read_shared
     from airflow_tx.processing.task import Processing
 
     check_arguments(context["task"], Processing.of(context).attempt)
-    with part(PhaseWrite, context, (), None) as own:
+    with commit_case(context, (), None) as case:
+        spec = case.spec
+        assert spec.phase is not None
         try:
-            grant = grant_of(own.read_shared(), own.spec.topology)
-            held = grant is None or own.ledger.holds(grant.token)
+            grant = grant_of(read_shared(case), spec.topology)
+            held = grant is None or case.ledger.holds(grant.token)
         except Refused as error:
             raise AirflowFailException(str(error)) from None
         if grant is None:
-            raise AirflowSkipException(f"Transaction {own.begun.txid} is already committed: nothing to do.")
+            raise AirflowSkipException(f"Transaction {case.begun.txid} is already committed: nothing to do.")
         if not held:
-            lost = own.incomplete("the turn was taken again since this task was scheduled", own.phase.acquire)
+            lost = incomplete(case, "the turn was taken again since this task was scheduled", spec.phase.acquire)
             raise AirflowFailException(str(lost))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,6 @@ from airflow_tx.sources.api import Source, SourceKind
 from airflow_tx.spec import COMMITTED, TransactionSpec
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from airflow_tx.compat import RunInfo
     from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.attempt import TaskTry
@@ -54,7 +52,7 @@ def ask(
 
     with spec.store() as store:
         ledger = spec.ledger(store)
-        with _Decider(spec, _of(spec, run), ledger, ordered) as decider:
+        with closing(_Decider(spec, _of(spec, run), ledger, ordered)) as decider:
             answer = ledger.begin(
                 make_request(spec, ti, run, ledger, retry=retry),
                 decide=decider.decide,
@@ -90,7 +88,7 @@ def allocate(
     :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
     request = BeginRequest(spec.request, None, "", task_try, retry=False, tasks=_messages(spec, ledger))
-    with _Decider(spec, spec.named_source, ledger, partial(first_in_turn, spec)) as decider:
+    with closing(_Decider(spec, spec.named_source, ledger, partial(first_in_turn, spec))) as decider:
         # The state is asked of other runs of the same key only.
         answer = ledger.begin(request, decide=decider.decide, run_state=lambda run_id: None, task=first)
         decider.note(answer)
@@ -159,12 +157,12 @@ class _Decider:
         ledger: Ledger,
         ordered: Callable[[Source, TransactionAttempt, Any], Source] = lambda source, attempt, position: source,
     ) -> None:
-        self._spec, self._source, self._ledger, self._ordered = spec, source, ledger, ordered
+        self._spec = spec
+        self._source = source
+        self._ledger = ledger
+        self._ordered = ordered
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._source.close()
 
     def decide(self, attempt: TransactionAttempt, position: Any) -> Batch | None:

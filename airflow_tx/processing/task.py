@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,10 +19,9 @@ from airflow_tx import compat
 from airflow_tx.errors import FailedBatch, Refused, RowsNotKept, SkippedTransaction, StaleAttempt, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_failure
-from airflow_tx.processing.callable_source import digest_of_callable
 from airflow_tx.processing.messages import TaskMessages
 from airflow_tx.processing.stale_input import check_arguments, check_upstream
-from airflow_tx.protocol.receipt import is_shortened
+from airflow_tx.protocol.receipt import code_digest, is_shortened
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
 
@@ -309,6 +309,19 @@ def hook_up(task: Any) -> None:
         skipped=task_ended,
         final=(FailedBatch,),
     )
+
+
+def digest_of_callable(task: Any) -> str:
+    """Digest the source of the function that a task calls; "" if it calls none, or its source cannot be read.
+
+    The bytecode is not digested: it differs from one version of Python to another.
+
+    :param task: an operator; those that call a function keep it as `python_callable`.
+    """
+    try:
+        return code_digest(inspect.getsource(task.python_callable).encode())
+    except (AttributeError, OSError, SyntaxError, TypeError):
+        return ""
 
 
 def failure_reason(context: Context) -> str:

@@ -128,8 +128,7 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
     if txid >= current + topology.max_pending:
         return Decision(WindowFull(current, state.last_txid, topology.max_pending))
 
-    last = state.get_last_state()
-    position = None if last is None else last.position
+    position = state.position_before(txid)
     if readmission is not None:
         again = _readmitted(begins, txid, position, readmission.skipped)
         return Decision(again) if isinstance(again, NeedRows) else _allocated(begins, state, again, readmission)

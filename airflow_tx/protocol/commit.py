@@ -150,9 +150,9 @@ def note_commit_failed(
     paths: Paths,
     attempt: TransactionAttempt,
     epoch: int | None,
+    *,
     reason: str,
     remedy: str | None = None,
-    *,
     for_good: bool = False,
 ) -> Decision[FailureNoted]:
     """Note for people that a commit has failed for good; the phase and the turn stay as they are, for another try.

@@ -72,22 +72,24 @@ def test_a_commit_that_has_failed_is_shown_with_its_reason_until_the_turn_is_tak
     begun = pipeline.begin("r1")
     first = pipeline.acquire(begun, pipeline.process(begun))
     for reason in ("task write: the database is away", "task mark: task write has failed"):
-        pipeline.ledger.run(commit.note_commit_failed, begun.attempt, first.token.epoch, reason)
+        pipeline.ledger.run(commit.note_commit_failed, begun.attempt, first.token.epoch, reason=reason)
     shown = of(pipeline, 1)
     assert (shown.status, shown.failures, shown.error) == ("COMMITTING", 1, "task write: the database is away")
     assert shown.waiting_for == "its committer, which has failed: airflow tx replay flights 1, or clear its failed task"
 
     again = pipeline.acquire(begun, pipeline.complete(begun))
     pipeline.ledger.run(
-        commit.note_commit_failed, begun.attempt, first.token.epoch, "the first one lived on, and has failed now"
+        commit.note_commit_failed, begun.attempt, first.token.epoch, reason="the first one lived on, and has failed now"
     )
-    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, None, "one that never had the turn has failed now")
+    pipeline.ledger.run(
+        commit.note_commit_failed, begun.attempt, None, reason="one that never had the turn has failed now"
+    )
     shown = of(pipeline, 1)
     assert (shown.status, shown.failures, shown.error) == ("COMMITTING", 1, None)
     assert pipeline.ledger.holds(again.token)
     pipeline.mark(again)
     assert (of(pipeline, 1).status, of(pipeline, 1).failures) == ("COMMITTED", 1)
-    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, again.token.epoch, "it is committed by now")
+    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, again.token.epoch, reason="it is committed by now")
     assert of(pipeline, 1).failures == 1
 
 
@@ -95,19 +97,19 @@ def test_a_commit_that_fails_before_its_turn_is_shown_unless_a_task_works_again(
     pipeline.begin("r1")
     begun = pipeline.begin("r2")
     processed = pipeline.process(begun)
-    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, "its output is gone")
-    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, None, "its trigger has failed")
+    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, reason="its output is gone")
+    pipeline.ledger.run(commit.note_commit_failed, begun.attempt, None, reason="its trigger has failed")
     assert (of(pipeline, 2).status, of(pipeline, 2).failures) == ("PROCESSED", 2)
     assert of(pipeline, 2).error == "its trigger has failed"
     for _ in range(2):
         pipeline.work(begun, "task0")
         assert of(pipeline, 2).error is None
-        pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, "its output is gone")
+        pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, reason="its output is gone")
         assert of(pipeline, 2).error is None
         pipeline.complete(begun)
     pipeline.begin("r2")
     with pytest.raises(StaleAttempt):
-        pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, "its output is gone")
+        pipeline.ledger.run(commit.note_commit_failed, begun.attempt, processed.epoch, reason="its output is gone")
 
 
 def test_only_the_last_ended_ones_are_read(pipeline: Pipeline) -> None:

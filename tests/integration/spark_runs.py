@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import Update
@@ -101,9 +102,11 @@ class SparkRun:
     def commit(self, *updates: Update) -> Any:
         """Commit now."""
         spec = self.topology.spec
-        commit = Commit(spec, self.begun, updates, spec.ledger(spec.memory), self.committer, logging.getLogger("task"))
+        commit = Commit(
+            CommitCase(spec, self.begun, updates, spec.ledger(spec.memory), self.committer, logging.getLogger("task"))
+        )
         line = commit_in_turn(commit, spec.memory, patience=0)
-        self.new_values = commit.new_values
+        self.new_values = commit.left
         return line
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 import sqlalchemy as sa
 
+from airflow_tx.commit import commit as committing
 from airflow_tx.commit import write
-from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.rows import StagedRows
 from airflow_tx.errors import ConfigError, OutputChanged, RowsDiffer, StateError
 from airflow_tx.failpoints import VARIABLE
@@ -238,7 +238,7 @@ def test_a_transactional_state_has_one_digest_whoever_writes(
     run = numbers.begin("r1")
     run.emit(table())
     with monkeypatch.context() as patch:
-        patch.setattr(Commit, "_mark_final", killed)
+        patch.setattr(committing, "mark_step", killed)
         with pytest.raises(OSError, match="killed"):
             run.commit(update(state, writers="worker"))
     other = numbers.begin("r1")

@@ -418,7 +418,7 @@ class Committer:
         assert isinstance(granted, Granted), granted
         self.grant = granted.grant
         states = {state.name: state for state in self.states}
-        take_other_output(self.ledger, states, self.grant, granted.changed, dict.fromkeys(states, digest(self.output)))
+        take_other_output(self.ledger, states, granted, dict.fromkeys(states, digest(self.output)))
         return self.grant
 
     def raise_fences(self) -> None:

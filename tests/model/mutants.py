@@ -14,8 +14,8 @@ from itertools import accumulate
 from types import CodeType, FunctionType
 from typing import Any
 
+from airflow_tx.commit import commit as writing
 from airflow_tx.commit import handoff as taking
-from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.protocol import (
     begin,
@@ -149,11 +149,11 @@ MUTANTS = (
         "only the fences of states with something to write",
         (
             (
-                Commit._write,
-                "for update in self.updates:\n            update.state.raise_fence(grant)",
+                writing.write,
+                "for update in case.updates:\n        update.state.raise_fence(grant)",
                 "rows = [list(found) for found in rows]\n"
-                "        for update, found in zip(self.updates, rows):\n"
-                "            found and update.state.raise_fence(grant)",
+                "    for update, found in zip(case.updates, rows):\n"
+                "        found and update.state.raise_fence(grant)",
             ),
         ),
         ONE_OPAQUE,

@@ -13,13 +13,14 @@ from airflow_tx.actions.action import ActionTarget
 from airflow_tx.actions.replay import NamedReplay
 from airflow_tx.actions.skip import NotInEffect, TransactionSkip
 from airflow_tx.commit import run_slots
+from airflow_tx.commit.case import CommitCase, CommitPart
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.handoff import pass_on, take_skip
-from airflow_tx.commit.phase import PhaseEnd, PhaseTurn, PhaseWrite
+from airflow_tx.commit.phase import FIRST_OF_PHASE, mark_in_phase, write_in_phase
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.compat import TaskFunction
 from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
-from airflow_tx.coordinator.lane_commit import LaneCommit, LaneTurn
+from airflow_tx.coordinator.lane_commit import LaneCommit, LaneOutputs, LaneTurn, lane_run
 from airflow_tx.coordinator.lane_plan import LanePlan, LaneTask
 from airflow_tx.coordinator.lane_tasks import LaneTransaction
 from airflow_tx.coordinator.worker import Coordination, Pace
@@ -120,20 +121,22 @@ def spans(rows: Any) -> tuple[tuple[str, int, int], ...]:
 
 def commit(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
     """As `CommitOperator.execute` and `execute_turn`."""
-    return _in_turn(env, shape, run, handed, task_try, "commit", Commit)
+    _in_turn(env, shape, run, handed, task_try, "commit")
+    return ()
 
 
 def acquire(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
     """As `AcquireTurnOperator`."""
-    return _in_turn(env, shape, run, handed, task_try, "acquire", PhaseTurn)
+    own = _in_turn(env, shape, run, handed, task_try, "acquire", FIRST_OF_PHASE)
+    return ((RETURN_KEY, json.dumps(own.left)),)
 
 
 def write(env: Env, shape: Shape, run: int, handed: str, task_try: str, task: str) -> Any:
     """As a `CommitOperator` in a commit phase."""
     spec, ti = spec_of(env, shape), ModelTi(env, shape, run, task, task_try)
     with final_errors():
-        own = PhaseWrite(spec, _begun(handed), updates_of(env, shape, task), spec.ledger(env), ti, LOG)
-        return ((RETURN_KEY, json.dumps(own.run())),)
+        case = CommitCase(spec, _begun(handed), updates_of(env, shape, task), spec.ledger(env), ti, LOG)
+        return ((RETURN_KEY, json.dumps(write_in_phase(case)[0])),)
 
 
 def mark(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
@@ -141,19 +144,21 @@ def mark(env: Env, shape: Shape, run: int, handed: str, task_try: str) -> Any:
     spec, ti = spec_of(env, shape), ModelTi(env, shape, run, "mark", task_try)
     updates = (*updates_of(env, shape, "w0"), *updates_of(env, shape, "w1"))
     with final_errors():
-        PhaseEnd(spec, _begun(handed), updates, spec.ledger(env), ti, LOG).run()
+        mark_in_phase(CommitCase(spec, _begun(handed), updates, spec.ledger(env), ti, LOG))
     return ()
 
 
-def _in_turn(env: Env, shape: Shape, run: int, handed: str, task_try: str, task: str, kind: type[Commit]) -> Any:
+def _in_turn(
+    env: Env, shape: Shape, run: int, handed: str, task_try: str, task: str, part: CommitPart | None = None
+) -> Commit:
     spec, begun = spec_of(env, shape), _begun(handed)
     ti = ModelTi(env, shape, run, task, task_try)
     while True:
         with final_errors():
-            own = kind(spec, begun, updates_of(env, shape, task), spec.ledger(env), ti, LOG)
+            own = Commit(CommitCase(spec, begun, updates_of(env, shape, task), spec.ledger(env), ti, LOG), part)
             line = commit_in_turn(own, env, patience=math.inf, clock=_no_time)
         if line is None:
-            return ((RETURN_KEY, json.dumps(own.shared())),) if isinstance(own, PhaseTurn) else ()
+            return own
         del own
         _wait(env, spec, ti, line.current, begun.txid, "turn", line.txid, line.op, json.dumps(line.waited_for))
 
@@ -283,11 +288,11 @@ def lane(env: Env, shape: Shape) -> Any:
             if not isinstance(begun, Begun):
                 break
             commits.append(_processed_in_lane(env, shape, begun, ledger, turn, ti, first))
-            turn.wait(commits[-1])
+            turn.waiting[begun.txid] = commits[-1]
         for commit in commits:
-            turn.take(commit)
+            turn.waiting.pop(commit.txid)
             if not commit.commit_granted():
-                commit_in_turn(commit, env, patience=0.0, clock=_no_time)
+                commit_in_turn(commit.commit, env, patience=0.0, clock=_no_time)
     except (TxError, AirflowException):
         return  # it has left the lane; that it is noted only makes the coordinator find it sooner
 
@@ -300,10 +305,10 @@ def _processed_in_lane(
     )
     updates = updates_of(env, shape, "commit")
     plan = LanePlan(spec_of(env, shape, (("", 2),)), (LaneTask(TASK, call, ""),), "commit", updates, "")
-    transaction = LaneTransaction(plan, begun, ledger, first.task_try, started=first)
-    commit = LaneCommit(plan, transaction, ledger, ti, LOG, turn)
-    transaction.commit = commit
-    transaction.process()
+    outputs = LaneOutputs()
+    run = lane_run(plan, begun, first.task_try, outputs)
+    commit = LaneCommit(CommitCase(plan.spec, begun, updates, ledger, ti, LOG, run), turn)
+    LaneTransaction(plan, begun, ledger, first.task_try, outputs, commit=commit, started=first).process()
     return commit
 
 

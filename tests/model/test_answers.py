@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.errors import FailedTransaction, IncompleteBatch
@@ -68,6 +69,8 @@ class Waiting:
         self.spec = SimpleNamespace(
             topology="trace",
             dag_id="trace",
+            task_id="commit",
+            id="1",
             source=MemorySource({}),
             paths=topology.paths,
             tasks=("p",),
@@ -80,12 +83,14 @@ class Waiting:
         states = {run.run_id: {"p": "success"}}
         ti = SimpleNamespace(
             dag_id="trace",
+            task_id="commit",
+            id="1",
             run_id=run.run_id,
             dag_version_id="v1",
             get_task_states=lambda **asked: states,
             get_dagrun_state=lambda **asked: "running",
         )
-        self.commit = Commit(self.spec, begun, (), topology.ledger(), ti, LOG)  # type: ignore[arg-type]
+        self.commit = Commit(CommitCase(self.spec, begun, (), topology.ledger(), ti, LOG))  # type: ignore[arg-type]
 
 
 def test_a_waiting_committer_fails_when_its_own_transaction_has_failed(topology: Topology) -> None:

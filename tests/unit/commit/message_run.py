@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_tx.acks.api import AckerStore
 from airflow_tx.acks.collector import Collector
+from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import Update
@@ -83,7 +84,7 @@ class MessageRun:
     def commit(self) -> Commit:
         ledger = self.spec.ledger(self.spec.memory)
         update = Update(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value"), self.state)
-        return Commit(self.spec, self.begun, [update], ledger, self.committer, self.log)
+        return Commit(CommitCase(self.spec, self.begun, [update], ledger, self.committer, self.log))
 
     def commit_now(self) -> Any:
         return commit_in_turn(self.commit(), self.spec.memory, patience=0)

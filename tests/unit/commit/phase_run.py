@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_tx.commit.phase import INSIDE_KEY, PhaseEnd, PhaseTurn, PhaseWrite
+from airflow_tx.commit.case import CommitCase
+from airflow_tx.commit.commit import Commit
+from airflow_tx.commit.phase import FIRST_OF_PHASE, INSIDE_KEY, mark_in_phase, write_in_phase, write_under
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import Update
 from airflow_tx.processing.outputs import returned, xcom_fingerprint
@@ -45,37 +47,34 @@ class PhaseRun:
         processing.ack(returned(rows, multiple=False))
         self.xcoms["count", "return_value", -1], self.states["count"] = rows, "success"
 
-    def part(self, kind: Any, task: str, own: Sequence[Update]) -> Any:
-        """What a try of a task of the phase does."""
+    def case(self, task: str, own: Sequence[Update]) -> CommitCase:
+        """What a try of a task of the phase commits."""
         ti = FakeTi(task, "r1", xcoms=self.xcoms, states=self.states, runs=self.run.committer.runs)
         dag = SimpleNamespace(get_task=lambda name: SimpleNamespace(updates=self.updates[name]), fileloc="")
         ti.task = SimpleNamespace(dag=dag)  # type: ignore[attr-defined]
         run = self.run
-        return kind(run.spec, run.begun, own, run.spec.ledger(run.spec.memory), ti, run.log)
+        return CommitCase(run.spec, run.begun, own, run.spec.ledger(run.spec.memory), ti, run.log)
 
     def acquire(self) -> Any:
         """Take the turn, and share it; the grant."""
-        turn = self.part(PhaseTurn, "acquire", (*self.updates["b"], *self.updates["d"]))
+        turn = Commit(self.case("acquire", (*self.updates["b"], *self.updates["d"])), FIRST_OF_PHASE)
         assert commit_in_turn(turn, self.run.spec.memory, patience=0) is None
-        self._returns("acquire", turn.shared())
-        return turn.grant
+        self._returns("acquire", turn.left)
+        return None if turn.granted is None else turn.granted.grant
 
     def write(self, task: str, grant: Any) -> dict[str, Any]:
         """Run a committer under a grant; references to the new values that it leaves."""
-        committer = self.committer(task)
-        committer.write(grant)
+        wrote = write_under(self.committer(task), grant)
         self.states[task] = "success"
-        found: dict[str, Any] = committer.new_values
-        return found
+        return wrote.left
 
-    def committer(self, task: str) -> PhaseWrite:
-        made: PhaseWrite = self.part(PhaseWrite, task, self.updates[task])
-        return made
+    def committer(self, task: str) -> CommitCase:
+        return self.case(task, self.updates[task])
 
     def commit(self, *tasks: str) -> None:
         """Run committers as Airflow does: what they return is an XCom."""
         for task in tasks:
-            self._returns(task, self.committer(task).run())
+            self._returns(task, write_in_phase(self.committer(task))[0])
             self.states[task] = "success"
 
     def returns(self, task: str, value: Any, key: str = "return_value") -> None:
@@ -88,7 +87,7 @@ class PhaseRun:
 
     def mark(self) -> None:
         """Run the last task of the phase."""
-        self.part(PhaseEnd, "mark", (*self.updates["b"], *self.updates["d"])).run()
+        mark_in_phase(self.case("mark", (*self.updates["b"], *self.updates["d"])))
 
     @property
     def shared(self) -> Mapping[str, Any]:

@@ -9,6 +9,8 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_tx import compat
+from airflow_tx.commit import commit as committing
+from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import Update
@@ -66,7 +68,7 @@ class Run:
     def commit(self) -> Commit:
         assert self.begun is not None
         ledger = self.spec.ledger(self.spec.memory)
-        return Commit(self.spec, self.begun, self.updates, ledger, self.committer, self.log)
+        return Commit(CommitCase(self.spec, self.begun, self.updates, ledger, self.committer, self.log))
 
     def commit_now(self, patience: float = 0.0) -> Any:
         return commit_in_turn(self.commit(), self.spec.memory, patience=patience)
@@ -92,7 +94,7 @@ def dies(run: Run, monkeypatch: pytest.MonkeyPatch, where: Any, method: str) -> 
     commit.complete()
     commit.prepare()
     with monkeypatch.context() as patched:
-        patched.setattr(commit if where is None else where, method, _away)
+        patched.setattr(where, method, _away)
         with pytest.raises(StateUnavailable):
             commit.commit()
 
@@ -110,10 +112,11 @@ def context_of(run: Run) -> Any:
     return {"dag": dag, "ti": run.committer}
 
 
-def failed(run: Run, commit: Commit | None, error: Exception) -> None:
+def failed(run: Run, commit: Commit | CommitCase | None, error: Exception) -> None:
     """What Airflow does when the commit task has failed and is not tried again."""
     context = context_of(run)
-    context.update({"exception": error, COMMIT_KEY: commit})
+    case = commit.case if isinstance(commit, Commit) else commit
+    context.update({"exception": error, COMMIT_KEY: case})
     note_commit_failure(context)
 
 
@@ -163,7 +166,7 @@ def killed_before_the_mark(commit: Commit, monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "_mark_final", killed)
+        patch.setattr(committing, "mark_step", killed)
         commit.complete()
         commit.prepare()
         with pytest.raises(OSError, match="killed"):
@@ -223,8 +226,8 @@ def told(run: Run) -> dict[str, Any]:
     commit = run.commit()
     assert commit_in_turn(commit, run.spec.memory, patience=0) is None
     pushed: dict[str, Any] = {}
-    commit.ti.xcom_push = lambda key, value: pushed.update({key: value})
-    push_new_values(commit)
+    ti = SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}))
+    push_new_values(ti, commit.left)
     return pushed
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_tx.commit.commit import Commit, Completion
-from airflow_tx.commit.run import AirflowRun
+from airflow_tx.commit import commit as committing
+from airflow_tx.commit.case import airflow_run
+from airflow_tx.commit.commit import Commit, Completion, acquire_step
 from airflow_tx.commit.turn import advice, commit_in_turn
 from airflow_tx.errors import (
     FailedTransaction,
@@ -30,7 +31,7 @@ from airflow_tx.errors import (
     StoreUnavailable,
     TxError,
 )
-from airflow_tx.operators.commit import final_errors, note_commit_failure, part
+from airflow_tx.operators.commit import commit_case, final_errors, note_commit_failure
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.processing.begin import ask, committed_batch
 from airflow_tx.processing.outputs import returned
@@ -250,7 +251,7 @@ def test_a_state_that_an_earlier_try_may_have_written_cannot_leave_the_dag(make:
     commit = run.commit()
     commit.complete()
     commit.prepare()
-    commit._acquire(commit._processed, commit._rows)
+    commit.case.ledger.run(acquire_step(commit.case, commit.prepare()))
     run.updates = [update(state)]
     with pytest.raises(StateMissing, match="state other"):
         run.commit_now()
@@ -258,15 +259,15 @@ def test_a_state_that_an_earlier_try_may_have_written_cannot_leave_the_dag(make:
 
 def test_a_committer_names_its_run_and_its_try() -> None:
     ti = FakeTi("commit", "r1")
-    own = AirflowRun(ti)
+    own = airflow_run(ti)
     assert (own.run_id, own.task_id, own.task_try) == ("r1", "commit", str(ti.id))
 
 
 def test_the_file_of_a_dag_is_that_of_the_task(make: Any) -> None:
     ti: Any = FakeTi("commit", "r1")
-    assert AirflowRun(ti).dag_file == ""
+    assert airflow_run(ti).dag_file == ""
     ti.task = SimpleNamespace(dag=SimpleNamespace(fileloc="/dags/numbers.py"))
-    assert AirflowRun(ti).dag_file == "/dags/numbers.py"
+    assert airflow_run(ti).dag_file == "/dags/numbers.py"
 
 
 def test_a_failed_transaction_is_not_committed(make: Any) -> None:
@@ -323,7 +324,7 @@ def test_a_transactional_state_takes_the_same_output_only(make: Any, monkeypatch
     run.begin()
     before = exact.database.snapshot()
     run.work()
-    dies(run, monkeypatch, None, "_mark_final")
+    dies(run, monkeypatch, committing, "mark_step")
     run.work(count=11)
     with pytest.raises(OutputChanged, match='some of it.*restore the state .*use kind="opaque"'):
         run.commit_now()
@@ -361,7 +362,7 @@ def test_another_output_is_refused_though_the_first_one_is_written_while_the_sta
     def asked_meanwhile(txid: int) -> bool:
         monkeypatch.setattr(first, "holds", asked)
         run.work(count=10)
-        dies(run, monkeypatch, None, "_mark_final")
+        dies(run, monkeypatch, committing, "mark_step")
         return asked(txid)
 
     late = run.commit()
@@ -616,8 +617,8 @@ def test_a_refusal_that_no_replay_mends_is_noted_as_such_with_its_own_line(
     state.database.fence = Fence("another ledger", Token(1, 1, 1, 1, "nonce"), applied=True)
     context = context_of(run)
     with pytest.raises(AirflowFailException) as refused, final_errors():
-        with part(Commit, context, run.updates, run.log) as own:
-            commit_in_turn(own, store, patience=0)
+        with commit_case(context, run.updates, run.log) as case:
+            commit_in_turn(Commit(case), store, patience=0)
     context["exception"] = refused.value
     note_commit_failure(context)
     assert (found(store).error, found(store).for_good) == (str(refused.value), 1)
@@ -819,9 +820,9 @@ def test_before_its_grant_a_committer_knows_the_epoch_of_the_output_that_has_ack
     run.begin()
     run.work()
     committer = run.commit()
-    assert committer.epoch is None
+    assert committer.case.known.epoch is None
     committer.complete()
-    assert committer.epoch == found(store).epoch
+    assert committer.case.known.epoch == found(store).epoch
 
 
 def test_one_that_another_committer_has_committed_meanwhile_is_done(make: Any, state: MemoryState) -> None:

@@ -44,10 +44,11 @@ def test_output_that_is_replaced_between_reading_and_the_grant_is_read_again(
     commit = run.commit()
     prepare = commit.prepare
 
-    def prepare_and_be_overtaken() -> None:
-        prepare()
+    def prepare_and_be_overtaken() -> Any:
+        prepared = prepare()
         monkeypatch.setattr(commit, "prepare", prepare)
         run.work(count=7)
+        return prepared
 
     monkeypatch.setattr(commit, "prepare", prepare_and_be_overtaken)
     assert commit_in_turn(commit, run.spec.memory, patience=0) is None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.cli import render
+from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import Update
@@ -75,7 +76,7 @@ class Run:
     def commit(self) -> Any:
         updates: list[Update] = [update(self.state)]
         ledger = self.spec.ledger(self.spec.memory)
-        commit = Commit(self.spec, self.begun, updates, ledger, self.committer, logging.getLogger("task"))
+        commit = Commit(CommitCase(self.spec, self.begun, updates, ledger, self.committer, logging.getLogger("task")))
         return commit_in_turn(commit, self.spec.memory, patience=0)
 
     def record(self) -> TransactionRecord:

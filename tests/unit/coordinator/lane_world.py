@@ -15,6 +15,7 @@ from typing import Any
 from airflow.sdk import DAG, task
 
 from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
+from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.compat import RunInfo
@@ -192,7 +193,7 @@ class LaneWorld:
         processing.ack(returned(rows if self.key == RETURN_KEY else {self.key: rows}, multiple=True))
         committer.xcoms[TASK, self.key, -1], committer.states[TASK] = rows, "success"
         ledger: Any = self.spec.ledger(self.store)
-        commit = Commit(self.spec, begun, self.plan().updates, ledger, committer, self.log)
+        commit = Commit(CommitCase(self.spec, begun, self.plan().updates, ledger, committer, self.log))
         while commit_in_turn(commit, self.store, patience=1) is not None:
             if time.monotonic() > until:
                 raise TimeoutError

@@ -14,6 +14,7 @@ from airflow.sdk import get_current_context, task
 from airflow_tx import FailedBatch, current_batch
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator.lane import Lane
+from airflow_tx.coordinator.lane_commit import LaneOutputs
 from airflow_tx.coordinator.lane_tasks import LaneTransaction
 from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.processing.begin import allocate
@@ -403,6 +404,6 @@ def test_of_a_transaction_whose_task_a_run_has_started_the_lane_writes_nothing(m
     lane = world.lane()
     begun = begun_by_lane(world, lane)
     Processing(world.spec, begun, TaskTry("count", -1, "of a run"), anchored=True).start()
-    transaction = LaneTransaction(lane.plan, begun, world.spec.ledger(world.store), lane.task_try)
+    transaction = LaneTransaction(lane.plan, begun, world.spec.ledger(world.store), lane.task_try, LaneOutputs())
     with pytest.raises(Exception, match="count"):
         transaction.process()

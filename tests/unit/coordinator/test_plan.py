@@ -704,7 +704,7 @@ def test_a_commit_that_was_refused_for_good_is_blocked_at_once_by_the_refusals_o
     ledger.run(processing.ack, begun.attempt, task)
     done: Any = ledger.run(processing.processed, begun.attempt, rows_digest=begun.rows_digest)
     refusal = FenceForeign(state="s", topology="numbers", found="one", expected="two")
-    ledger.run(commit.note_commit_failed, begun.attempt, done.epoch, str(refusal), for_good=refusal.for_good)
+    ledger.run(commit.note_commit_failed, begun.attempt, done.epoch, reason=str(refusal), for_good=refusal.for_good)
     world.airflow.runs["tx-1"] = "failed"
     starts = len(world.airflow.starts)
     for _ in range(2):  # before a replay of what may help would be due

@@ -51,7 +51,7 @@ def granted(run: Run) -> Token:
 
 
 def failed(run: Run, epoch: int | None, reason: str = "of memory") -> Any:
-    return run.topology.ledger().run(commit.note_commit_failed, run.attempt, epoch, reason)
+    return run.topology.ledger().run(commit.note_commit_failed, run.attempt, epoch, reason=reason)
 
 
 def test_output_that_was_replaced_since_it_was_read_is_not_granted(run: Run, committer: Committer) -> None:

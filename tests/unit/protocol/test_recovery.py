@@ -115,7 +115,7 @@ def refuse(run: Run) -> None:
     committer.processed()
     epoch = committer.ask().grant.token.epoch
     told = run.topology.ledger().run(
-        commit.note_commit_failed, run.attempt, epoch, "State 's' refused: it is another one.", for_good=True
+        commit.note_commit_failed, run.attempt, epoch, reason="State 's' refused: it is another one.", for_good=True
     )
     assert told.first
 

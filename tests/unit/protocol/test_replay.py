@@ -162,7 +162,7 @@ def test_the_next_attempt_begins_with_nothing_of_the_one_before(topology: Topolo
     committer = run.committer()
     committer.processed()
     granted = committer.ask().grant
-    topology.ledger().run(commit.note_commit_failed, run.attempt, granted.token.epoch, "no disk")
+    topology.ledger().run(commit.note_commit_failed, run.attempt, granted.token.epoch, reason="no disk")
     before = record(topology)
     topology.clock.advance(60)
     batch = Batch([0, 5], 5, count=5, reason="all there is")
