@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import Update
-from airflow_tx.processing.begin import ask
 from airflow_tx.processing.task import _KEY, Processing
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.sources.api import Source
 from airflow_tx.staging import scan_output, write_manifest, write_rows
 from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.state.api import FencedState
 from airflow_tx.store.memory import MemoryStore
-from tests.unit.bench import FakeTi, MemorySpec, run_of
+from tests.stage import Stage, StageRun
+from tests.stage import update as stage_update
+from tests.unit.bench import FakeTi
 
 
 @dataclass
@@ -35,33 +32,31 @@ class PushingTi(FakeTi):
         self.pushed[key] = value
 
 
-class Topology:
+class Topology(Stage):
     """A topology of one processing task called `count`, and its committer.
 
     :param folder: of the DAG file.
     """
 
     def __init__(self, source: Source, folder: Path, dag_file: str) -> None:
-        self.spec = MemorySpec(
-            "flights", "flights", source, max_pending=4, tasks=("count",), inside=("count",), memory=MemoryStore()
-        )
+        super().__init__(MemoryStore(), source, name="flights", max_pending=4, inside=("count",))
         self.dag: Any = SimpleNamespace(fileloc=dag_file)
         self.folder = folder
 
     def begin(self, run_id: str) -> SparkRun:
         """Start a run, or its next attempt."""
-        answer = ask(self.spec, FakeTi("begin", run_id), run_of(run_id), retry=False)
-        assert isinstance(answer, Begun)
-        return SparkRun(self, run_id, answer)
+        run = SparkRun(self, run_id)
+        assert isinstance(run.begin(), Begun)
+        return run
 
 
-class SparkRun:
+class SparkRun(StageRun):
     """One attempt of a run."""
 
-    def __init__(self, topology: Topology, run_id: str, begun: Begun) -> None:
-        self.topology, self.run_id, self.begun = topology, run_id, begun
+    def __init__(self, topology: Topology, run_id: str) -> None:
+        super().__init__(topology.spec, run_id)
+        self.topology = topology
         self.new_values: dict[str, Any] = {}
-        self.committer = FakeTi("commit", run_id)
         self.committer.task = SimpleNamespace(dag=topology.dag)  # type: ignore[attr-defined]
 
     def execute(self, operator: Any) -> PushingTi:
@@ -93,7 +88,7 @@ class SparkRun:
 
     def _started(self) -> tuple[PushingTi, Processing]:
         ti = PushingTi("count", self.run_id)
-        return ti, Processing(self.topology.spec, self.begun, TaskTry("count", -1, str(ti.id)), anchored=True)
+        return ti, self.processing(ti)
 
     def _succeeded(self, ti: PushingTi) -> None:
         self.committer.states["count"] = "success"
@@ -101,18 +96,12 @@ class SparkRun:
 
     def commit(self, *updates: Update) -> Any:
         """Commit now."""
-        spec = self.topology.spec
-        commit = Commit(
-            CommitCase(spec, self.begun, updates, spec.ledger(spec.memory), self.committer, logging.getLogger("task"))
-        )
-        line = commit_in_turn(commit, spec.memory, patience=0)
+        commit = self.commit_of(updates)
+        line = commit_in_turn(commit, self.spec.memory, patience=0)
         self.new_values = commit.left
         return line
 
 
 def update(state: FencedState, name: str = "counts", **how: Any) -> Update:
     """The output of the task `count`, added to a state."""
-    made: Any = Update
-    source = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key=name)
-    result: Update = made(source, state, **how)
-    return result
+    return stage_update(state, name=name, **how)

@@ -13,13 +13,10 @@ from airflow_tx.commit.update import Update
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.store.memory import MemoryStore
+from tests.stage import update
 from tests.unit.bench import CountingStore, MemorySpec, Numbers
 from tests.unit.commit.message_run import MessageRun, MessageSpec
-from tests.unit.commit.run import (
-    Airflow,
-    Run,
-    update,
-)
+from tests.unit.commit.run import Airflow, Run
 
 
 @pytest.fixture

@@ -20,62 +20,32 @@ from airflow_tx.errors import (
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit import note_commit_failure, push_new_values
 from airflow_tx.processing.batch import rows_of_output
-from airflow_tx.processing.begin import ask
-from airflow_tx.processing.outputs import returned
-from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.records import TransactionRecord, decode
 from airflow_tx.protocol.step import Audit
 from airflow_tx.spec import COMMIT_KEY
 from airflow_tx.state import MemoryState
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
+from tests.stage import StageRun
+from tests.unit.bench import CountingStore, MemorySpec, Numbers
 
 AWAY = StateUnavailable(state="words", where="somewhere", reason="refused")
 
 
-class Run:
-    """One DAG run: `begin`, tasks that return rows, `commit`."""
+class Run(StageRun):
+    """A run with updates, whose tasks count words."""
 
     def __init__(self, spec: MemorySpec, run_id: str, updates: list[Update], log: Any) -> None:
-        self.spec = spec
-        self.run_id = run_id
+        super().__init__(spec, run_id, log)
         self.updates = updates
-        self.log = log
-        self.begun: Begun | None = None
-        self.committer = FakeTi("commit", run_id)
-
-    def begin(self) -> Any:
-        answer = ask(self.spec, FakeTi(self.spec.begin, self.run_id), run_of(self.run_id), retry=False)
-        if isinstance(answer, Begun):
-            self.begun = answer
-        return answer
-
-    def start(self, task: str = "count", index: int = -1) -> Processing:
-        assert self.begun is not None
-        ti = FakeTi(task, self.run_id, index)
-        processing = Processing(self.spec, self.begun, TaskTry(task, index, str(ti.id)), anchored=True)
-        processing.start()
-        return processing
 
     def work(self, task: str = "count", index: int = -1, *, count: int = 10) -> None:
-        processing = self.start(task, index)
-        rows = [{"word": task, "count": count}]
-        processing.ack(returned(rows, multiple=False))
-        self.committer.xcoms[task, "return_value", index] = rows
-        self.committer.states[task if index < 0 else f"{task}_{index}"] = "success"
+        self.end(self.start(task, index), [{"word": task, "count": count}])
 
     def commit(self) -> Commit:
-        assert self.begun is not None
-        ledger = self.spec.ledger(self.spec.memory)
-        return Commit(CommitCase(self.spec, self.begun, self.updates, ledger, self.committer, self.log))
+        return self.commit_of(self.updates)
 
     def commit_now(self, patience: float = 0.0) -> Any:
         return commit_in_turn(self.commit(), self.spec.memory, patience=patience)
-
-
-def update(state: MemoryState, task: str = "count") -> Update:
-    return Update(SimpleNamespace(operator=SimpleNamespace(task_id=task), key="return_value"), state)
 
 
 def counts(state: MemoryState) -> dict[str, int]:
@@ -212,13 +182,9 @@ class Airflow:
 
 def committed(run: Run, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """A whole run; the references that its committer tells of."""
-    from airflow_tx.processing.outputs import returned
 
     run.begin()
-    processing = run.start()
-    processing.ack(returned(rows, multiple=False))
-    run.committer.xcoms["count", "return_value", -1] = rows
-    run.committer.states["count"] = "success"
+    run.end(run.start(), rows)
     return told(run)
 
 

@@ -43,8 +43,9 @@ from airflow_tx.protocol.attempt import Grant, TaskTry, Token
 from airflow_tx.protocol.records import History, Phase, TopologyRecord, decode
 from airflow_tx.sources.api import Batch, SourceKind
 from airflow_tx.state import Count, Fence, MemoryState
+from tests.stage import update
 from tests.unit.bench import CountingStore, FakeTi, Numbers, OpaqueNumbers, run_of
-from tests.unit.commit.run import AWAY, Broker, context_of, counts, dies, failed, found, record, update
+from tests.unit.commit.run import AWAY, Broker, context_of, counts, dies, failed, found, record
 
 PER_TRANSACTION = 20
 

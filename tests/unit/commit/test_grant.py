@@ -12,7 +12,8 @@ from airflow_tx.protocol.attempt import Grant, Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.records import History, TopologyRecord, decode
 from airflow_tx.state import Count, MemoryState
-from tests.unit.commit.run import Run, counts, open_run, update
+from tests.stage import update
+from tests.unit.commit.run import Run, counts, open_run
 
 
 def words(name: str) -> MemoryState:

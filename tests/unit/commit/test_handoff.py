@@ -19,6 +19,7 @@ from airflow_tx.protocol.answers import Bidding, Committed, Granted, NotYet
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
+from tests.stage import update
 from tests.unit.bench import FakeTi
 from tests.unit.commit.run import (
     WHY,
@@ -31,7 +32,6 @@ from tests.unit.commit.run import (
     killed_before_the_mark,
     open_run,
     record,
-    update,
 )
 
 
@@ -233,7 +233,7 @@ def test_a_state_of_ones_own_is_not_told_of_a_skip_and_cannot_undo(make: Any, mo
     noted = Noted()
     own = PersistedState(noted, noted)
     run = open_run(make, "r1")
-    run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
+    run.updates = [Update(update(own).input, own)]
     ledger = run.commit().case.ledger
     ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {own.name: own}, log=run.log), Committed)
@@ -281,7 +281,7 @@ def test_a_state_of_ones_own_that_can_undo_undoes_a_skipped_transaction(
     undoing = Undoing()
     own = PersistedState(undoing, undoing)
     run = open_run(make, "r1")
-    run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
+    run.updates = [Update(update(own).input, own)]
     killed_before_the_mark(run.commit(), monkeypatch)
     assert undoing.total == 10
     ledger = run.commit().case.ledger
@@ -328,7 +328,7 @@ def test_a_skip_that_a_state_of_ones_own_fails_to_undo_stays_open_and_is_repeate
     undoing = Undoing()
     own = PersistedState(undoing, undoing)
     run = open_run(make, "r1")
-    run.updates = [Update(update(own).input, own)]  # type: ignore[arg-type]
+    run.updates = [Update(update(own).input, own)]
     killed_before_the_mark(run.commit(), monkeypatch)
     ledger = run.commit().case.ledger
     ledger.run(skip.note_skip, 1, WHY)

@@ -217,7 +217,7 @@ def test_ackers_that_were_set_back_to_before_some_trees_let_nothing_be_committed
     before = acker_nodes.snapshot()
     CurrentBatch(processing).emit()
     acker_nodes.restore(before)
-    run.end(processing)
+    run.finish(processing)
     with pytest.raises(MessagesLost, match=r"2 trees of count .* hold 1 trees of count"):
         run.commit_now()
 
@@ -245,7 +245,7 @@ def test_a_task_that_dies_with_messages_under_way_is_not_tried_again_in_the_same
 def test_messages_of_a_try_that_was_replaced_by_one_without_are_noticed(run: MessageRun) -> None:
     run.begin()
     run.ack(CurrentBatch(run.start()).emit())
-    run.end(run.start())
+    run.finish(run.start())
     with pytest.raises(MessagesLost, match="acked no trees, the ackers hold 1 trees of count"):
         run.commit_now()
 
@@ -283,7 +283,7 @@ def test_messages_of_an_application_are_waited_for_as_those_of_its_task(run: Mes
     )
     references = [*emitter.emit(2, tracked=True), CurrentBatch(processing).emit()]
     processing.messages.add_application(emitter.trees, processing.task)
-    run.end(processing)
+    run.finish(processing)
     run.ack(*references[1:])
     assert run.commit().complete() is Completion.MESSAGES
     run.ack(references[0])
@@ -313,7 +313,7 @@ def test_a_message_may_be_left_out(run: MessageRun) -> None:
     run.begin()
     processing = run.start()
     assert Reference.parse(CurrentBatch(processing).emit(tracked=False)).lineage.trees == ()
-    run.end(processing)
+    run.finish(processing)
     assert run.commit_now() is None
 
 

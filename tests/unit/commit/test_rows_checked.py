@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from itertools import islice
 from typing import Any
 
 import pytest
 
 from airflow_tx.cli import render
-from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
-from airflow_tx.commit.update import Update
 from airflow_tx.errors import RowsDiffer, RowsNotProven
 from airflow_tx.processing.batch import CurrentBatch
-from airflow_tx.processing.begin import ask
-from airflow_tx.processing.outputs import returned
-from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.records import History, TransactionRecord, decode
 from airflow_tx.protocol.view import TransactionDetails, transaction_details
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.state import MemoryState, Sum
-from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
-from tests.unit.commit.run import update
+from tests.stage import Stage, StageRun, update
+from tests.unit.bench import CountingStore, Numbers, OpaqueNumbers
 
 TASKS = ("count", "audit")
 
@@ -38,19 +29,14 @@ class Counted(Numbers):
         return Batch(batch.metadata, batch.position, 10)
 
 
-class Run:
+class Run(StageRun):
     """A run of the tasks `count` and `audit`, both of which read the batch, and its committer."""
 
     def __init__(self, store: CountingStore, source: Any, run_id: str = "r1") -> None:
-        self.spec = MemorySpec("numbers", "numbers", source, max_pending=4, memory=store, tasks=TASKS, inside=TASKS)
+        stage = Stage(store, source, max_pending=4, tasks=TASKS, inside=TASKS)
+        super().__init__(stage.spec, run_id)
         self.state = MemoryState("totals", keys=["word"], values={"count": Sum()})
-        self.run_id = run_id
         self.begin()
-
-    def begin(self) -> None:
-        answer = ask(self.spec, FakeTi("begin", self.run_id), run_of(self.run_id), retry=False)
-        assert isinstance(answer, Begun)
-        self.begun, self.committer = answer, FakeTi("commit", self.run_id)
 
     def work(
         self,
@@ -62,22 +48,15 @@ class Run:
         times: int = 1,
     ) -> None:
         """Read so many rows of the batch, and return their number."""
-        ti = FakeTi(task, self.run_id)
-        processing = Processing(self.spec, self.begun, TaskTry(task, -1, str(ti.id)), anchored=True)
-        processing.start()
+        processing = self.start(task)
         batch = CurrentBatch(processing, reliable=reliable)
         if peek:
             next(batch.read())
         value = [{"word": "all", "count": sum(len(list(islice(batch.read(), rows))) for _ in range(times))}]
-        processing.ack(returned(value, multiple=False))
-        self.committer.xcoms[task, "return_value", -1] = value
-        self.committer.states[task] = "success"
+        self.end(processing, value)
 
     def commit(self) -> Any:
-        updates: list[Update] = [update(self.state)]
-        ledger = self.spec.ledger(self.spec.memory)
-        commit = Commit(CommitCase(self.spec, self.begun, updates, ledger, self.committer, logging.getLogger("task")))
-        return commit_in_turn(commit, self.spec.memory, patience=0)
+        return commit_in_turn(self.commit_of([update(self.state)]), self.spec.memory, patience=0)
 
     def record(self) -> TransactionRecord:
         path = self.spec.paths.transaction(1)

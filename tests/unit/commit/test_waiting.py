@@ -20,9 +20,10 @@ from airflow_tx.protocol.api import Put, Watch
 from airflow_tx.protocol.attempt import LANE_TRY
 from airflow_tx.protocol.records import encode
 from airflow_tx.state import Count, MemoryState
+from tests.stage import update
 from tests.unit.bench import CountingStore
 from tests.unit.commit.message_run import MessageRun
-from tests.unit.commit.run import WHY, Run, counts, killed_before_the_mark, open_run, record, update
+from tests.unit.commit.run import WHY, Run, counts, killed_before_the_mark, open_run, record
 
 A_STEP = 10.0
 

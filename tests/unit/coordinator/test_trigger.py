@@ -113,7 +113,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def begin(store: CountingStore, *run_ids: str) -> None:
-    Stage(store).begin(*run_ids)
+    Stage(store).begun(*run_ids)
 
 
 def finish(store: CountingStore, run_id: str) -> None:

@@ -57,7 +57,7 @@ class _Open:
 
 
 def begin(store: CountingStore, *run_ids: str) -> None:
-    Stage(store).begin(*run_ids)
+    Stage(store).begun(*run_ids)
 
 
 def turn(store: CountingStore, txid: int) -> None:

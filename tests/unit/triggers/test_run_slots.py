@@ -52,7 +52,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
 @pytest.fixture
 def store() -> CountingStore:
     stage = Stage()
-    stage.begin("r1", "r2", "r3")
+    stage.begun("r1", "r2", "r3")
     return stage.store
 
 

@@ -51,7 +51,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> SlowStore:
 
 def begin(store: CountingStore, *run_ids: str) -> MemorySpec:
     stage = Stage(store)
-    stage.begin(*run_ids)
+    stage.begun(*run_ids)
     return stage.spec
 
 

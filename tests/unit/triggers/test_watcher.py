@@ -33,7 +33,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
 
 
 def begin(store: CountingStore) -> None:
-    Stage(store).begin("r1")
+    Stage(store).begun("r1")
 
 
 def turn(store: CountingStore, txid: int) -> None:
