@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 import sqlalchemy
 
+from airflow_tx.protocol import loss
+from airflow_tx.protocol.api import Create, Delete, Put
+from airflow_tx.protocol.batch import Loss
+from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.repair import Repairs
 from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.sql.state import SqlState
 from airflow_tx.store.memory import MemoryStore
-from tests.golden.story import story
+from tests.golden.story import AUDIT, story
 from tests.golden.written import check_golden
 from tests.model.driver import Run, Topology
 
@@ -67,3 +72,59 @@ def test_the_record_of_a_rename_is_written_as_ever(topology: Topology) -> None:
     node = topology.store().get(topology.paths.record)
     assert node is not None
     check_golden("closed_topology", {"topology": node.data.decode()})
+
+
+# --- a source with partitions, and a ledger that was lost --------------------------------------------------------
+
+
+def test_the_records_of_a_source_with_partitions_are_written_as_ever(database: str) -> None:
+    """One partition comes later; one takes no part; one is replayed, skipped and re-admitted; rows of one are lost."""
+    topology = partitioned(database)
+    Run(topology, "r1").whole({"A": 2, "B": 1})
+    Run(topology, "r2").begin({"C": 3})
+    topology.note_replay(2, 1)
+    replayed = Run(topology, "r2")
+    replayed.processed({"C": 1, "A": 1}, {"c": 1})
+    replayed.commit()
+    Run(topology, "r3").begin({"B": 4})
+    topology.skip(3)
+    topology.readmit(3)
+    Run(topology, "r3").begin({})
+    topology.ledger().run(loss.note_losses, [Loss("A", 3, 5, "rows 3 and 4 of A")], AUDIT)
+    Run(topology, "r5").begin({"A": 1})
+    failed = Run(topology, "r6")
+    failed.begin({"B": 1})
+    failed.start().fail("of memory")
+    Run(topology, "r6").begin({"B": 2})
+    check_golden("partitioned", records(topology))
+
+
+def test_the_records_of_a_ledger_that_is_rebuilt_are_written_as_ever(topology: Topology) -> None:
+    """Its states hold two transactions more than the ledger that was restored, and what it has open is forgotten."""
+    Run(topology, "r1").whole(2, {"a": 2})
+    restored = {path: topology.store().get(path) for path in topology.tree()}
+    Run(topology, "r2").whole(3, {"b": 3})
+    Run(topology, "r3").whole(1, {"a": 1})
+    set_back(topology, restored)
+    Run(topology, "r9").begin(5)
+    fence = topology.states[0].fence()
+    assert fence is not None
+    held = [HeldState.of(topology.states[0].name, undoable=True, fence=fence)]
+    Repairs(topology.ledger()).ledger_lost(held, topology.request, AUDIT)
+    Run(topology, "r4").whole(1, {"a": 1})
+    check_golden("rebuilt", records(topology))
+
+
+def partitioned(database: str) -> Topology:
+    state = SqlState.from_url(database, table="totals", keys=["key"], values={"n": Sum()}, types={"key": "text"})
+    store = MemoryStore()
+    return Topology(lambda: store, "/golden", [state], partitioned=True)
+
+
+def set_back(topology: Topology, restored: dict[str, Any]) -> None:
+    """Restore the records of an earlier moment."""
+    store = topology.store()
+    gone = [Delete(path) for path in reversed(topology.tree()) if path not in restored]
+    again = [Create(path, node.data) for path, node in restored.items() if store.get(path) is None]
+    kept = [Put(path, node.data) for path, node in restored.items() if store.get(path) is not None]
+    store.multi([], [*gone, *again, *kept])
