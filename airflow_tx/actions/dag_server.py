@@ -192,7 +192,7 @@ class DagServer:
 
 
 def _ledger(conn_id: str, paths: Paths) -> Ledger:
-    from airflow_tx.hooks.zookeeper import shared_store
+    from airflow_tx.hooks.kept_client import shared_store
 
     store = shared_store(conn_id)
     history = Settings.load().history

@@ -6,9 +6,6 @@ Importing this module is cheap: kazoo is loaded when a client is made.
 from __future__ import annotations
 
 import json
-import os
-import threading
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,7 +19,6 @@ from airflow_tx.provider_info import CONNECTION_FIELDS
 
 if TYPE_CHECKING:
     from airflow_tx.store.client import ClientConfig, Tls
-    from airflow_tx.store.watched import WatchedStore
     from airflow_tx.store.zookeeper import ZooKeeperStore
 
 DEFAULT_PORT = 2181
@@ -99,56 +95,6 @@ class ZooKeeperHook(BaseHook):
         config = self.config()
         client = connect(config)
         return client, ZooKeeperStore(client, conn=config.conn_id, hosts=config.hosts)
-
-
-# --- one client for a process ------------------------------------------------------------------------------------
-
-_shared: dict[tuple[int, str], tuple[Any, ZooKeeperStore]] = {}
-_watched: dict[tuple[int, str], tuple[ZooKeeperStore, WatchedStore]] = {}
-_locks: dict[tuple[int, str], threading.Lock] = defaultdict(threading.Lock)
-
-
-def shared_store(conn_id: str) -> ZooKeeperStore:
-    """Return the store that all users of a connection in this process share; it reconnects and is never closed.
-
-    It blocks while it connects: call it in a thread, not in the event loop of a trigger.
-
-    :raises ConfigError, StoreUnavailable: see `ZooKeeperHook.get_conn`; the next call tries again.
-    """
-    key = (os.getpid(), conn_id)  # threads do not survive a fork, so a child makes its own client
-    with _locks[key]:
-        found = _shared.get(key)
-        if found is not None and found[1].connected:
-            return found[1]  # at once: every trigger asks every second
-        hook = ZooKeeperHook(conn_id)
-        if found is not None and _is_dead(found[1], hook.settings):
-            from airflow_tx.store.client import disconnect
-
-            del _shared[key]
-            disconnect(found[0])
-            found = None
-        if found is None:
-            found = _shared[key] = hook.connect()
-        return found[1]
-
-
-def shared_watched_store(conn_id: str) -> WatchedStore:
-    """Return a store beside `shared_store` that remembers what it reads, for whoever only reads. Raises as that one."""
-    from airflow_tx.store.watched import WatchedStore
-
-    key = (os.getpid(), conn_id)
-    store = shared_store(conn_id)
-    with _locks[key]:
-        found = _watched.get(key)
-        if found is None or found[0] is not store:
-            found = _watched[key] = (store, WatchedStore.beside(store))
-        return found[1]
-
-
-def _is_dead(store: ZooKeeperStore, settings: Settings) -> bool:
-    # A server that was restored to an older snapshot never serves a client that knows of the future. Once the session
-    # has expired, a new client loses nothing.
-    return store.ended or store.lost_for > 2 * settings.session_timeout
 
 
 # --- reading the connection --------------------------------------------------------------------------------------

@@ -35,9 +35,9 @@ class WatchedStore(ZooKeeperStore):
         super().__init__(client, **options)
 
     @classmethod
-    def beside(cls, store: ZooKeeperStore) -> WatchedStore:
+    def beside(cls, store: ZooKeeperStore, **options: Any) -> WatchedStore:
         """Make one on the client of another store."""
-        return cls(store._client, conn=store._conn, hosts=store._hosts)
+        return cls(store._client, conn=store._conn, hosts=store._hosts, **options)
 
     def get(self, path: str) -> Node | None:
         node: Node | None = self._once("data", path)

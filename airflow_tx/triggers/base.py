@@ -137,7 +137,7 @@ async def until(
 
 
 def _ask_watched(question: Callable[[Store], Any], conn_id: str) -> Any:
-    from airflow_tx.hooks.zookeeper import shared_watched_store
+    from airflow_tx.hooks.kept_client import shared_watched_store
 
     try:
         return question(shared_watched_store(conn_id))
@@ -146,6 +146,6 @@ def _ask_watched(question: Callable[[Store], Any], conn_id: str) -> Any:
 
 
 def _ask(question: Callable[[Store], Any], conn_id: str) -> Any:
-    from airflow_tx.hooks.zookeeper import shared_store
+    from airflow_tx.hooks.kept_client import shared_store
 
     return question(shared_store(conn_id))

@@ -31,7 +31,7 @@ from airflow_tx.actions import dag_server, dags, ledger_places
 from airflow_tx.cli import context
 from airflow_tx.cli.definition import get_tx_cli_commands
 from airflow_tx.config import Settings
-from airflow_tx.hooks import zookeeper
+from airflow_tx.hooks import kept_client, zookeeper
 from airflow_tx.plugin.api import access, app, dag_process, lag_board, ledger_client, ledger_snapshots, redaction
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.protocol.repair import state_lost
@@ -142,7 +142,7 @@ def here(topology: Topology, store: KeptStore, airflow: None, monkeypatch: pytes
     monkeypatch.setattr(ledger_places, "_places", ledger_places.LedgerPlaces())
     monkeypatch.setattr(ledger_snapshots, "_snapshots", ledger_snapshots.LedgerSnapshots())
     monkeypatch.setattr(redaction, "_connections", list)
-    monkeypatch.setattr(zookeeper, "shared_store", lambda conn_id: store)
+    monkeypatch.setattr(kept_client, "shared_store", lambda conn_id: store)
     monkeypatch.setattr(dag_process, "_dag_process", HereProcess())
     monkeypatch.setattr(lag_board, "_lag_board", lag_board.LagBoard(HereProcess()))  # type: ignore[arg-type]
 

@@ -15,14 +15,13 @@ from airflow_tx import compat
 from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
-from airflow_tx.hooks import zookeeper as hooks
-from airflow_tx.hooks.zookeeper import shared_store, shared_watched_store
+from airflow_tx.hooks import kept_client
+from airflow_tx.hooks.kept_client import shared_store, shared_watched_store
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.store.client import disconnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from airflow_tx.triggers.ready import ReadyTrigger
 from tests.stage import begin_run
@@ -42,10 +41,9 @@ def ensembles(zookeeper: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch) -> Ite
             )
             shared_store(conn_id)
         yield other
-        for client, _ in hooks._shared.values():
-            disconnect(client)
-        hooks._shared.clear()
-        hooks._watched.clear()
+        for client in kept_client._kept.values():
+            client.close()
+        kept_client._kept.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from airflow_tx.errors import ConfigError, StoreUnavailable
-from airflow_tx.hooks import zookeeper as hooks
-from airflow_tx.hooks.zookeeper import ZooKeeperHook, shared_store
+from airflow_tx.hooks import kept_client
+from airflow_tx.hooks.kept_client import shared_store
+from airflow_tx.hooks.zookeeper import ZooKeeperHook
 from airflow_tx.store.client import disconnect
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
@@ -23,9 +24,9 @@ def connection(zookeeper: LocalZooKeeper, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("AIRFLOW__TX__SESSION_TIMEOUT", "2")
     monkeypatch.setenv("AIRFLOW__TX__CONNECT_TIMEOUT", "2")
     yield
-    for client, _ in hooks._shared.values():
-        disconnect(client)
-    hooks._shared.clear()
+    for client in kept_client._kept.values():
+        client.close()
+    kept_client._kept.clear()
 
 
 def test_the_test_button_says_whether_the_server_answers(
@@ -73,8 +74,8 @@ def test_a_forked_child_makes_a_client_of_its_own() -> None:
 
 def test_a_shared_client_that_ended_is_replaced() -> None:
     first = shared_store("zk")
-    ((client, _),) = hooks._shared.values()
-    disconnect(client)
+    (kept,) = kept_client._kept.values()
+    disconnect(kept._client)
     second = shared_store("zk")
     assert second is not first
     assert second.get("/") is not None

@@ -6,12 +6,10 @@ import logging
 import os
 import threading
 import time
-from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_tx.config import Settings
 from airflow_tx.errors import StoreUnavailable, TxError
+from airflow_tx.hooks.kept_client import KeptClient
 
 if TYPE_CHECKING:
     from airflow_tx.store.watched import WatchedStore
@@ -42,11 +40,9 @@ class LedgerClient:
     """
 
     def __init__(self, conn_id: str) -> None:
-        self._connect = partial(_connected, conn_id)
+        self._kept = KeptClient(conn_id, connect_timeout=LEDGER_PATIENCE, patience=STEP_PATIENCE)
         self._changed = threading.Condition()
-        self._client: Any = None
         self._store: WatchedStore | None = None
-        self._steps: tuple[Any, ZooKeeperStore] | None = None
         self._thread: threading.Thread | None = None
         self._failed_at = float("-inf")
         self._reason = SILENT
@@ -57,9 +53,8 @@ class LedgerClient:
         :raises LedgerAway: ZooKeeper does not answer, or refuses; at once, if that is known.
         """
         with self._changed:
-            if self._is_dead():
-                threading.Thread(target=_closed, args=(self._client,), daemon=True).start()
-                self._client = self._store = None
+            if self._kept.is_dead:
+                self._store = None
             if self._store is None:
                 self._start()
                 # While the first attempt is under way it may succeed any moment.
@@ -74,25 +69,12 @@ class LedgerClient:
 
     def store_of_steps(self) -> ZooKeeperStore:
         """Return a store on the same client that remembers nothing, as steps need it. Raises as `store`."""
-        from airflow_tx.store.zookeeper import ZooKeeperStore
-
         self.store()
-        with self._changed:
-            if self._steps is None or self._steps[0] is not self._client:
-                store = ZooKeeperStore(self._client, read_timeout=STEP_PATIENCE, write_timeout=STEP_PATIENCE)
-                self._steps = (self._client, store)
-            return self._steps[1]
+        return self._kept.store()
 
     def failed(self) -> None:
         """Note that a question was not answered: those that follow at once are not asked."""
         self._failed_at = time.monotonic()
-
-    def _is_dead(self) -> bool:
-        # A session that has expired, or one that no server takes back.
-        store = self._store
-        if store is None or store.lost_for == 0.0:
-            return False
-        return store.ended or store.lost_for > 2 * Settings.load().session_timeout
 
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -100,10 +82,10 @@ class LedgerClient:
             self._thread.start()
 
     def _try(self) -> None:
-        client = store = None
+        store = None
         reason = SILENT
         try:
-            client, store = self._connect()
+            store = self._kept.watched(patience=LEDGER_PATIENCE)
         except StoreUnavailable as unavailable:
             log.warning("%s", unavailable)
         except Exception as error:  # noqa: BLE001 - whatever it is, the next one who asks tries again
@@ -111,26 +93,9 @@ class LedgerClient:
             reason = _UNUSABLE
         with self._changed:
             self._reason = reason
-            self._client = client
             self._store = store
             self._failed_at = float("-inf") if store is not None else time.monotonic()
             self._changed.notify_all()
-
-
-def _connected(conn_id: str) -> tuple[Any, WatchedStore]:
-    from airflow_tx.hooks.zookeeper import ZooKeeperHook
-    from airflow_tx.store.client import connect
-    from airflow_tx.store.watched import WatchedStore
-
-    config = ZooKeeperHook(conn_id).config()
-    client = connect(replace(config, connect_timeout=LEDGER_PATIENCE))
-    return client, WatchedStore(client, conn=config.conn_id, hosts=config.hosts, read_timeout=LEDGER_PATIENCE)
-
-
-def _closed(client: Any) -> None:
-    from airflow_tx.store.client import disconnect
-
-    disconnect(client)
 
 
 _clients: dict[tuple[int, str], LedgerClient] = {}

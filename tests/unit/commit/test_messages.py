@@ -372,7 +372,7 @@ def test_the_trigger_is_made_again_from_its_fields(
     beside: MessageRun, store: CountingStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("shared_store", "shared_watched_store"):
-        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: store)
+        monkeypatch.setattr(f"airflow_tx.hooks.kept_client.{name}", lambda conn_id: store)
     beside.ack(*beside.work())
     path, fields = _trigger().serialize()
     assert path == "airflow_tx.triggers.messages.MessagesTrigger"

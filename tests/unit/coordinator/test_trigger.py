@@ -85,7 +85,7 @@ class Source(Numbers):
 def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     made = CountingStore()
     for name in ("shared_store", "shared_watched_store"):
-        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: made)
+        monkeypatch.setattr(f"airflow_tx.hooks.kept_client.{name}", lambda conn_id: made)
     monkeypatch.setattr(Source, "rows", False)
     monkeypatch.setattr(Source, "asked", 0)
     return made
@@ -274,7 +274,7 @@ def test_a_ledger_that_cannot_be_reached_or_read_wakes_nobody(
 
     failures = iter([StoreUnavailable(hosts="h", connection="c", reason="none")] * 5)
     for name in ("shared_store", "shared_watched_store"):
-        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: _raise_or(failures, store))
+        monkeypatch.setattr(f"airflow_tx.hooks.kept_client.{name}", lambda conn_id: _raise_or(failures, store))
     assert fire(made(source=NUMBERS))["due"] == ["Allocate"]
 
 

@@ -41,7 +41,7 @@ BY_ID, BY_TIME = SqlSource("db", table="orders"), SqlSource("db", table="orders"
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     made = CountingStore()
-    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: made)
+    monkeypatch.setattr("airflow_tx.hooks.kept_client.shared_store", lambda conn_id: made)
     monkeypatch.setattr("airflow_tx.hooks.zookeeper.ZooKeeperHook.store", lambda self: _Open(made))
     return made
 

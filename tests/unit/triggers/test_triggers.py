@@ -45,7 +45,7 @@ class SlowStore(CountingStore):
 def store(monkeypatch: pytest.MonkeyPatch) -> SlowStore:
     made = SlowStore()
     for name in ("shared_store", "shared_watched_store"):
-        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: made)
+        monkeypatch.setattr(f"airflow_tx.hooks.kept_client.{name}", lambda conn_id: made)
     return made
 
 

@@ -28,7 +28,7 @@ STORED, LOST = AdvanceOutcome(acked=1, failed=0, rejected=0), AdvanceOutcome(ack
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     made = CountingStore()
-    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: made)
+    monkeypatch.setattr("airflow_tx.hooks.kept_client.shared_store", lambda conn_id: made)
     return made
 
 
