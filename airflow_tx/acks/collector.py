@@ -104,7 +104,8 @@ class Collector:
             self._store.check(origin)
         if len(self._anchors) >= _REMEMBERED:
             # Messages that are in work keep theirs; a tree may have a second stream.
-            self._anchors, self._streams = {}, {}
+            self._anchors = {}
+            self._streams = {}
         streams = tuple((self._stream(origin, acker), root) for acker, root in lineage.trees)
         made = self._anchors[text] = Anchors(lineage, text, streams, self._store)
         return made

@@ -32,7 +32,8 @@ class AckerWatch:
     """Looks at the ackers of one topology now and then."""
 
     def __init__(self, topology: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._topology, self._clock = topology, clock
+        self._topology = topology
+        self._clock = clock
         self._acked: Mapping[Origin, int] = {}
         self._looked_at: float | None = None
         self._asked: Future[AckerLoad] | None = None
@@ -66,7 +67,8 @@ class AckerWatch:
 
         :raises AckersUnavailable: they do not answer.
         """
-        trees, acked = 0, dict[Origin, int]()
+        trees = 0
+        acked = dict[Origin, int]()
         for txid, record in opened.items():
             if record.phase is not Phase.PROCESSING:
                 continue
@@ -78,7 +80,9 @@ class AckerWatch:
         return AckerLoad(trees, self._acks_a_second(acked))
 
     def _acks_a_second(self, acked: Mapping[Origin, int]) -> float | None:
-        now, before, self._looked_at = self._clock(), self._looked_at, self._clock()
+        now = self._clock()
+        before = self._looked_at
+        self._looked_at = self._clock()
         grown = sum(max(count - self._acked.get(origin, 0), 0) for origin, count in acked.items())
         self._acked = acked
         return None if before is None else grown / max(now - before, 0.001)

@@ -118,7 +118,8 @@ class Message:
             self.fail(f"{type(error).__name__}: {error}")
 
     def _emit_joined(self, number: int, others: tuple[Message, ...]) -> str:
-        origin, trees = self._anchors.lineage.origin, dict[tuple[int, int], Stream]()
+        origin = self._anchors.lineage.origin
+        trees = dict[tuple[int, int], Stream]()
         for each in (self, *others):
             each._check("Emit for")
             if each._anchors.lineage.origin != origin:

@@ -185,7 +185,10 @@ class RedisAckers:
 
 
 def _acker(pairs: list[bytes]) -> Acker:
-    trees, numbers, emitters, roots = dict[int, Tree](), dict[str, int](), dict[str, str](), dict[str, int]()
+    trees = dict[int, Tree]()
+    numbers = dict[str, int]()
+    emitters = dict[str, str]()
+    roots = dict[str, int]()
     acked = 0
     for name, value in zip(pairs[::2], pairs[1::2], strict=True):
         kind, _, key = name.decode().partition(":")

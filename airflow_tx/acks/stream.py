@@ -70,7 +70,8 @@ class Stream:
         refused = list[int]()
         while (portion := self._next()) is not None:
             refused += self._store.take(self.origin, self._acker, portion)
-            self._number, self._portion = portion.number, None
+            self._number = portion.number
+            self._portion = None
         return refused
 
     def _next(self) -> Portion | None:
@@ -79,7 +80,8 @@ class Stream:
                 sums = dict(islice(self._sums.items(), TREES_A_PORTION))
                 for root in sums:
                     del self._sums[root]
-                acked, self._acked = self._acked, 0
+                acked = self._acked
+                self._acked = 0
             if sums:
                 self._portion = Portion(self._name, self._number + 1, sums, self._emitter, acked)
         return self._portion

@@ -86,7 +86,8 @@ class Acker:
         if last == portion.number:
             return self, []
         check_number(origin, portion, last)
-        trees, refused = dict(self.trees), list[int]()
+        trees = dict(self.trees)
+        refused = list[int]()
         for root, (value, count) in portion.changes.items():
             tree = trees.pop(root, None)
             if tree is None and not portion.emitter:
@@ -155,7 +156,9 @@ class TreeReport:
     @classmethod
     def of(cls, ackers: Iterable[Acker], failed: str | None) -> TreeReport:
         """Add up what the ackers of an attempt hold."""
-        emitted, still_open, twice = Counter[TaskTry](), Counter[str](), Counter[str]()
+        emitted = Counter[TaskTry]()
+        still_open = Counter[str]()
+        twice = Counter[str]()
         acked = 0
         for acker in ackers:
             acked += acker.acked

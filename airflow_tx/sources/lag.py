@@ -96,7 +96,9 @@ class LagWatch:
         every: float = LAG_EVERY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._topology, self._make, self._clock = topology, make, clock
+        self._topology = topology
+        self._make = make
+        self._clock = clock
         self._every = every
         self._patience = patience
         self._asked_at = float("-inf")

@@ -88,7 +88,9 @@ class MemorySource(PartitionedTransactionalSource):
     def emit_partition_batch(
         self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: SparkSession | None = None
     ) -> EmittedRows:
-        rows, start, end = self.rows.get(partition, []), metadata["from"], metadata["to"]
+        rows = self.rows.get(partition, [])
+        start = metadata["from"]
+        end = metadata["to"]
         if end > len(rows):
             problem = f"rows {start} to {end} of partition {partition} are gone, it has {len(rows)}"
             raise self.refused(problem, "Give the rows back, then clear the task.")

@@ -68,7 +68,8 @@ class Limit:
 
         :param available: per partition, how many rows it has.
         """
-        left, shares = self.rows, dict(available)
+        left = self.rows
+        shares = dict(available)
         if left is None or sum(available.values()) <= left:
             return shares
         if left < len(available):  # one each, of those that have most: one that waits comes to have most
@@ -162,7 +163,8 @@ def _line(measured: Measured) -> tuple[float, float, int]:
     for first in range(len(measured)):
         rows, seconds = zip(*measured[first:], strict=True)
         weights = [FADING**age for age in reversed(range(len(rows)))]
-        mean_rows, mean_seconds = _mean(rows, weights), _mean(seconds, weights)
+        mean_rows = _mean(rows, weights)
+        mean_seconds = _mean(seconds, weights)
         spread = _mean([(each - mean_rows) ** 2 for each in rows], weights)
         together = _mean([(each - mean_rows) * one for each, one in zip(rows, seconds, strict=True)], weights)
         if spread < (0.1 * mean_rows) ** 2:

@@ -97,7 +97,8 @@ class Descriptor:
             value = json.loads(text)
             found = value["format"]
         except (ValueError, KeyError, TypeError):
-            option, remedy = "the descriptor of the batch", "Give the URI the task printed."
+            option = "the descriptor of the batch"
+            remedy = "Give the URI the task printed."
             raise ConfigError(option=option, value=text[:80], remedy=remedy) from None
         if found != DESCRIPTOR_FORMAT:
             remedy = f"This version of airflow-provider-tx reads format {DESCRIPTOR_FORMAT}"

@@ -20,8 +20,12 @@ from urllib.parse import urlsplit, urlunsplit
 
 from airflow_tx.errors import StagingUnavailable, StagingUnreachable, TxError
 
-# Hadoop's client for S3 listens to another scheme than everybody else's.
-_SPARK_SCHEMES = {"s3": "s3a"}
+_SPARK_SCHEMES = {"s3": "s3a", "gcs": "gs", "abfs": "abfss", "local": "file"}
+
+
+def spark_scheme(scheme: str) -> str:
+    """Translate a scheme of fsspec into the one that Hadoop's file systems, and so Spark, listen to."""
+    return _SPARK_SCHEMES.get(scheme, scheme)
 
 
 def literal(uri: str) -> str:
@@ -142,7 +146,7 @@ class RemoteFiles(Files):
 
     def spark_uri(self, name: str) -> str:
         parts = urlsplit(self.uri(name))
-        scheme = _SPARK_SCHEMES.get(parts.scheme, parts.scheme)
+        scheme = spark_scheme(parts.scheme)
         return urlunsplit(parts._replace(scheme=scheme, netloc=parts.netloc.rpartition("@")[2]))
 
     @contextmanager

@@ -33,7 +33,8 @@ def scan_output(where: TryDir, name: str) -> Output:
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     folder = check_name(where, name)
-    files, columns = [], []
+    files = []
+    columns = []
     for file, size in sorted(where.files.list(folder).items()):
         if size is None or file[0] in "_." or not file.endswith(".parquet"):
             continue
@@ -151,13 +152,15 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
         raise refuse(where, output, problem, f"Clear task {where.task}.")
     outputs = {key: _output(value) for key, value in document["outputs"].items()}
     read = tuple(RowsRead.from_json(each) for each in document.get("read", ()))
-    code, trees = document.get("code", ""), document.get("trees", 0)
+    code = document.get("code", "")
+    trees = document.get("trees", 0)
     unproven = tuple(document.get("unproven", ()))
     return Manifest(where, outputs, document["consumed_rows"], read, code, trees, unproven)
 
 
 def _output(value: Mapping[str, Any]) -> Output:
-    files, columns = tuple(StagedFile(**file) for file in value["files"]), tuple(value["columns"])
+    files = tuple(StagedFile(**file) for file in value["files"])
+    columns = tuple(value["columns"])
     own = value.get("row_digest", ""), value.get("reliable", True), value.get("content", "")
     return Output(files, columns, *own)
 
@@ -223,7 +226,8 @@ def batches_of(
 
     :raises RowsDiffer: after the last one: they are not those that were emitted.
     """
-    emitted, found = RowsDigest.of(output.rows, output.row_digest), None
+    emitted = RowsDigest.of(output.rows, output.row_digest)
+    found = None
     for batch in _batches(where, name, output, columns):
         same = emitted.form == form_of_columns(batch.schema.names)
         each = digest_of_batch(batch) if same else RowsDigest(batch.num_rows)

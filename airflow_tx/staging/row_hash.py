@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 _SEED = 42
-_P1, _P2, _P3, _P4, _P5 = (
-    0x9E3779B185EBCA87,
-    0xC2B2AE3D27D4EB4F,
-    0x165667B19E3779F9,
-    0x85EBCA77C2B2AE63,
-    0x27D4EB2F165667C5,
-)
+_P1 = 0x9E3779B185EBCA87
+_P2 = 0xC2B2AE3D27D4EB4F
+_P3 = 0x165667B19E3779F9
+_P4 = 0x85EBCA77C2B2AE63
+_P5 = 0x27D4EB2F165667C5
 _LOW = 0xFFFFFFFF
 _LONG_DIGITS = 18
 _DTYPES = {"int8": "i1", "int32": "i4", "int64": "i8", "float": "f4", "double": "f8"}
@@ -64,7 +62,8 @@ def _fixed(column: pa.Array, seeds: Hashes) -> Hashes | None:
     import numpy as np
     import pyarrow as pa
 
-    kind, types = column.type, pa.types
+    kind = column.type
+    types = pa.types
     if types.is_int64(kind):
         return _eight(_numbers(column).view(np.uint64), seeds)
     if types.is_timestamp(kind) and kind.unit == "us":
@@ -88,7 +87,8 @@ def _variable(column: pa.Array, seeds: Hashes) -> Hashes | None:
     import pyarrow as pa
     from xxhash import xxh64_intdigest
 
-    kind, types = column.type, pa.types
+    kind = column.type
+    types = pa.types
     values: list[bytes | None]
     if types.is_string(kind) or types.is_large_string(kind):
         values = column.cast(pa.large_binary() if types.is_large_string(kind) else pa.binary()).to_pylist()
@@ -125,7 +125,8 @@ def _bits(values: Any, kind: Any) -> Any:
 
 def _unscaled(column: pa.Array) -> list[bytes | None]:
     """Give the numbers without their points, as the bytes that Java has for them."""
-    data, start = column.buffers()[1], column.offset
+    data = column.buffers()[1]
+    start = column.offset
     found: list[bytes | None] = []
     for at, valid in enumerate(column.is_valid().to_pylist(), start):
         number = int.from_bytes(data[16 * at : 16 * at + 16].to_pybytes(), "little", signed=True)

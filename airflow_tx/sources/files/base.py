@@ -160,7 +160,8 @@ class FolderSource(Source):
 
     def _chosen(self, folder: str, new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the next ones within the limits, with their fingerprints."""
-        count, size = 0, 0
+        count = 0
+        size = 0
         for name, listed in new.items():
             if self.files_per_batch is not None and count >= self.files_per_batch:
                 return
@@ -302,7 +303,8 @@ class FolderSource(Source):
                 raise self.refused(problem, self._restore(attempt, gone=found is None))
             looks.setdefault((attempt, folder, file["name"]), look)
         self._looks = looks  # a copy of this source has its own
-        names, root = [file["name"] for file in metadata["files"]], self._storage.path(folder)
+        names = [file["name"] for file in metadata["files"]]
+        root = self._storage.path(folder)
         return BatchFiles(
             paths=[root / name for name in names],
             for_spark=[self._storage.for_spark(folder, name) for name in names],

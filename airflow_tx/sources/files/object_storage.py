@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.lookup import for_airflow
 from airflow_tx.sources.files.globs import Listed, Listing
-from airflow_tx.sources.files.storage import Fingerprint, Look, Storage, below, hadoop_literal
+from airflow_tx.sources.files.storage import Fingerprint, Look, Storage, below
+from airflow_tx.staging.files import literal, spark_scheme
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
-# Hadoop's names, where Airflow has others.
-_SPARK_SCHEMES = {"s3": "s3a", "gcs": "gs", "abfs": "abfss", "local": "file"}
 _CONN_TYPES = {
     **dict.fromkeys(("s3", "s3a"), "aws"),
     **dict.fromkeys(("gs", "gcs"), "google_cloud_platform"),
@@ -35,7 +34,8 @@ class Objects(Storage):
         super().__init__(path_glob)
         self.conn_id = conn_id
         self.scheme = path_glob.partition("://")[0]
-        scheme, below = _SPARK_SCHEMES.get(self.scheme, self.scheme), hadoop_literal(self.folder.partition("://")[2])
+        scheme = spark_scheme(self.scheme)
+        below = literal(self.folder.partition("://")[2])
         self.spark_folder = (spark_folder or f"{scheme}://{below}").rstrip("/")
 
     @property
@@ -91,7 +91,7 @@ class Objects(Storage):
 
     def for_spark(self, folder: str, name: str) -> str:
         below = f"{folder.removeprefix(self.folder).strip('/')}/{name}".lstrip("/")
-        return f"{self.spark_folder}/{hadoop_literal(below)}"
+        return f"{self.spark_folder}/{literal(below)}"
 
     def _fresh(self, folder: str) -> ObjectStoragePath:
         """Make the path, and forget what this process knows of its storage: files come and go."""

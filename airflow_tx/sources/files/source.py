@@ -47,7 +47,8 @@ class FileSource(FolderSource, TransactionalSource):
         batch = self._next(folder, listing, taken)
         if batch is None or (schema := self._schema([position], [batch.metadata])) is None:
             return batch
-        metadata, after = cast("Any", batch.metadata), cast("Any", batch.position)
+        metadata = cast("Any", batch.metadata)
+        after = cast("Any", batch.position)
         return replace(batch, metadata={**metadata, "schema": schema["columns"]}, position={**after, "schema": schema})
 
     def late_files(self, position: Json) -> list[str]:
@@ -80,7 +81,8 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
             raise self.unusable("path_glob", path_glob, remedy)
 
     def partitions(self) -> list[str]:
-        folder, pattern = self._root(), self._storage.pattern.rpartition("/")[0]
+        folder = self._root()
+        pattern = self._storage.pattern.rpartition("/")[0]
         with self._listable(folder):
             found = self._storage.folders(folder, pattern)
         if not found:
@@ -90,10 +92,12 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     # One schema for all folders: thousands of them would not fit into one record with it.
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
-        batch, positions = super().decide(attempt, position), self.partition_positions(position)
+        batch = super().decide(attempt, position)
+        positions = self.partition_positions(position)
         if batch is None:
             return None
-        metadata, after = cast("Any", batch.metadata), cast("Any", batch.position)
+        metadata = cast("Any", batch.metadata)
+        after = cast("Any", batch.position)
         schema = self._schema(positions.values(), metadata.values())
         if schema is None:
             return batch
@@ -127,7 +131,9 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         return f"of each folder {self._limits()}"
 
     def backlog(self, position: Json) -> int:
-        positions, root, count = self.partition_positions(position), self._root(), 0
+        positions = self.partition_positions(position)
+        root = self._root()
+        count = 0
         for name in self.partitions():
             folder = below(root, name)
             with self._listable(folder):

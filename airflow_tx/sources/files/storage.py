@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.sources.api import pack, unpack
 from airflow_tx.sources.files.globs import Listed, Listing, matching
+from airflow_tx.staging.files import literal
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -164,7 +165,7 @@ class Disk(Storage):
         return fingerprint(path, whole=-1 if like["digest"].startswith("sample:") else like["size"])
 
     def for_spark(self, folder: str, name: str) -> str:
-        return f"file://{hadoop_literal(str(Path(folder, name)))}"
+        return f"file://{literal(str(Path(folder, name)))}"
 
 
 def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:
@@ -188,11 +189,6 @@ def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:
         file.seek(-min(_SAMPLE, status.st_size), os.SEEK_END)
         digest.update(file.read(_SAMPLE))
         return {"size": status.st_size, "digest": f"sample:{digest.hexdigest()}"}
-
-
-def hadoop_literal(text: str) -> str:
-    """Escape the wildcards of Spark's readers."""
-    return "".join(f"\\{character}" if character in "*?[]{}\\" else character for character in text)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class KafkaOffsets:
         described = self._admin.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=self._timeout)
         self._wait(described.values())
         ids: dict[str, str | None] = {}
-        partitions, missing = [], []
+        partitions = []
+        missing = []
         for topic in topics:
             error = self._error(described[topic])
             if error is None:
@@ -75,15 +76,18 @@ class KafkaOffsets:
     def _request(self, partitions: Sequence[Any], ids: Mapping[str, str | None]) -> _Extents:
         if not partitions:
             return {}, {}
-        spec, committed = needed("confluent_kafka.admin").OffsetSpec, needed("confluent_kafka").IsolationLevel
+        spec = needed("confluent_kafka.admin").OffsetSpec
+        committed = needed("confluent_kafka").IsolationLevel
         how = {"isolation_level": committed.READ_COMMITTED, "request_timeout": self._timeout}
         ends_of = (spec.earliest(), spec.latest())
         requests = [self._admin.list_offsets(dict.fromkeys(partitions, each), **how) for each in ends_of]
         self._wait(future for answers in requests for future in answers.values())
         firsts, ends = ({(each.topic, each.partition): answers[each] for each in answers} for answers in requests)
-        extents, away = {}, {}
+        extents = {}
+        away = {}
         for each, first in firsts.items():
-            name, end = partition_name(*each), ends[each]
+            name = partition_name(*each)
+            end = ends[each]
             error = self._error(first) or self._error(end)
             if error is None:
                 extents[name] = Extent(ids[each[0]], first.result().offset, end.result().offset)
@@ -92,7 +96,8 @@ class KafkaOffsets:
         return extents, away
 
     def _wait(self, futures: Iterable[Future[Any]]) -> None:
-        waiting, give_up = list(futures), time.monotonic() + self._timeout + 5
+        waiting = list(futures)
+        give_up = time.monotonic() + self._timeout + 5
         while not all(future.done() for future in waiting) and time.monotonic() < give_up:
             self._admin.poll(0.01)
             self._check_login()

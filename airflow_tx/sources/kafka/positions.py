@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-EARLIEST, LATEST = "earliest", "latest"
+EARLIEST = "earliest"
+LATEST = "latest"
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> 
     sizes: list[int] = []
     with _consumer(address) as consumer:
         consumer.assign([kafka.TopicPartition(*split_name(name), start) for name, start in starts.items()])
-        ended, give_up = 0, time.monotonic() + timeout
+        ended = 0
+        give_up = time.monotonic() + timeout
         while len(sizes) < SAMPLED_MESSAGES and ended < len(starts):
             for message in _some(consumer):
                 if _problem(address, message):
@@ -99,7 +100,8 @@ def _messages(
         messages = _some(consumer)
         for message in messages:
             # At the end of what is committed comes a note; before it, markers and aborted rows have offsets, too.
-            ended, offset = _problem(address, message), message.offset() or 0
+            ended = _problem(address, message)
+            offset = message.offset() or 0
             if offset >= offsets.end:
                 return
             if not ended:
@@ -121,7 +123,8 @@ def _some(consumer: Consumer) -> list[Message]:
 
 def _problem(address: KafkaAddress, message: Message) -> bool:
     """Check whether a message says that the partition has no more now; raise what else is wrong."""
-    error, kafka = message.error(), needed("confluent_kafka").KafkaError
+    error = message.error()
+    kafka = needed("confluent_kafka").KafkaError
     if error is None:
         return False
     if error.code() == kafka._PARTITION_EOF:
@@ -183,7 +186,8 @@ def _fitted(value: Any, kind: Callable[[str], Any]) -> Any:
         return None
     if kind is str:
         return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    number, spelled = kind in (int, float), kind is Decimal or getattr(kind, "__self__", None) in (date, datetime)
+    number = kind in (int, float)
+    spelled = kind is Decimal or getattr(kind, "__self__", None) in (date, datetime)
     if isinstance(value, bool) and not number and not spelled:
         return value
     if number and isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool):

@@ -160,7 +160,8 @@ class KafkaTopics(LogSource):
     def _check_there(self, attempt: TransactionAttempt, snapshot: OffsetsSnapshot, name: str, rows: Any) -> None:
         if name in snapshot.away:
             raise self.refused(f"partition {name} cannot be reached: {snapshot.away[name]}", _RETRIED)
-        extent, wanted = snapshot.extents.get(name), f"{name}: offsets {rows['from']} to {rows['to'] - 1}"
+        extent = snapshot.extents.get(name)
+        wanted = f"{name}: offsets {rows['from']} to {rows['to'] - 1}"
         if extent is None:
             raise self._gone_rows(attempt, f"{wanted}, the topic or partition was deleted")
         if None not in (extent.topic_id, rows["topic_id"]) and extent.topic_id != rows["topic_id"]:

@@ -40,7 +40,9 @@ class QueueSession:
     """
 
     def __init__(self, broker: RabbitBroker, queue: str, source: str) -> None:
-        self._broker, self._queue, self._source = broker, queue, source
+        self._broker = broker
+        self._queue = queue
+        self._source = source
         require_pika(needed_by=source)
         with self._failures():
             self._connection = broker.connect()

@@ -95,8 +95,12 @@ class RabbitQueueSource(Source):
                 raise self.unusable(name, value, "Give a whole number above 0.")
         if set_aside == queue:
             raise self.unusable("set_aside", set_aside, "Name another queue.")
-        self.conn_id, self.queue, self.schema = conn_id, queue, schema
-        self.identity, self.remember, self.max_deliveries = identity, remember, max_deliveries
+        self.conn_id = conn_id
+        self.queue = queue
+        self.schema = schema
+        self.identity = identity
+        self.remember = remember
+        self.max_deliveries = max_deliveries
         self.aside = set_aside
         self.batch_size = BatchSize.checked(
             type(self).__name__,
@@ -112,15 +116,19 @@ class RabbitQueueSource(Source):
     def close(self) -> None:
         self._unacked = None
         if self._session is not None:
-            session, self._session = self._session, None
+            session = self._session
+            self._session = None
             session.close()
 
     # --- deciding
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
         self.close()
-        at, staged = self._position(position), self._staged
-        known, tag, reason = self._known(at), 0, "all that were staged already"
+        at = self._position(position)
+        staged = self._staged
+        known = self._known(at)
+        tag = 0
+        reason = "all that were staged already"
         messages = self._new(staged.left(at.taken), known)
         if not messages:
             messages, tag, reason = self._receive(known)
@@ -160,9 +168,11 @@ class RabbitQueueSource(Source):
         return [Loss(WHOLE, position, without, f"{_lost_ids(at)}: what is delivered again of them is counted again")]
 
     def _receive(self, known: Mapping[bytes, None]) -> _Received:
-        session, most = self._connected(), min(self.limit.rows or MOST, MOST)
+        session = self._connected()
+        most = min(self.limit.rows or MOST, MOST)
         while waiting := session.ready():
-            new, unacked = dict[bytes, Delivery](), list[int]()
+            new = dict[bytes, Delivery]()
+            unacked = list[int]()
             deliveries = session.receive(min(waiting, most))
             for each in deliveries:
                 identity = each.message.identity(self.identity)
@@ -182,7 +192,9 @@ class RabbitQueueSource(Source):
         return {}, 0, ""
 
     def _fitted(self, new: Mapping[bytes, Delivery], waiting: int, unacked: list[int]) -> _Received:
-        taken, size, limit = dict[bytes, QueueMessage](), 0, self.limit
+        taken = dict[bytes, QueueMessage]()
+        size = 0
+        limit = self.limit
         if limit.rows is None or limit.rows > MOST:
             limit = Limit(MOST, limit.bytes, f"a broker hands out {MOST} messages at most that are not acked")
         for identity, each in new.items():

@@ -74,13 +74,15 @@ class CountedMessages(MessageLog):
     def check_last(self, rows: Any, last: bytes | None) -> None:
         """Refuse replaced messages: since numbers are given in order, the last one would be replaced, too."""
         if last is not None and message_digest(last) != rows["last"]:
-            first, end = rows["from"], rows["from"] + rows["quantity"]
+            first = rows["from"]
+            end = rows["from"] + rows["quantity"]
             what = f"{self.named(end - 1)} is another one than was taken: of {first} to {end - 1} some are gone"
             raise self.gone(what)
 
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
         self.check(client, rows)
-        first, end = rows["from"], rows["from"] + rows["quantity"]
+        first = rows["from"]
+        end = rows["from"] + rows["quantity"]
         return [{"from": at, "quantity": min(size, end - at)} for at in range(first, end, size)]
 
     @abstractmethod

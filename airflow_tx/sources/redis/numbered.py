@@ -130,11 +130,13 @@ class NumberedMessages(CountedMessages):
             missing = next(self._with(client, cursor.next, stop, there=False))
             if missing == cursor.next:
                 return self._gap(client, cursor, end)
-            stop, last = missing, self.checked(self._key(missing - 1), client.get(self._key(missing - 1)))
+            stop = missing
+            last = self.checked(self._key(missing - 1), client.get(self._key(missing - 1)))
         return self.log_batch(snapshot, stop - cursor.next, last)
 
     def check(self, client: Any, rows: Any) -> None:
-        first, end = rows["from"], rows["from"] + rows["quantity"]
+        first = rows["from"]
+        end = rows["from"] + rows["quantity"]
         there, last = self._all_and_last(client, first, end)
         if not there:
             lost = spelled(list(self._with(client, first, end, there=False)))

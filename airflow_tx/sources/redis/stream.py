@@ -165,7 +165,8 @@ class StreamMessages(MessageLog):
 
     def _walk(self, client: Any, at: StreamPosition, count: int) -> tuple[int, StreamPosition, Gone | None]:
         """Advance by so many entries: how many there were, the position behind them, and what is missing."""
-        taken, to = 0, at.after
+        taken = 0
+        to = at.after
         while taken < count:
             step = min(count - taken, _STEP)
             said = self._find(client, to, "+", step)
@@ -173,7 +174,8 @@ class StreamMessages(MessageLog):
                 raise self.database.unavailable(f"the stream {self.key} is gone from {self.database.where}")
             if not taken and (gone := self._lost(at, said)):
                 return 0, at, gone
-            taken, to = taken + said.found, said.to or to
+            taken = taken + said.found
+            to = said.to or to
             if said.found < step or to == said.final:
                 # A position of a server that did not count gets its count here: all that was added is before it.
                 read = said.added if at.read is None else at.read + taken
@@ -181,19 +183,23 @@ class StreamMessages(MessageLog):
         return taken, replace(at, after=to, read=None if at.read is None else at.read + taken), None
 
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
-        parts, found, to = [], 0, rows["after"]
+        parts = []
+        found = 0
+        to = rows["after"]
         while True:
             said = self._find(client, to, rows["to"], size)
             if said is None or not said.found:
                 break
             parts.append({"after": to, "to": said.to, "quantity": said.found})
-            found, to = found + said.found, said.to
+            found = found + said.found
+            to = said.to
         if (found, to) != (rows["quantity"], rows["to"]):
             raise self._fewer(rows, f"{found} are there, the last one {to}")
         return parts
 
     def read(self, client: Any, part: Any) -> Iterator[RedisMessage]:
-        found, after = 0, part["after"]
+        found = 0
+        after = part["after"]
         while True:
             entries = client.xrange(self.key, f"({after}", part["to"], count=PAGE)
             for id_, fields in entries:

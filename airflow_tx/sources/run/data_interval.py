@@ -102,7 +102,8 @@ class DataIntervalSource(ReaderSource):
                 raise AheadOfOrder(interval=_words(interval), after=after, missing=end)
 
     def contains(self, metadata: Any, what: str) -> bool:
-        start, end = _moment(metadata["from"]), _moment(metadata["to"])
+        start = _moment(metadata["from"])
+        end = _moment(metadata["to"])
         try:
             moment = _moment(what)
         except ValueError:
@@ -125,7 +126,8 @@ class DataIntervalSource(ReaderSource):
         return self.read(spark, _moment(metadata["from"]), _moment(metadata["to"]))
 
     def _interval(self, run: RunInfo) -> Interval:
-        start, end = run.interval_start, run.interval_end
+        start = run.interval_start
+        end = run.interval_end
         if start is None or end is None:
             raise self.refused(
                 f"run {run.run_id} has no data interval",

@@ -67,7 +67,8 @@ class ReaderSource(Source):
             if len(parts) < 2 or not all(part.isidentifier() for part in parts):
                 raise self.unusable("reader", reader, _REMEDY)
             return reader
-        module, name = getattr(reader, "__module__", None), getattr(reader, "__qualname__", None)
+        module = getattr(reader, "__module__", None)
+        name = getattr(reader, "__qualname__", None)
         if not isinstance(module, str) or not isinstance(name, str):
             raise self.unusable("reader", type(reader).__name__, _REMEDY)
         path = f"{module}.{name}"

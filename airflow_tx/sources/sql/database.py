@@ -135,7 +135,8 @@ class Database:
 
 
 def _with_options(url: URL) -> URL:
-    kind, given = url.get_backend_name(), dict(url.query)
+    kind = url.get_backend_name()
+    given = dict(url.query)
     url = url.difference_update_query(_OF_STATES)
     if kind == "postgresql":
         ours = {name: str(value) for name, value in signs_of_life(url).items()}

@@ -41,7 +41,8 @@ class JdbcRows:
     """
 
     def __init__(self, shard: Shard, rows: Rows) -> None:
-        self._shard, self._rows = shard, rows
+        self._shard = shard
+        self._rows = rows
         self._held: Connection | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -54,7 +55,8 @@ class JdbcRows:
 
     def close(self) -> None:
         """Let go of the state of the database; rows that Spark has not read by then cannot be read any more."""
-        held, self._held = self._held, None
+        held = self._held
+        self._held = None
         if held is not None:
             held.close()
 
@@ -66,7 +68,8 @@ class JdbcRows:
             found = table.count(self._held, table.within(self._rows.whole))
             if found != self._rows.count:
                 raise self._shard.changed(self._rows, found)
-            in_session, dialect = self._snapshot(self._held), self._held.dialect
+            in_session = self._snapshot(self._held)
+            dialect = self._held.dialect
         if database.kind != "postgresql":
             self.close()  # it has no state that others could read
         form: Plain = Plain(table, dialect) if database.kind == "postgresql" else InUtc(table, dialect)
@@ -102,7 +105,8 @@ class Plain:
     """Build the queries by which Spark reads a table."""
 
     def __init__(self, table: Table, dialect: Dialect) -> None:
-        self.table, self.dialect = table, dialect
+        self.table = table
+        self.dialect = dialect
 
     @property
     def name(self) -> str:
@@ -144,7 +148,8 @@ class InUtc(Plain):
         return self.text(ClauseAdapter(self._alias).traverse(self.table.within(rows)))
 
     def column(self, name: str) -> str:
-        plain, text = super().column(name), self._texts.get(name)
+        plain = super().column(name)
+        text = self._texts.get(name)
         return plain if text is None else f"CAST(concat({text}, '+00:00') AS TIMESTAMP_LTZ) AS {plain}"
 
 

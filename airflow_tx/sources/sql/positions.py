@@ -121,7 +121,8 @@ class TablePosition:
         if value is None:
             return cls()
         try:
-            last, since = _key(value["last"], columns), _key(value["since"], columns)
+            last = _key(value["last"], columns)
+            since = _key(value["since"], columns)
             mark = Mark.from_json(value["mark"]) if "mark" in value else None
             return cls(last, since, int(value["rows"]), int(value.get("restarts", 0)), mark)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
@@ -147,7 +148,8 @@ class Rows:
 
     def contains(self, what: str) -> bool | None:
         """Ask whether an id, or a time, is between the keys; of a text only the database knows the order."""
-        low, high = None if self.after is None else self.after[0], self.ends[-1][0]
+        low = None if self.after is None else self.after[0]
+        high = self.ends[-1][0]
         if isinstance(high, str | bytes):
             return True if what == high else None
         try:

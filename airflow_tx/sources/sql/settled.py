@@ -29,7 +29,10 @@ class Settling(ABC):
     longest_pause: ClassVar[float] = 0.5
 
     def __init__(self, connection: Connection, table: Table, errors: TableErrors, deadline: float) -> None:
-        self.connection, self.table, self.errors, self.deadline = connection, table, errors, deadline
+        self.connection = connection
+        self.table = table
+        self.errors = errors
+        self.deadline = deadline
 
     @abstractmethod
     def end(self, after: RowKey | None) -> RowKey | None:

@@ -134,7 +134,8 @@ class Shard(PartitionLog):
         """Find out whether other rows have the ids of the last ones that were taken."""
         if mark is None or not mark.rows:
             return False
-        table, numbers = settling.table, list(mark.rows)
+        table = settling.table
+        numbers = list(mark.rows)
         rows = table.last(settling.connection, table.keys[0].in_(numbers), most=len(numbers))
         return mark.is_other(table.order[0].name, rows, settling.identity())
 
@@ -165,7 +166,8 @@ class Shard(PartitionLog):
 
     def rows(self, metadata: Json) -> Iterator[Mapping[str, Any]]:
         """Read exactly the rows that were decided, in their order; refuse at the end if there are more or fewer."""
-        rows, found = self.parsed(metadata), 0
+        rows = self.parsed(metadata)
+        found = 0
         with self.database.reading() as connection:
             table = self.checked(connection)
             streamed = connection.execution_options(stream_results=True, max_row_buffer=_AT_ONCE)

@@ -40,9 +40,12 @@ class Table:
     """A table whose rows have an order; refused if it or a column is missing, or the order is none."""
 
     def __init__(self, connection: Connection, name: str, spec: SqlSpec, errors: TableErrors) -> None:
-        self.name, self.spec = name, spec
+        self.name = name
+        self.spec = spec
         schema, _, table = name.rpartition(".")
-        self._schema, self._table, self._errors = schema or None, table, errors
+        self._schema = schema or None
+        self._table = table
+        self._errors = errors
         inspector = sa.inspect(connection)
         with warnings.catch_warnings():
             # Of types that it does not know; they are not needed here.
@@ -139,7 +142,8 @@ class Table:
             raise self._errors.refused(problem, remedy)
 
     def _check_unique(self, inspector: sa.Inspector) -> None:
-        order, table = list(self.spec.order_by), (self._table, self._schema)
+        order = list(self.spec.order_by)
+        table = (self._table, self._schema)
         primary: Names = inspector.get_pk_constraint(*table)["constrained_columns"]
         if list(primary) == order:
             return
