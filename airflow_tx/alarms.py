@@ -147,16 +147,8 @@ class AlarmTopology:
         if record.remedy is not None:
             reason = reason.replace(f" {record.remedy}", "")
             remedy = f"{record.remedy} Then: airflow tx replay {self.name} {txid}"
-        return Alarm(
-            AlarmKind.BLOCKED,
-            self.name,
-            self.dag_id,
-            f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits: {reason}",
-            remedy,
-            txid,
-            record.attempt,
-            record.run_id,
-        )
+        reason = f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits: {reason}"
+        return self._alarm(AlarmKind.BLOCKED, reason, remedy, txid, record)
 
     def _late(self, opened: Mapping[int, TransactionRecord], now: datetime, lag: Lag | None) -> Alarm | None:
         age = oldest_seconds(opened, now)
@@ -169,18 +161,30 @@ class AlarmTopology:
                 f"late_after = {_words(limits.late_after)}."
             )
             remedy = f"Why: airflow tx show {self.name} {txid}"
-            run = (txid, record.attempt, record.run_id)
-            return Alarm(AlarmKind.LATE, self.name, self.dag_id, reason, remedy, *run)
+            return self._alarm(AlarmKind.LATE, reason, remedy, txid, record)
         if limits.max_lag is not None and lag is not None and lag.count > limits.max_lag:
             reason = f"The source of {self.name} is {lag} ahead, more than max_lag = {limits.max_lag}."
-            return Alarm(
-                AlarmKind.LATE,
-                self.name,
-                self.dag_id,
-                reason,
-                f"Why: airflow tx show {self.name}",
-            )
+            return self._alarm(AlarmKind.LATE, reason, f"Why: airflow tx show {self.name}")
         return None
+
+    def _alarm(
+        self,
+        kind: AlarmKind,
+        reason: str,
+        remedy: str,
+        txid: int | None = None,
+        record: TransactionRecord | None = None,
+    ) -> Alarm:
+        return Alarm(
+            kind=kind,
+            topology=self.name,
+            dag_id=self.dag_id,
+            reason=reason,
+            remedy=remedy,
+            txid=txid,
+            attempt=None if record is None else record.attempt,
+            run_id=None if record is None else record.run_id,
+        )
 
 
 def _words(seconds: float) -> str:

@@ -375,7 +375,7 @@ def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
 
 def said(effects: list[dict[str, Any]]) -> dict[Any, str]:
     """Per txid; of a run without one, per run."""
-    return {each["txid"] or each["run_id"] or None: each["done"] for each in effects}
+    return {each["txid"] or each["run_id"] or None: each["what"] for each in effects}
 
 
 def assert_said(found: Said, expected: Said, pipeline: Pipeline) -> None:

@@ -55,26 +55,32 @@ def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskB
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
             for model in (TaskInstanceHistory, TaskInstance):
-                columns = (
-                    model.run_id, model.task_id, model.map_index, model.operator,
-                    model.try_number, model.state, model.start_date, model.end_date,
-                )  # fmt: skip
-                for row in session.execute(select(*columns).where(model.dag_id == dag_id, model.run_id.in_(some))):
-                    run_id, task_id, index, operator, number, state, begun, ended = row
-                    text = None if state is None else str(getattr(state, "value", state))
-                    found[run_id].append(
-                        TaskBar(
-                            task_id=task_id,
-                            map_index=index,
-                            operator=operator,
-                            attempt=None,
-                            try_number=number,
-                            state=text,
-                            start=begun,
-                            end=ended,
-                        )
-                    )
+                query = select(
+                    model.run_id,
+                    model.task_id,
+                    model.map_index,
+                    model.operator,
+                    model.try_number,
+                    model.state,
+                    model.start_date.label("start"),
+                    model.end_date.label("end"),
+                ).where(model.dag_id == dag_id, model.run_id.in_(some))
+                for row in session.execute(query):
+                    found[row.run_id].append(_task_bar(row))
     return found
+
+
+def _task_bar(row: Any) -> TaskBar:
+    return TaskBar(
+        task_id=row.task_id,
+        map_index=row.map_index,
+        operator=row.operator,
+        attempt=None,
+        try_number=row.try_number,
+        state=None if row.state is None else str(getattr(row.state, "value", row.state)),
+        start=row.start,
+        end=row.end,
+    )
 
 
 def xcoms(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[tuple[str, str, Any]]:
