@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from airflow_tx.errors import ConfigError
 
-_OURS, _AIRFLOWS = "AIRFLOW_TX_CONN_", "AIRFLOW_CONN_"
+_OURS = "AIRFLOW_TX_CONN_"
+_AIRFLOWS = "AIRFLOW_CONN_"
 _PARTS = ("host", "port", "login", "password", "schema")
 
 
@@ -118,9 +119,10 @@ def _parsed(conn_id: str, text: str) -> Endpoint:
     """Parse the JSON or the URI that a variable of the environment holds."""
     if text.lstrip().startswith("{"):
         given = json.loads(text)
-        extra, found = given.get("extra"), {name: given.get(name) for name in _PARTS}
+        found = {name: given.get(name) for name in _PARTS}
         found["port"] = int(found["port"]) if found["port"] else None
-        extra = extra if isinstance(extra, str) else json.dumps(extra or {})
+        extra = given.get("extra") or {}
+        extra = extra if isinstance(extra, str) else json.dumps(extra)
         return Endpoint(conn_id, given.get("conn_type") or "", **found, extra=extra)
     parts = urlsplit(text)
     return Endpoint(

@@ -15,7 +15,8 @@ from airflow_tx.errors import ConfigError
 if TYPE_CHECKING:
     from pika import SSLOptions  # type: ignore[import-untyped]
 
-_PORT, _TLS_PORT = 5672, 5671
+_PORT = 5672
+_TLS_PORT = 5671
 # A broker that does not answer is as good as one that cannot be reached.
 _PATIENCE = {"socket_timeout": 10, "stack_timeout": 15, "blocked_connection_timeout": 60}
 

@@ -52,7 +52,8 @@ def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
     if kind in ("postgres", "postgresql"):
         return _server_url("postgresql+psycopg2", connection, _extras(connection, POSTGRES_EXTRAS))
     if kind in ("mysql", "mariadb"):
-        query, ssl = _extras(connection, MYSQL_EXTRAS), connection.extra_dejson.get("ssl")
+        query = _extras(connection, MYSQL_EXTRAS)
+        ssl = connection.extra_dejson.get("ssl")
         if isinstance(ssl, dict):
             query.update({ours: str(ssl[theirs]) for theirs, ours in MYSQL_SSL.items() if theirs in ssl})
         return _server_url("mysql+pymysql", connection, query)
@@ -86,8 +87,8 @@ def _sqlite_url(conn_id: str, connection: Endpoint) -> URL:
     from sqlalchemy.engine import URL
 
     # The path in all spellings that Airflow's sqlite hook takes: host alone, or a URI whose path arrives as schema.
-    host, schema = connection.host or "", connection.schema or ""
-    path = f"{host}/{schema}" if schema else host
+    host = connection.host or ""
+    path = f"{host}/{connection.schema}" if connection.schema else host
     if path in ("", ":memory:"):
         remedy = "Give the path of a file: a state in memory is lost with the task."
         raise ConfigError(option=f"Connection {conn_id!r}, host", value=path, remedy=remedy)
@@ -99,8 +100,15 @@ def _sqlite_url(conn_id: str, connection: Endpoint) -> URL:
 def _server_url(driver: str, connection: Endpoint, query: dict[str, str]) -> URL:
     from sqlalchemy.engine import URL
 
-    who, where = (connection.login, connection.password), (connection.host, connection.port)
-    return URL.create(driver, *who, *where, connection.schema or None, query)
+    return URL.create(
+        driver,
+        connection.login,
+        connection.password,
+        connection.host,
+        connection.port,
+        connection.schema or None,
+        query,
+    )
 
 
 def _extras(connection: Endpoint, names: Sequence[str]) -> dict[str, str]:

@@ -200,7 +200,8 @@ class Batch:
         if not self._outputs and not self.descriptor.inputs and not trees:
             problem = f"application {app} emitted nothing"
             raise refuse(self._where, "*", problem, 'Call batch.emit("counts", df); an empty DataFrame is fine.')
-        read, unproven = self._observer.read(), self._observer.unproven()
+        read = self._observer.read()
+        unproven = self._observer.unproven()
         if self.consumed_rows is not None:
             unproven.pop((), None)
             read = [RowsRead(RowsDigest(self.consumed_rows)), *(each for each in read if each.outputs)]

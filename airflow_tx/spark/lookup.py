@@ -39,7 +39,8 @@ def look_up(
     fields: str | None = None,
 ) -> DataFrame:
     """The rows with what a state says about them; see `Batch.look_up`."""
-    state, function = state_of(state), MapGet() if query is None else query
+    state = state_of(state)
+    function = MapGet() if query is None else query
     types = _types(state, function) if fields is None else None
     added = _struct(spark, fields if fields is not None else _ddl(types or {}))
     if twice := sorted(set(frame.columns) & set(added.names)):
@@ -135,7 +136,8 @@ def answered(salt: bytes, hidden: bytes, batches: Iterable[pa.RecordBatch]) -> I
     names = list(types) if types is not None else [field.name for field in plain]
     for batch in batches:
         rows = from_arrow(batch.select(asked), {})
-        indices, added = list[int](), list[Mapping[str, Any]]()
+        indices = list[int]()
+        added = list[Mapping[str, Any]]()
         for number, fields in results_of(state, rows, function):
             indices.append(number)
             added.append(fields)

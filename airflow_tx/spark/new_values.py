@@ -76,7 +76,8 @@ def stage_keys(place: OutputFolder, state: QueryableState, keys: Sequence[Sequen
 
     if not keys:
         return Output((), ())
-    types, names = column_types(state), state.columns.keys
+    types = column_types(state)
+    names = state.columns.keys
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, schema_of(types)) as writer:
         for start in range(0, len(keys), KEYS_A_LOOK_UP):
@@ -118,7 +119,8 @@ def column_types(state: QueryableState) -> dict[str, str]:
 
     :raises StateError: nothing was ever written to the state.
     """
-    columns, keys = state.columns, state.key_types()
+    columns = state.columns
+    keys = state.key_types()
     if keys is None:
         problem = "it was never written, so its keys have no types"
         raise StateError(state=state.name, problem=problem, remedy="Name them: types={...}.")

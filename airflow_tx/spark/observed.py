@@ -129,7 +129,8 @@ class RowsObserver:
         if not _is_exact(metrics):
             self._unproven[outputs] = _INEXACT
             return
-        found, before = RowsRead(_digest(metrics, form), outputs, at_least), self._fullest.get(outputs)
+        found = RowsRead(_digest(metrics, form), outputs, at_least)
+        before = self._fullest.get(outputs)
         if before is None or (before.found.rows, not before.at_least) < (found.found.rows, not at_least):
             self._fullest[outputs] = found
 
@@ -223,7 +224,8 @@ class _Executions:
     # As the JVM calls them.
 
     def onSuccess(self, function: str, execution: Any, nanoseconds: int) -> None:
-        metrics, found = execution.observedMetrics().iterator(), {}
+        metrics = execution.observedMetrics().iterator()
+        found = {}
         while metrics.hasNext():
             named = metrics.next()
             found[str(named._1())] = json.loads(named._2().json())
@@ -244,12 +246,14 @@ def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]
     from pyspark.sql import functions as F
 
     count = F.count(F.lit(1)).alias("rows")
-    names, known = sorted(columns), [name.lower() for name in df.columns]
+    names = sorted(columns)
+    known = [name.lower() for name in df.columns]
     hashed_types = all(_is_hashed(field.dataType) for field in df.schema if field.name in columns)
     if not names or len(set(known)) < len(known) or not hashed_types:
         return COUNT, [count]
     hashed = F.xxhash64(*(F.col("`" + name.replace("`", "``") + "`") for name in names))
-    low, high = hashed.bitwiseAND(F.lit(_LOW)), F.shiftrightunsigned(hashed, 32)
+    low = hashed.bitwiseAND(F.lit(_LOW))
+    high = F.shiftrightunsigned(hashed, 32)
     return form_of_columns(names), [count, F.try_sum(low).alias("low"), F.try_sum(high).alias("high")]
 
 
@@ -265,7 +269,9 @@ def _is_hashed(kind: DataType) -> bool:
 
 
 def _digest(metrics: Metrics, form: str) -> RowsDigest:
-    rows, low, high = metrics["rows"], metrics.get("low"), metrics.get("high")
+    rows = metrics["rows"]
+    low = metrics.get("low")
+    high = metrics.get("high")
     if form == COUNT or (rows and (low is None or high is None)):
         return RowsDigest(rows)
     return RowsDigest(rows, ((high or 0) * 2**32 + (low or 0)) % 2**64, form)

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 # What a pipe holds without anybody reading: the most that Linux gives to everybody.
 _PIPE = 2**20
 # Where a row lies, for writers that need an order.
-_FILE, _INDEX = "airflow_tx_file", "airflow_tx_index"
+_FILE = "airflow_tx_file"
+_INDEX = "airflow_tx_index"
 _SETTINGS = {
     # The partition of a key follows from nothing but the key and their number.
     "spark.sql.adaptive.enabled": "false",

@@ -45,7 +45,8 @@ def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.
     """Make a table of rows; a column that a row lacks is NULL in it."""
     import pyarrow as pa
 
-    schema, columns = schema_of(types), []
+    schema = schema_of(types)
+    columns = []
     for field, (name, kind) in zip(schema, types.items(), strict=True):
         values = [row.get(name) for row in rows]
         if kind in _TO_TEXT:
@@ -58,7 +59,8 @@ def from_arrow(table: pa.Table | pa.RecordBatch, types: Mapping[str, str]) -> li
     """Read the rows of a table; `types` are those of all columns, or of those that `types_of` knows."""
     columns = {}
     for name in table.schema.names:
-        values, back = table.column(name).to_pylist(), _BACK.get(types.get(name, ""))
+        values = table.column(name).to_pylist()
+        back = _BACK.get(types.get(name, ""))
         columns[name] = values if back is None else [None if value is None else back(value) for value in values]
     return [{name: column[number] for name, column in columns.items()} for number in range(table.num_rows)]
 

@@ -78,7 +78,10 @@ class CheckedRows:
 
         :raises StateError: a row that does not fit, or a key that comes twice; it names the row.
         """
-        iterator, seen, start, keys = iter(rows), _Seen(), 0, self.columns.keys
+        iterator = iter(rows)
+        seen = _Seen()
+        start = 0
+        keys = self.columns.keys
         kinds = [*(key_types[key] for key in keys), *(value.type for value in self.columns.values.values())]
         while portion := self._expanded(list(islice(iterator, size)), start):
             columns = self._converted_columns(portion, kinds, start)

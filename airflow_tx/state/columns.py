@@ -40,7 +40,9 @@ class Columns:
     composites: Mapping[str, CompositeAggregator] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        values, composites, parts = dict[str, Any](), dict[str, Any](), list[str]()
+        values = dict[str, Any]()
+        composites = dict[str, Any]()
+        parts = list[str]()
         for name, aggregator in self.aggregators.items():
             if hasattr(aggregator, "parts"):
                 composites[name] = aggregator

@@ -59,7 +59,9 @@ def combined_at_once(rows: Iterable[_Row], state: Any) -> dict[str, Any]:
 class _Group:
     def __init__(self, state: Any, *, keep_rows: bool = True) -> None:
         self.kept: dict[tuple[Hashable, ...], dict[str, Any]] = {}
-        self._state, self._columns, self._keep_rows = state, state.columns, keep_rows
+        self._state = state
+        self._columns = state.columns
+        self._keep_rows = keep_rows
         self._reducers = reducers_of(state.columns)
         self._combiners = {name: each for name, each in self._columns.values.items() if name not in self._reducers}
 
@@ -72,7 +74,8 @@ class _Group:
     def _add(self, row: _Row) -> None:
         columns = self._columns
         key = tuple(row[name] for name in columns.keys)
-        known, deltas = self.kept.get(key), columns.expanded(row)
+        known = self.kept.get(key)
+        deltas = columns.expanded(row)
         if known is None:
             names = (*columns.keys, *self._combiners)
             # What else is there is for the reducers; without one, it is for the state to refuse.

@@ -74,7 +74,8 @@ def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipR
     batch = _batch(grant)
     if batch.get("skip") is not None:
         return skip_refused(grant.txid, [state], noted=True)
-    mine, found = _output(batch, state), _output(_batch(stored), stored.state or state)
+    mine = _output(batch, state)
+    found = _output(_batch(stored), stored.state or state)
     if found is None:
         found = grant.noted.get(state)
     if mine is None or found is None or same_output(mine, found):
@@ -131,7 +132,8 @@ def _shown(last: int | None) -> int | str:
 
 
 def _check_rank(stored: Fence, grant: Grant, *, state: str) -> None:
-    found, mine = stored.token, grant.token
+    found = stored.token
+    mine = grant.token
     if found.generation == mine.generation and (found.txid > mine.txid or _is_another(found, mine)):
         return  # the checks that follow word this better: the ledger is behind, or the writer is
     if found.rank > mine.rank or (found.rank == mine.rank and found.nonce != mine.nonce):
@@ -145,7 +147,8 @@ def _is_another(found: Token, mine: Token) -> bool:
 
 def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -> None:
     """Attempts, epochs and generations of two transactions with one txid say nothing about each other."""
-    found, known = stored.token, grant.births.get(state)
+    found = stored.token
+    known = grant.births.get(state)
     if found.birth == known:
         return
     shown = f"{found.txid} (another one of that number)"

@@ -73,7 +73,9 @@ class MemoryDatabase:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Set everything back to what `snapshot` gave."""
-        self.fence, self.rows, self.receipts = snapshot[0], dict(snapshot[1]), list(snapshot[2])
+        self.fence = snapshot[0]
+        self.rows = dict(snapshot[1])
+        self.receipts = list(snapshot[2])
 
     def take(self, other: MemoryDatabase) -> None:
         """Take the contents of another one, which is not used any more."""
@@ -155,8 +157,8 @@ class MemoryState(StoredState, QueryableState):
         with _LOCK:
             self.database.restore((None, frozenset(), ()))
 
-    def _checked(self, rows: Iterable[Mapping[str, Any]]) -> list[Cells]:
-        given, checks = list(rows), CheckedRows(self.columns)
+    def _checked(self, given: Sequence[Mapping[str, Any]]) -> list[Cells]:
+        checks = CheckedRows(self.columns)
         if not given:
             return []
         types = {**checks.key_types(given[0]), **self._found_types()}

@@ -43,7 +43,8 @@ class Writers:
 
     def check(self, state: Any) -> None:
         """Refuse what cannot be, by a ConfigError."""
-        option, problem = "partition_persist(partitions=)", ""
+        option = "partition_persist(partitions=)"
+        problem = ""
         if self.count < 1:
             problem = "Give a number of writers from 1."
         elif self.count > 1 and not is_factory(state):
@@ -81,8 +82,8 @@ class PersistedState(TridentState):
         wanted = ("make_state",) if is_factory(state) else ("begin_commit", "commit")
         for made, method in (*((state, each) for each in wanted), (updater, "update_state")):
             if not has_methods(made, method):
-                option, remedy = "partition_persist(state=, updater=)", f"It has no method {method}."
-                raise ConfigError(option=option, value=type(made).__name__, remedy=remedy)
+                option = "partition_persist(state=, updater=)"
+                raise ConfigError(option=option, value=type(made).__name__, remedy=f"It has no method {method}.")
         self._writers = writers or Writers()
         self._writers.check(state)
         super().__init__(state, kind, option="partition_persist", conf=self._writers.conf)

@@ -27,7 +27,8 @@ class RowTally(Iterable[Mapping[str, Any]]):
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]], added: Collection[str] = ()) -> None:
-        self._rows, self._sum = rows, 0
+        self._rows = rows
+        self._sum = 0
         self._added = tuple(added)
         self._sums: dict[str, int] = {}
 
@@ -37,7 +38,8 @@ class RowTally(Iterable[Mapping[str, Any]]):
         return rows if isinstance(rows, cls) else cls(rows, added)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        self._sum, self._sums = 0, dict.fromkeys(self._added, 0)
+        self._sum = 0
+        self._sums = dict.fromkeys(self._added, 0)
         rows = iter(self._rows)
         while portion := list(islice(rows, _ROWS_AT_ONCE)):
             self._take(portion)

@@ -14,7 +14,8 @@ from airflow_tx.state.delta.rows import OURS, VALUE, Change, KeyedRows, Stored, 
 class _Alone:
     """Takes the place of an aggregator; two equal rows that a caller wants to make one are refused, never lost."""
 
-    name, type = "append", "json"
+    name = "append"
+    type = "json"
 
     def combine(self, a: Any, b: Any) -> Any:
         raise ValueError("is there twice: append mode keeps equal rows only from one output of one task that is staged")
@@ -39,7 +40,8 @@ class AppendedRows:
     pruned = True
 
     def __init__(self, state: str, types: Mapping[str, str]) -> None:
-        self.state, self.row_types = state, dict(types)
+        self.state = state
+        self.row_types = dict(types)
         problem = ""
         if not types:
             problem = 'Name every column: types={"carrier": "text", "flights": "bigint"}.'

@@ -20,7 +20,8 @@ from airflow_tx.state.columns import Cells, Columns
 from airflow_tx.state.reducers import Reduced
 from airflow_tx.state.trident.values import OpaqueValue, StoredValue, TransactionalValue, Writer, updated_value
 
-FENCE, VALUE = "fence", "value"
+FENCE = "fence"
+VALUE = "value"
 _PREV = "tx_prev_"
 _ROWS_AT_ONCE = 10_000
 Change = dict[str, Any]
@@ -73,7 +74,8 @@ class KeyedRows:
     pruned = False
 
     def __init__(self, columns: Columns, kind: StateKind, key_types: Mapping[str, str] | None) -> None:
-        self.columns, self.kind = columns, kind
+        self.columns = columns
+        self.kind = kind
         self.key_types = key_types if columns.keys else {}
         self._opaque = kind is StateKind.OPAQUE
 
@@ -121,15 +123,17 @@ class KeyedRows:
         if not rows:
             return {}
         assert self.key_types is not None
-        width, found = len(self.columns.keys), dict[str, Any]()
+        width = len(self.columns.keys)
+        found: dict[str, Any] = {}
         for portion in CheckedRows(self.columns).portions(rows, self.key_types, size=_ROWS_AT_ONCE):
             for values in zip(*portion, strict=True):
-                key, delta = values[:width], values[width:]
-                found[self.columns.key_bytes(key, self.key_types).decode()] = key, delta
+                key = values[:width]
+                found[self.columns.key_bytes(key, self.key_types).decode()] = (key, values[width:])
         return found
 
     def _changed(self, tx_key: str, key: Cells, delta: Cells, row: Change | None, turn: WriteContext) -> Change:
-        writer, shown = turn.writer, dict(zip(self.columns.keys, key, strict=True))
+        writer = turn.writer
+        shown = dict(zip(self.columns.keys, key, strict=True))
         stored = None if row is None else self._value_of(row)
         if stored is not None:
             writer.check(stored, state=self.columns.state, key=shown)
@@ -147,12 +151,12 @@ class KeyedRows:
         return {**changed, "tx_digest": output}
 
     def _value_of(self, row: Change) -> StoredValue[Cells]:
-        txid, token, chunk = row["tx_txid"], row["tx_token"], row["tx_chunk"]
+        writer = (row["tx_token"], row["tx_chunk"])
         values = tuple(row[name] for name in self.columns.values)
         if not self._opaque:
-            return TransactionalValue(txid, values, token, chunk)
+            return TransactionalValue(row["tx_txid"], values, *writer)
         prev = None if row["tx_created"] else tuple(row[_PREV + name] for name in self.columns.values)
-        return OpaqueValue(txid, values, prev, token, chunk)
+        return OpaqueValue(row["tx_txid"], values, prev, *writer)
 
     def _digest(self, delta: Cells) -> str:
         """Digest what an update brings to a key.

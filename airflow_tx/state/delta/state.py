@@ -129,7 +129,8 @@ class DeltaState(StoredState, QueryableState):
         if self.mode == "append":
             remedy = "Read the table, or let another state keep values per key."
             raise StateError(state=self.name, problem="it appends rows, which have no keys", remedy=remedy)
-        held, result = self._table.read(), list[dict[str, Any] | None]([None] * len(keys))
+        held = self._table.read()
+        result = list[dict[str, Any] | None]([None] * len(keys))
         rows = self.rows_of(held)
         assert isinstance(rows, KeyedRows)
         whole = wanted_keys(self.columns, keys, None if held.definition is None else rows.key_types)
@@ -232,7 +233,8 @@ class _DeltaTransaction:
 
     def _admitted(self, state: DeltaState) -> Fence:
         """Raise the fence, or find that it holds the grant."""
-        grant, found = self._write.grant, self._held.row
+        grant = self._write.grant
+        found = self._held.row
         if self._write.raising:
             keeps = state.kind is not StateKind.OPAQUE
             return fence.raised(found, grant, state=state.name, holds=lambda: keeps and state.holds(grant.txid))

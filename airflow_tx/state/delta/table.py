@@ -27,7 +27,8 @@ from airflow_tx.state.delta.rows import FENCE, VALUE, Change
 _FORMAT = 1
 # Never another one: its versions are the fence's numbers.
 APP_ID = "airflow_tx"
-_APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_APP = "spark.databricks.delta.write.txnAppId"
+_VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
 _NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY", "DELTA_CONFIGURE_SPARK_SESSION")
@@ -74,7 +75,10 @@ class DeltaTable:
     """One table, by its path, in a session of its own: the settings change while it writes."""
 
     def __init__(self, session: Any, path: str, *, state: str, errors: tuple[type[Exception], ...]) -> None:
-        self._spark, self._path, self._state, self._errors = session, path, state, errors
+        self._spark = session
+        self._path = path
+        self._state = state
+        self._errors = errors
         self._named = f"delta.`{path.replace('`', '``')}`"
         # One commit at a time: they share the settings of the session, and views.
         self._lock = threading.RLock()
@@ -116,7 +120,8 @@ class DeltaTable:
 
         :return: False: something has; nothing of this is there.
         """
-        number, operation = held.number + 1, uuid.uuid4().hex
+        number = held.number + 1
+        operation = uuid.uuid4().hex
         kept = {"format": _FORMAT, "number": number, "operation": operation, "definition": rows.definition}
         text = json.dumps({**kept, **asdict(row), "state": row.state}, ensure_ascii=False, sort_keys=True)
         fence = {"tx_row": FENCE, "tx_key": FENCE, "tx_txid": 0, "tx_token": "", "tx_chunk": 0, "tx_fence": text}
@@ -230,7 +235,8 @@ class DeltaTable:
         return TableReading(True, row, kept["number"], kept["definition"], kept["operation"])
 
     def _failure(self, error: Exception) -> StateError:
-        text, reason = str(error), _first_line(error)
+        text = str(error)
+        reason = _first_line(error)
         if any(word in text for word in _FOREIGN):
             problem = f"{self._path} is not a table of a DeltaState ({reason})"
             return StateDiffers(state=self._state, problem=problem, remedy="Give the state a path of its own.")
@@ -245,17 +251,19 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:500]
 
 
+@dataclass(frozen=True)
 class StoredRows:
     """The rows of a table as an update reads them; none before the first one."""
 
-    def __init__(self, table: DeltaTable, rows: DeltaRows, there: bool) -> None:
-        self._table, self._rows, self._there = table, rows, there
+    table: DeltaTable
+    rows: DeltaRows
+    there: bool
 
     def of_keys(self, keys: Iterable[str]) -> dict[str, Change]:
-        return self._found(lambda types: self._table.rows_of_keys(types, keys))
+        return self._found(lambda types: self.table.rows_of_keys(types, keys))
 
     def of_txid(self, txid: int) -> dict[str, Change]:
-        return self._found(lambda types: self._table.rows(types, f"tx_txid = {int(txid)}"))
+        return self._found(lambda types: self.table.rows(types, f"tx_txid = {int(txid)}"))
 
     def _found(self, ask: Callable[[Mapping[str, str]], list[Change]]) -> dict[str, Change]:
-        return {row["tx_key"]: row for row in ask(self._rows.types)} if self._there else {}
+        return {row["tx_key"]: row for row in ask(self.rows.types)} if self.there else {}

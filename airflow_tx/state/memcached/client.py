@@ -88,7 +88,8 @@ class MemcachedClient:
         return overtaken
 
     def _portions(self, keys: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-        names, found = list(self._clients), dict[str, list[str]]()
+        names = list(self._clients)
+        found = dict[str, list[str]]()
         for key in keys:
             server = names[0] if len(names) == 1 else max(names, key=lambda name: _weight(name, key))
             found.setdefault(server, []).append(key)

@@ -83,7 +83,8 @@ class MemcachedMap:
         :raises StateError: another writer has replaced a value since it was read; others may be stored.
         :raises StateUnavailable: a server does not answer; some values may be stored.
         """
-        names, writes = list(map(self._key, keys)), list[MemcachedWrite]()
+        names = list(map(self._key, keys))
+        writes = list[MemcachedWrite]()
         for name, value in zip(names, values, strict=True):
             version = self._read.get(name)
             if value is None:
@@ -151,7 +152,10 @@ class MemcachedState:
             remedy = 'Use "opaque", "transactional" or "non-transactional".'
             raise ConfigError(option="MemcachedState(kind=)", value=str(kind), remedy=remedy)
         self.kind = StateKind(kind)
-        self.servers, self.prefix, self.cache, self.timeout = servers, prefix, cache, timeout
+        self.servers = servers
+        self.prefix = prefix
+        self.cache = cache
+        self.timeout = timeout
         self.name = self._backing().name
 
     @property

@@ -20,7 +20,8 @@ class RedisServer:
 
     def __init__(self, parameters: Mapping[str, Any], *, state: str, where: str) -> None:
         self._parameters = parameters
-        self._state, self._where = state, where
+        self._state = state
+        self._where = where
         self._client: Any = None
 
     @contextmanager

@@ -57,7 +57,9 @@ class RedisFence:
     def __init__(self, server: RedisServer, *, prefix: str, state: str, kind: StateKind) -> None:
         self.keys = [f"{{{prefix}}}:{name}" for name in KEYS]
         self.key = dict(zip(KEYS, self.keys, strict=True))
-        self.server, self._state, self._kind = server, state, kind
+        self.server = server
+        self._state = state
+        self._kind = kind
 
     def read(self) -> FenceReading:
         """Read what it holds now, and the schema at the same moment."""
@@ -186,16 +188,16 @@ class RedisTransaction:
 
     def _raise_with(self, calls: list[Call]) -> list[Call]:
         """Raise the fence and run the first script; returns those that are left."""
-        grant, first, left = self._write.grant, calls[:1], calls[1:]
+        grant = self._write.grant
         raising = self._fence.raise_calls(self._held, self._raised, grant)
-        raised, *replies = self._fence.server.run([*raising, *first], whole=True, last=len(calls) == 1)
+        raised, *replies = self._fence.server.run([*raising, *calls[:1]], whole=True, last=len(calls) == 1)
         if not self._fence.has_raised(raised, self._held, grant):
             raise FenceMoved
         for reply in replies:
             if reply[0] == b"undoing":  # there was too much to undo for one script
                 return calls
             self._check(reply)
-        return left
+        return calls[1:]
 
     def _send(self, calls: list[Call]) -> None:
         # The script that completes the update waits for the replies to all others.

@@ -97,8 +97,8 @@ class _CommandsOnce(RedisTransaction):
         return len(rows)
 
     def _calls(self, receipt: Receipt | None) -> list[Call]:
-        grant, commands = self._write.grant, self._commands
-        mine = [grant_text(grant), *receipt_arguments(grant, receipt), self._digest()]
+        commands = self._commands
+        mine = [grant_text(self._write.grant), *receipt_arguments(self._write.grant, receipt), self._digest()]
         calls = list[Call]()
         for start in range(0, max(len(commands), 1), COMMANDS_AT_ONCE):
             portion = commands[start : start + COMMANDS_AT_ONCE]
@@ -123,7 +123,8 @@ class _CommandsOnce(RedisTransaction):
         answer, *rest = reply
         if answer == b"ok":
             return
-        state, txid = self._write.state, self._write.grant.txid
+        state = self._write.state
+        txid = self._write.grant.txid
         if answer == b"changed":
             problem = f"transaction {txid} gave other commands in an earlier try, which may have run"
             remedy = "Commands must be the same on every replay, in the same order."

@@ -25,8 +25,10 @@ class RedisRows:
     """
 
     def __init__(self, columns: Columns, kind: StateKind, key_types: Mapping[str, str]) -> None:
-        self.columns, self.key_types = columns, key_types
-        self._keys, self._values = sorted(columns.keys), sorted(columns.values)
+        self.columns = columns
+        self.key_types = key_types
+        self._keys = sorted(columns.keys)
+        self._values = sorted(columns.values)
         self._types_of_keys = [key_types[key] for key in self._keys]
         self._types_of_values = [columns.values[name].type for name in self._values]
         self._sums = all(agg.name in ("sum", "count") and agg.type == "bigint" for agg in columns.values.values())
@@ -91,7 +93,8 @@ class RedisRows:
         """
         if self._sums and False not in bases and (quick := self._summed(portion, bases)) is not None:
             return quick
-        names, split = tuple(self.columns.values), len(self.columns.keys)
+        names = tuple(self.columns.values)
+        split = len(self.columns.keys)
         result = list[Value]()
         for row, base in zip(zip(*portion, strict=True), bases, strict=True):
             if base is False:

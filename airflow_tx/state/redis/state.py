@@ -93,7 +93,8 @@ class RedisState(FencedInRedis, QueryableState):
         rows = self.stored_rows(self._fence.read())
         if rows is None:
             return []
-        size, found = KEYS_AT_ONCE if limit is None else min(limit, KEYS_AT_ONCE), dict[bytes, bytes]()
+        size = KEYS_AT_ONCE if limit is None else min(limit, KEYS_AT_ONCE)
+        found = dict[bytes, bytes]()
         with self._server.client() as client:
             for field, value in client.hscan_iter(self._fence.key["values"], count=max(size, 1)):
                 if limit is not None and len(found) >= limit:
@@ -137,7 +138,8 @@ class _RedisUpdate(RedisTransaction):
     def __init__(self, state: RedisState, held_by: RedisFence, write: StateWrite) -> None:
         super().__init__(held_by, write)
         self.scripts_at_once = PORTIONS_AT_ONCE
-        self._columns, self._kind = state.columns, state.kind
+        self._columns = state.columns
+        self._kind = state.kind
         self._rows = state.stored_rows(self._held)
         self._portions: list[_Portion] = []
 
@@ -160,7 +162,8 @@ class _RedisUpdate(RedisTransaction):
 
     def _bases(self, rows: RedisRows, fields: list[list[bytes]]) -> list[list[Any]]:
         """Read what the keys of several portions start from, in one round trip."""
-        held, grant = self._held, self._write.grant
+        held = self._held
+        grant = self._write.grant
         mine = held.identity == grant_text(grant)
         arguments = [held.identity, int(held.is_of(grant.txid)), int(self._kind is StateKind.OPAQUE)]
         arguments += [_token(grant) if mine else "", self._writer]

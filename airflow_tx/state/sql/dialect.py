@@ -61,7 +61,10 @@ class ValueRefused(Exception):
 
     def __init__(self, row: int, column: int | None, problem: str, remedy: str) -> None:
         super().__init__(row, column, problem, remedy)
-        self.row, self.column, self.problem, self.remedy = row, column, problem, remedy
+        self.row = row
+        self.column = column
+        self.problem = problem
+        self.remedy = remedy
 
 
 class Dialect:

@@ -66,7 +66,8 @@ class FencedStore:
         where: str,
         definition: Mapping[str, str] | None = None,
     ) -> None:
-        self.state, self.where = state, where
+        self.state = state
+        self.where = where
         self._secret = str(url.password) if url.password else ""
         backend = url.get_backend_name()
         if backend not in DIALECTS:
@@ -93,7 +94,9 @@ class FencedStore:
         :raises StateOutcomeUnknown: it does not answer to the commit itself.
         :raises StateError: it refuses a statement.
         """
-        committing, done, before = False, False, dict(self._facts)
+        committing = False
+        done = False
+        before = dict(self._facts)
         try:
             opened = self._engine.connect().execution_options(tx_reading=reading)
             with opened as connection, _dropped_after_errors(connection), connection.begin():
@@ -312,7 +315,8 @@ class FencedStore:
     # --- failures -------------------------------------------------------------------------------------------------
 
     def _failure(self, error: sa.exc.DBAPIError, *, committing: bool) -> StateError:
-        reason, kind = self._reason(error), StateUnavailable
+        reason = self._reason(error)
+        kind = StateUnavailable
         if self._dialect.is_lock_timeout(error):
             kind = StateLocked
         elif not self._dialect.is_unavailable(error):

@@ -48,7 +48,8 @@ class SqlGuard(FencedInSql["GuardStore"]):
             remedy = 'Give a list of (sql, parameters), or a function: [("INSERT INTO t VALUES (:n)", None)].'
             raise ConfigError(option=f"SqlGuard({name!r}, statements=)", value=statements, remedy=remedy)
         super().__init__(conn_id, name)
-        self.guard, self.statements = name, statements
+        self.guard = name
+        self.statements = statements
 
     def _parameters(self) -> dict[str, Any]:
         shown: Any = self.statements

@@ -91,7 +91,8 @@ class GuardStore(FencedStore):
         :raises TxidBehind: a later transaction has run its statements.
         :raises StateError: a statement cannot run here.
         """
-        grant, rows = write.grant, list(map(dict, write.listed))
+        grant = write.grant
+        rows = list(map(dict, write.listed))
         last = self.noted(connection)
         if last is not None and abs(last) > grant.txid:
             raise TxidBehind(txid=grant.txid, stored=abs(last))

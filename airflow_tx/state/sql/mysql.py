@@ -247,7 +247,8 @@ class MySql(Dialect):
     def execute_rows(
         self, connection: Connection, statement: Any, writer: Sequence[int], kinds: Sequence[str], columns: Arrays
     ) -> int:
-        written, numbers = 0, writer_parameters(writer)
+        written = 0
+        numbers = writer_parameters(writer)
         for rows, document in parts(connection, kinds, columns):
             try:
                 connection.execute(statement, {DOC: document, **numbers})

@@ -18,7 +18,8 @@ DOC = "tx_rows"
 # Where a connection keeps the server's max_allowed_packet.
 PACKET = "tx_packet"
 _STATEMENT = 2**23
-_WHOLE, _FRACTION = 35, 30
+_WHOLE = 35
+_FRACTION = 30
 _MANY = Context(prec=100_000)
 
 # A type of JSON_TABLE holds a value whole or cuts it without a word: only those that cannot are used.

@@ -139,24 +139,26 @@ class Postgres(Dialect):
         also: Constants,
         copied: Mapping[str, str],
     ) -> Any:
-        source, names = self._source(columns), [column.name for column in columns]
+        source = self._source(columns)
+        names = [column.name for column in columns]
         select = sa.select(*[source.c[name] for name in (*names, *copied.values())], *also.values())
         return postgresql.insert(table).from_select([*names, *copied, *also], select)
 
     def execute_rows(
         self, connection: Connection, statement: Any, writer: Sequence[int], kinds: Sequence[str], columns: Arrays
     ) -> int:
-        arrays, rows = self._arrays(kinds, columns), len(columns[0])
+        arrays = self._arrays(kinds, columns)
+        rows = len(columns[0])
         if rows > 1 and sum(map(len, arrays.values())) > STATEMENT:
             halves = ([column[: rows // 2] for column in columns], [column[rows // 2 :] for column in columns])
             return sum(self.execute_rows(connection, statement, writer, kinds, half) for half in halves)
         return connection.execute(statement, {**arrays, **writer_parameters(writer)}).rowcount
 
     def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
-        table, primary = keys.table, list(keys.table.primary_key.columns)
+        primary = list(keys.table.primary_key.columns)
         source = self._source(primary)
-        on = sa.and_(*[table.c[key.name] == source.c[key.name] for key in primary])
-        query = sa.select(source.c[ROW] - 1, *wanted).select_from(source.join(table, on))
+        on = sa.and_(*[key == source.c[key.name] for key in primary])
+        query = sa.select(source.c[ROW] - 1, *wanted).select_from(source.join(keys.table, on))
         yield from connection.execute(query, self._arrays(keys.kinds, keys.values))
 
     @staticmethod

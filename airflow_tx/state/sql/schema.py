@@ -226,10 +226,9 @@ def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> list[
     for name in sorted(found.keys() & expected.keys()):
         if found[name] != expected[name]:
             told.append(f"{name} is {found[name]}, expected {expected[name]}")
-    missing, others = _only_in(expected, found), _only_in(found, expected)
-    if missing:
+    if missing := _only_in(expected, found):
         told.append(f"it lacks {missing}")
-    if others:
+    if others := _only_in(found, expected):
         told.append(f"it also has {others}")
     return told
 
@@ -256,8 +255,10 @@ def upsert(
     :param names: columns that differ from row to row: those of the key, then the values.
     :param pushed: whether the rows bring deltas, or new values that were computed from what is stored.
     """
-    writer, opaque = dialect.writer(WRITER), kind is StateKind.OPAQUE
-    constants, same = dict(writer), table.c.tx_txid == writer["tx_txid"]
+    writer = dialect.writer(WRITER)
+    opaque = kind is StateKind.OPAQUE
+    constants = dict(writer)
+    same = table.c.tx_txid == writer["tx_txid"]
     copied = dict[str, str]()
     if opaque:
         constants["tx_created"] = sa.true()
@@ -266,7 +267,8 @@ def upsert(
     given = dialect.given(insert)
     updated: list[tuple[str, Any]] = []
     for number, (value, aggregator) in enumerate(values.items()):
-        stored, prev = table.c[value], table.c.get(PREV + value)
+        stored = table.c[value]
+        prev = table.c.get(PREV + value)
         base: Any = stored
         if prev is not None:
             updated.append((prev.name, sa.case((same, prev), else_=stored)))

@@ -39,6 +39,7 @@ PARAMETERS = 30_000
 ROWS_A_STATEMENT = 500
 _ROWS = "(VALUES (tx_rows))"
 _TEXTS = ("text", "json")
+_COUNTED = {"preserve_rowcount": True}
 _PRIMARY_COLLATIONS = sa.text(
     "SELECT c.name, c.coll FROM pragma_index_list(:name, :schema) i, pragma_index_xinfo(i.name, :schema) c "
     "WHERE i.origin = 'pk' AND c.key"
@@ -168,9 +169,11 @@ class Sqlite(Dialect):
         if statement not in self._texts:
             self._texts[statement] = str(statement.compile(dialect=connection.dialect))
         ready = [self._bound(connection, *pair) for pair in zip(kinds, columns, strict=True)]
-        rows, width, marks = len(ready[0]), len(ready), f"({', '.join('?' * len(ready))})"
+        rows = len(ready[0])
+        width = len(ready)
+        marks = f"({', '.join('?' * width)})"
         most = min(ROWS_A_STATEMENT, (PARAMETERS - len(writer)) // width)
-        written, options = 0, {"preserve_rowcount": True}
+        written = 0
         try:
             for start in range(0, rows, most):
                 count = min(most, rows - start)
@@ -179,7 +182,7 @@ class Sqlite(Dialect):
                 values = [None] * (count * width)
                 for number, column in enumerate(ready):
                     values[number::width] = column[start : start + count]
-                written += connection.exec_driver_sql(text, (*writer, *values), execution_options=options).rowcount
+                written += connection.exec_driver_sql(text, (*writer, *values), execution_options=_COUNTED).rowcount
             return written
         except sa.exc.OperationalError:
             if REFUSED in connection.info:
@@ -187,12 +190,16 @@ class Sqlite(Dialect):
             raise
 
     def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
-        quote, primary = connection.dialect.identifier_preparer, list(keys.table.primary_key.columns)
-        named, rows, width = quote.format_table(keys.table), len(keys.values[0]), len(keys.values)
+        quote = connection.dialect.identifier_preparer
+        primary = list(keys.table.primary_key.columns)
+        named = quote.format_table(keys.table)
+        rows = len(keys.values[0])
+        width = len(keys.values)
         on = " AND ".join(f"{named}.{quote.format_column(key)} = tx_rows.k{i}" for i, key in enumerate(primary))
         names = ", ".join([f"tx_rows.{ROW}", *(f"{named}.{quote.format_column(column)}" for column in wanted)])
         ready = [self._bound(connection, *pair) for pair in zip(keys.kinds, keys.values, strict=True)]
-        marks, step = "?" + ", ?" * width, PARAMETERS // (width + 1)
+        marks = "?" + ", ?" * width
+        step = PARAMETERS // (width + 1)
         for start in range(0, rows, step):
             numbers = range(start, min(start + step, rows))
             values = ", ".join([f"({marks})"] * len(numbers))

@@ -51,7 +51,8 @@ class SqlStore(FencedStore):
         definition = {name: aggregator.name for name, aggregator in columns.values.items()}
         place = split_table(table, columns)
         super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
-        self.columns, self.kind = columns, kind
+        self.columns = columns
+        self.kind = kind
         self._made: dict[tuple[Any, ...], sa.Table] = {}
         self._upserts: dict[sa.Table, Any] = {}
         self._pushed = all(name in PUSHED_DOWN for name in definition.values())
@@ -106,8 +107,10 @@ class SqlStore(FencedStore):
         the upsert refuses those of this grant.
         """
         split = len(arrays) - len(self.columns.values)
-        keys, deltas = arrays[:split], arrays[split:]
-        values, opaque = list(self.columns.values), self.kind is StateKind.OPAQUE
+        keys = arrays[:split]
+        deltas = arrays[split:]
+        values = list(self.columns.values)
+        opaque = self.kind is StateKind.OPAQUE
         wanted = [table.c.tx_txid, *[table.c[name] for name in values]]
         wanted += [table.c.tx_created, *[table.c[PREV + name] for name in values]] if opaque else []
         found = self._dialect.look_up(connection, PrimaryKeys.leading(table, kinds[:split], keys), wanted)
@@ -118,7 +121,8 @@ class SqlStore(FencedStore):
             base: Cells | None = None
             if number in stored:
                 stored_txid, *row = stored[number]
-                base, same = tuple(row[: len(values)]), stored_txid == txid
+                base = tuple(row[: len(values)])
+                same = stored_txid == txid
                 if same and not opaque:
                     after.append(base)
                     continue
@@ -142,7 +146,8 @@ class SqlStore(FencedStore):
         if found is None or not names:
             return dict.fromkeys(names, 0)
         # In two parts: a total may leave 64 bits, in which SQLite adds up.
-        half, columns = sa.literal(_HALF, sa.BigInteger()), [found[0].c[name] for name in names]
+        half = sa.literal(_HALF, sa.BigInteger())
+        columns = [found[0].c[name] for name in names]
         parts = [sa.func.sum(part) for each in columns for part in ((each - each % half) // half, each % half)]
         row = [int(each or 0) for each in connection.execute(sa.select(*parts)).one()]
         return {name: high * _HALF + low for name, high, low in zip(names, row[::2], row[1::2], strict=True)}

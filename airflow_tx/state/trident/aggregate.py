@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
@@ -102,7 +103,8 @@ class TridentAggregate(TridentState, QueryableState):
         return self._found_types if self.columns.keys else {}
 
     def _updates(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[list[Any], list[ValueUpdater[Any]]]]:
-        iterator, checked = iter(rows), CheckedRows(self.columns)
+        iterator = iter(rows)
+        checked = CheckedRows(self.columns)
         first = next(iterator, None)
         if first is None:
             return
@@ -114,23 +116,26 @@ class TridentAggregate(TridentState, QueryableState):
             yield [key or GLOBAL for key in keys], [_Combined(self.columns, row[:split], row[split:]) for row in cells]
 
 
+@dataclass(frozen=True)
 class _Combined:
     """Combines a stored value with what the batch brings to its key."""
 
-    def __init__(self, columns: Columns, key: Cells, deltas: Cells) -> None:
-        self._columns, self._key, self._deltas = columns, key, deltas
+    columns: Columns
+    key: Cells
+    deltas: Cells
 
     def update(self, stored: Any) -> Any:
-        before = None if stored is None else _cells(self._columns, self._key, stored)
-        after = self._columns.combined(self._key, before, self._deltas)
-        return after[0] if len(after) == 1 else dict(zip(self._columns.values, after, strict=True))
+        before = None if stored is None else _cells(self.columns, self.key, stored)
+        after = self.columns.combined(self.key, before, self.deltas)
+        return after[0] if len(after) == 1 else dict(zip(self.columns.values, after, strict=True))
 
 
 class _OneValue:
     """A Snapshottable as a map of one key. An update that changes nothing rolls it back: no key has to be noted."""
 
     def __init__(self, state: Any, *, rolls_back: bool) -> None:
-        self._state, self._rolls_back = state, rolls_back
+        self._state = state
+        self._rolls_back = rolls_back
 
     def begin_commit(self, txid: int | None) -> None:
         self._state.begin_commit(txid)

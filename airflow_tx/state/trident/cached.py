@@ -46,14 +46,17 @@ class CachedMap(Generic[_V]):
         :param found: what the fence held before `token` raised it. If it is the token of the last batch that this
             object completed, nobody has written since; but a replay of that batch has undone what it wrote.
         """
-        ended, self._ended = self._ended, None
+        ended = self._ended
+        self._ended = None
         mine = found is not None and found == ended
         if not (mine and token is not None and found is not None and (token == found or token.txid > found.txid)):
             self._kept.clear()
-        self._open, self._token = True, token
+        self._open = True
+        self._token = token
 
     def commit(self, txid: int | None) -> None:
-        self._open, self._ended = False, self._token
+        self._open = False
+        self._ended = self._token
 
     def for_executors(self) -> CachedMap[_V]:
         """The same for a process without Airflow."""

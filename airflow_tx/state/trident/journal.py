@@ -46,7 +46,8 @@ class JournaledMap(SnapshottableMap[Any]):
 
     def __init__(self, map_state: MapState[Any], index: int = 0, writers: int = 1) -> None:
         super().__init__(map_state)
-        self._index, self._writers = index, writers
+        self._index = index
+        self._writers = writers
         self._txid: int | None = None
         self._notes = 0
         self._is_open = False
@@ -57,7 +58,9 @@ class JournaledMap(SnapshottableMap[Any]):
             super().begin_commit(None)
         touched = [] if txid is None else list(self._touched(txid))
         super().begin_commit(txid, **grant)
-        self._txid, self._notes, self._is_open = txid, 0, True
+        self._txid = txid
+        self._notes = 0
+        self._is_open = True
         for keys in touched:
             super().multi_update(keys, [Same()] * len(keys))
 

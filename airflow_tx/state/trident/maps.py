@@ -131,7 +131,9 @@ class _Map(Generic[_V, _T]):
             raise ValueError(f"{len(keys)} keys, but {len(updaters)} values or updaters")
         self._check_whole()
         normal = [as_key(key) for key in keys]
-        stored, changed, results = self._stored(normal), dict[Key, Any](), list[_T | None]()
+        stored = self._stored(normal)
+        changed = dict[Key, Any]()
+        results = list[_T | None]()
         # An update that ends in the middle has to be replayed: nobody knows what the store holds.
         self._failed = True
         for key, updater in zip(normal, updaters, strict=True):

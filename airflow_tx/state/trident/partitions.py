@@ -25,7 +25,9 @@ class PartitionedState:
     """
 
     def __init__(self, name: str, parts: Sequence[Any], fields: Sequence[str]) -> None:
-        self._name, self.parts, self._fields = name, parts, fields
+        self._name = name
+        self.parts = parts
+        self._fields = fields
 
     def begin_commit(self, txid: int | None) -> None:
         for part in self.parts:
