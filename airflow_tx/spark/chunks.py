@@ -51,7 +51,7 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
     except TxError as error:
         reason = type(error).__name__
         print(f"airflow_tx: chunk {chunk} of {grant.token} refused: {reason}", file=sys.stderr, flush=True)
-        told.update(error=type(error).__name__, fields=error.fields)
+        told.update(error=reason, fields=error.fields)
     text = json.dumps(told, default=str)
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["told"])
 

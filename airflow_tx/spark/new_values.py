@@ -171,6 +171,5 @@ def _part(chunk: int) -> str:
 
 
 def _put(place: OutputFolder, file: str, content: bytes, rows: int, columns: tuple[str, ...]) -> Output:
-    where = place.where
-    where.files.write(f"{place.folder}/{file}", content)
+    place.where.files.write(f"{place.folder}/{file}", content)
     return Output((StagedFile(file, len(content), rows),), columns)

@@ -162,8 +162,8 @@ class MemoryState(StoredState, QueryableState):
         if not given:
             return []
         types = {**checks.key_types(given[0]), **self._found_types()}
-        whole = checks.portions(given, types, size=len(given))
-        return [row for columns in whole for row in zip(*columns, strict=True)]
+        (columns,) = checks.portions(given, types, size=len(given))
+        return list(zip(*columns, strict=True))
 
     def _found_types(self) -> dict[str, str]:
         """Find the types of the key columns, which the first update decided."""

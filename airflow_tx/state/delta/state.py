@@ -218,8 +218,7 @@ class _DeltaTransaction:
         if not self._idle:
             replayed = held.row is not None and not again and _may_have(held.row, write.grant)
             turn = WriteContext(write.grant, write.chunk, write.raising and not again, replayed)
-            stored = table.stored(self._rows, held)
-            self._changes, self._size = self._rows.changes(write.listed, turn, stored)
+            self._changes, self._size = self._rows.changes(write.listed, turn, table.stored(self._rows, held))
 
     def put(self) -> int:
         return self._size

@@ -41,9 +41,8 @@ def grant_text(row: Fence | Grant) -> str:
 
 def receipt_arguments(grant: Grant, receipt: Receipt | None) -> list[Any]:
     """Spell a receipt as the four arguments of a script; None: the script keeps none."""
-    of_the_grant = [grant.txid, grant.token.attempt]
-    of_the_text = ["", ""] if receipt is None else [receipt.text, receipt.hash]
-    return of_the_grant + of_the_text
+    text = ["", ""] if receipt is None else [receipt.text, receipt.hash]
+    return [grant.txid, grant.token.attempt, *text]
 
 
 def _stored_receipt(fields: Mapping[bytes, bytes]) -> StoredReceipt:

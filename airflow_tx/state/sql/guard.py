@@ -62,9 +62,8 @@ class SqlGuard(FencedInSql["GuardStore"]):
 
     def last_txid(self) -> int | None:
         """Read the last transaction whose statements ran, or of which some did; None: there was none."""
-        with self._store.transaction(reading=True) as connection:
-            noted = self._store.noted(connection)
-            return None if noted is None else abs(noted)
+        noted = self._asked(self._store.noted)
+        return None if noted is None else abs(noted)
 
     def release(self) -> None:
         self.clear()

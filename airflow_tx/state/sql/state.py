@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_tx.state.sql.store import SqlStore
 
 _Store = TypeVar("_Store", bound="FencedStore")
+_Answer = TypeVar("_Answer")
 
 
 class FencedInSql(Addressed[_Store], StoredState):
@@ -28,13 +29,16 @@ class FencedInSql(Addressed[_Store], StoredState):
         with self._store.transaction() as connection:
             yield self._store.begun(connection, write)
 
-    def fence(self) -> Fence | None:
+    def _asked(self, question: Callable[..., _Answer], *given: Any) -> _Answer:
+        """Ask the store, in a transaction that only reads."""
         with self._store.transaction(reading=True) as connection:
-            return self._store.read_fence(connection)
+            return question(connection, *given)
+
+    def fence(self) -> Fence | None:
+        return self._asked(self._store.read_fence)
 
     def receipts(self) -> list[StoredReceipt]:
-        with self._store.transaction(reading=True) as connection:
-            return self._store.receipts(connection)
+        return self._asked(self._store.receipts)
 
     def fence_of(self, old: str) -> Fence | None:
         with self._store.transaction(reading=True) as connection:
@@ -89,24 +93,19 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
         return {"conn_id": self.conn_id, "table": self.table}
 
     def holds(self, txid: int) -> bool:
-        with self._store.transaction(reading=True) as connection:
-            return self._store.holds(connection, txid)
+        return self._asked(self._store.holds, txid)
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        with self._store.transaction(reading=True) as connection:
-            return self._store.read(connection, limit)
+        return self._asked(self._store.read, limit)
 
     def totals(self, names: Collection[str]) -> dict[str, int]:
-        with self._store.transaction(reading=True) as connection:
-            return self._store.totals(connection, names)
+        return self._asked(self._store.totals, names)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
-        with self._store.transaction(reading=True) as connection:
-            return self._store.multi_get(connection, keys)
+        return self._asked(self._store.multi_get, keys)
 
     def key_types(self) -> dict[str, str] | None:
-        with self._store.transaction(reading=True) as connection:
-            return self._store.key_types(connection)
+        return self._asked(self._store.key_types)
 
     def release(self) -> None:
         with self._store.transaction() as connection:

@@ -125,8 +125,7 @@ class OpaqueValue(Generic[_T]):
 
     def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> OpaqueValue[_T]:
         """Combine the value with an update; within the same transaction, the value before it."""
-        value = combine(self.get(writer.txid))
-        return self.update(writer.txid, value, writer.token, writer.chunk)
+        return self.update(writer.txid, combine(self.get(writer.txid)), writer.token, writer.chunk)
 
     def undone(self, writer: Writer) -> OpaqueValue[_T]:
         """Take out what another grant of the transaction of `writer` wrote."""
