@@ -12,7 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.imports.rulers import PACKAGE, ROOT, RULERS, Ruler, all_files, imports_of, module_name, tree_of
+from tests.imports.rulers import (
+    LONGEST,
+    PACKAGE,
+    ROOT,
+    RULERS,
+    Ruler,
+    all_files,
+    imports_of,
+    lines_of,
+    module_name,
+    tree_of,
+)
 
 GERUNDS = frozenset({"processing", "reading", "staging", "testing", "sizing", "rotating"})
 """What the glossary, or everybody, calls so; RotatingTransactionalState."""
@@ -53,6 +64,10 @@ BOUNDS = {
 
 def _short(file: Path) -> str:
     return str(file.relative_to(PACKAGE))
+
+
+def test_no_file_is_too_long() -> None:
+    assert {_short(file) for file in all_files() if lines_of(file) > LONGEST} == set()
 
 
 @pytest.mark.parametrize("ruler", RULERS, ids=lambda ruler: ruler.name.replace(" ", "-"))
