@@ -45,11 +45,13 @@ def eventually(
             answer = check()
             if answer:
                 return answer
-            last, cause = f"the last answer was {answer!r}", None
+            last = f"the last answer was {answer!r}"
+            cause = None
         except Hopeless as error:
             raise Hopeless(f"{what}: {error}" + (f"\n{explain()}" if explain else "")) from None
         except Exception as error:  # noqa: BLE001 - what a check raises means "not yet"
-            last, cause = f"the last call raised {type(error).__name__}: {error}", error
+            last = f"the last call raised {type(error).__name__}: {error}"
+            cause = error
         now = time.monotonic()
         if now >= deadline:
             told = f"\n{explain()}" if explain else ""

@@ -95,7 +95,8 @@ class Case:
 
 def _chosen(kind: str) -> dict[str, Case]:
     values = EXAMPLES[kind]
-    deltas, wrong = [None, *values[1:], values[0], None], [values[0], values[-1]]
+    deltas = [None, *values[1:], values[0], None]
+    wrong = [values[0], values[-1]]
     cases = {
         f"first {kind}": Case(First(kind), deltas, values[1], wrong),
         f"last {kind}": Case(Last(kind), deltas, values[0], wrong),

@@ -58,7 +58,8 @@ _prefixes = itertools.count()
 def check_program(opened: Opened, program: list[list[Attempt]]) -> None:
     """Perform all attempts of a program, and compare with the last attempt of each batch applied once."""
     # Keys of its own for every program: a store each would take a server too long.
-    prefix, expected = f"program {next(_prefixes)}", dict[str, int]()
+    prefix = f"program {next(_prefixes)}"
+    expected = dict[str, int]()
     writers: list[AnyMap] = []
     stores: list[Counting] = []
     for _ in range(3):

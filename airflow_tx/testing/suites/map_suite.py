@@ -95,7 +95,8 @@ class MapSuite:
         assert (state.multi_update([], []), state.multi_get([]), opened.last.trips) == ([], [], ["get"])
 
     def test_values_come_back_as_they_were(self, opened: Opened) -> None:
-        state, keys = opened(), [("", number) for number in range(len(self.values))]
+        state = opened()
+        keys = [("", number) for number in range(len(self.values))]
         state.begin_commit(1)
         state.multi_put(keys, self.values)
         state.commit(1)

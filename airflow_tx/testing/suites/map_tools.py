@@ -64,7 +64,9 @@ class Opened:
     """Opens maps over the store under test."""
 
     def __init__(self, make_backing: MakeBacking, kind: str, cached: bool) -> None:
-        self.kind, self.cached, self._make = kind, cached, make_backing
+        self.kind = kind
+        self.cached = cached
+        self._make = make_backing
         self.last: Counting
 
     def __call__(self) -> AnyMap:

@@ -47,7 +47,8 @@ class SourceLedger:
 
     def keep(self, batch: Batch) -> None:
         """Take a batch as the next transaction's: the one after it begins at its position."""
-        place, after = self.places[-1], plain(batch.position)
+        place = self.places[-1]
+        after = plain(batch.position)
         # A partition that takes no part keeps its place.
         self.places.append({**(place or {}), **after} if self.suite.make().partitioned else after)
         if self.asked is not None:

@@ -103,7 +103,8 @@ class SourceSuite(SourceCase):
         self.add()
         run = ledger.run()
         assert run is not None, "`runs` should give the runs of what `add` adds"
-        first, source = ledger.decide(run=run), self.make()
+        first = ledger.decide(run=run)
+        source = self.make()
         assert source.for_key(source.key(run)).decide(TransactionAttempt(1, 2), None) == first
 
     def test_batches_have_every_row_exactly_once(self, ledger: SourceLedger) -> None:
@@ -113,14 +114,16 @@ class SourceSuite(SourceCase):
         assert sorted_texts(self.all_rows(batches)) == sorted_texts(added)
 
     def test_data_that_comes_later_is_in_later_batches(self, ledger: SourceLedger) -> None:
-        added, batches = [], []
+        added = []
+        batches = []
         for _ in range(3):
             added += self.add()
             batches += [self.some(ledger), *ledger.rest()]
         assert sorted_texts(self.all_rows(batches)) == sorted_texts(added)
 
     def test_data_may_come_between_two_batches(self, ledger: SourceLedger) -> None:
-        added, batches = self.add(), [self.some(ledger)]
+        added = self.add()
+        batches = [self.some(ledger)]
         added += self.add()
         batches += ledger.rest()
         assert sorted_texts(self.all_rows(batches)) == sorted_texts(added)
@@ -228,7 +231,8 @@ class SourceSuite(SourceCase):
     def test_a_new_partition_is_taken_up(self, ledger: SourceLedger) -> None:
         if not self.make().partitioned:
             pytest.skip("it has no partitions")
-        added, batches = self.add(), [self.some(ledger)]
+        added = self.add()
+        batches = [self.some(ledger)]
         before = set(ledger.places[-1])
         added += self.add_partition()
         batches += ledger.rest()
@@ -238,7 +242,8 @@ class SourceSuite(SourceCase):
     def test_a_transactional_source_stops_without_a_partition_it_had(self, ledger: SourceLedger) -> None:
         if self.make().kind is SourceKind.OPAQUE:
             pytest.skip("an opaque source goes on")
-        added, batches = self.add(), [self.some(ledger)]
+        added = self.add()
+        batches = [self.some(ledger)]
         self.lose_partition()
         for _ in range(2):
             with pytest.raises(SourceError) as refusal:
@@ -251,7 +256,8 @@ class SourceSuite(SourceCase):
     def test_an_opaque_source_goes_on_without_a_partition_and_loses_nothing(self, ledger: SourceLedger) -> None:
         if self.make().kind is not SourceKind.OPAQUE:
             pytest.skip("a transactional source stops")
-        added, batches = self.add(), [self.some(ledger)]
+        added = self.add()
+        batches = [self.some(ledger)]
         before = ledger.places[-1]
         self.lose_partition()
         without = ledger.rest()

@@ -65,7 +65,8 @@ class FenceSuite(StateTests):
     def test_a_write_under_a_fence_that_an_earlier_grant_raised_is_refused(
         self, state: FencedState, grants: Grants
     ) -> None:
-        first, second = grants(1), grants(1, 2)
+        first = grants(1)
+        second = grants(1, 2)
         state.raise_fence(first)
         with pytest.raises(FenceOutranked):
             state.write(second, rows({"a": 1}))
@@ -75,8 +76,10 @@ class FenceSuite(StateTests):
     def test_a_late_writer_of_an_older_attempt_is_refused(
         self, make_state: MakeState, grants: Grants, kind: str, use: Use
     ) -> None:
-        zombie, state = make_state(kind), make_state(kind)
-        old, new = grants(1), grants(1, 2)
+        zombie = make_state(kind)
+        state = make_state(kind)
+        old = grants(1)
+        new = grants(1, 2)
         zombie.raise_fence(old)
         zombie.write(old, rows({"a": 1, "only the old attempt has it": 1}))
         state.raise_and_write(new, rows({"a": 1}))
@@ -91,7 +94,8 @@ class FenceSuite(StateTests):
     def test_a_late_writer_of_an_older_grant_of_the_same_attempt_is_refused(
         self, state: FencedState, grants: Grants, use: Use
     ) -> None:
-        old, new = grants(1), grants(1)
+        old = grants(1)
+        new = grants(1)
         state.raise_fence(old)
         state.raise_fence(new)
         with pytest.raises(FenceOutranked):
@@ -182,7 +186,8 @@ class FenceSuite(StateTests):
         for txid in (1, 2, 3):
             grants.commit(txid, state, {"a": txid})
         late = grants(3)
-        grants.generation, grants.last = 2, {}  # the ledger accepted what the state holds
+        grants.generation = 2
+        grants.last = {}  # the ledger accepted what the state holds
         grants.commit(4, state, {"a": 4})
         for use in (_raise, _write, _raise_and_write):
             with pytest.raises((FenceOutranked, LedgerBehind)):

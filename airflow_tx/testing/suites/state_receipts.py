@@ -43,7 +43,8 @@ class ReceiptSuite(StateTests):
     """One receipt a transaction, in the store transaction that completes it."""
 
     def test_a_complete_update_leaves_its_receipt(self, state: FencedState, grants: Grants) -> None:
-        first, second = grants(1), rows({"a": 1, "b": 2})
+        first = grants(1)
+        second = rows({"a": 1, "b": 2})
         state.raise_and_write(first, iter(second))
         assert kept(state) == [expected(first, state, second)]
         (found,) = kept(state)
@@ -62,7 +63,9 @@ class ReceiptSuite(StateTests):
     def test_of_several_chunks_the_last_write_leaves_the_receipt_of_all(
         self, state: FencedState, grants: Grants
     ) -> None:
-        grant, one, two = grants(1), rows({"a": 1}), rows({"b": 2})
+        grant = grants(1)
+        one = rows({"a": 1})
+        two = rows({"b": 2})
         state.raise_fence(grant)
         state.write(grant, one, chunk=0, complete=False)
         state.write(grant, two, chunk=1, complete=False)
@@ -71,7 +74,8 @@ class ReceiptSuite(StateTests):
         assert kept(state) == [expected(grant, state, one, two)]
 
     def test_a_writer_that_is_refused_leaves_none(self, state: FencedState, grants: Grants) -> None:
-        old, new = grants(1), grants(1, 2)
+        old = grants(1)
+        new = grants(1, 2)
         state.raise_fence(old)
         state.raise_and_write(new, rows({"a": 1}))
         with pytest.raises(FenceOutranked):
@@ -89,7 +93,9 @@ class ReceiptSuite(StateTests):
         assert kept(state) == []
 
     def test_two_states_of_one_store_keep_their_own(self, make_state: MakeState, grants: Grants, kind: str) -> None:
-        one, other, grant = make_state(kind), make_state(kind, "second"), grants(1)
+        one = make_state(kind)
+        other = make_state(kind, "second")
+        grant = grants(1)
         for state in (one, other):
             state.raise_fence(grant)
             state.write(grant, rows({"a": 1}))

@@ -50,7 +50,8 @@ class Grants:
         self._epoch += 1
         birth = self._birth_of.setdefault(txid, uuid.uuid4().hex)
         token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex, birth)
-        births, claim = dict(self.births), self._claim(token).text
+        births = dict(self.births)
+        claim = self._claim(token).text
         return Grant("suite", self.incarnation, token, dict(self.last), births=births, claim=claim)
 
     def _claim(self, token: Token) -> Receipt:

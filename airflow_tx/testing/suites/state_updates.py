@@ -137,7 +137,8 @@ class UpdateSuite(StateTests):
     # --- several states, several writers -------------------------------------------------------------------------
 
     def test_two_states_are_fenced_and_rolled_back_each_for_itself(self, make_state: MakeState, grants: Grants) -> None:
-        first, second = make_state("opaque", "first"), make_state("opaque", "second")
+        first = make_state("opaque", "first")
+        second = make_state("opaque", "second")
         assert first.name != second.name
         old = grants(1)
         for state in (first, second):
@@ -175,7 +176,8 @@ class UpdateSuite(StateTests):
         assert totals(state) == {"a": 1}
 
     def test_a_replay_may_be_cut_into_other_chunks(self, state: FencedState, grants: Grants) -> None:
-        old, new = grants(1), grants(1, 2)
+        old = grants(1)
+        new = grants(1, 2)
         state.raise_fence(old)
         state.write(old, rows({"a": 1}), chunk=1, complete=False)
         state.raise_fence(new)
@@ -217,9 +219,11 @@ class UpdateSuite(StateTests):
     def test_a_row_that_does_not_fit_is_named_and_nothing_is_written(
         self, make_state: MakeState, grants: Grants, wrong: dict[str, Any], message: str
     ) -> None:
-        state, count = make_state("opaque"), 12_000
+        state = make_state("opaque")
+        count = 12_000
         grants.commit(1, state, {"key 1": 1})
-        before, grant = state.fence(), grants(2)
+        before = state.fence()
+        grant = grants(2)
         update = [*({"key": f"key {i}", "n": i} for i in range(count)), wrong]
         with pytest.raises(StateError, match=f"row {count}.*{message}"):
             state.raise_and_write(grant, update)
@@ -238,7 +242,8 @@ class UpdateSuite(StateTests):
         assert totals(state) == dict.fromkeys(keys, 2)
 
     def test_the_largest_numbers_are_exact(self, make_state: MakeState, grants: Grants) -> None:
-        state, largest = make_state("opaque"), 2**63 - 1
+        state = make_state("opaque")
+        largest = 2**63 - 1
         grants.commit(1, state, {"up": largest - 1, "down": -(2**63)})
         grants.commit(2, state, {"up": 1})
         assert totals(state) == {"up": largest, "down": -(2**63)}

@@ -71,7 +71,8 @@ class ValueSuite(StateTests):
     ) -> None:
         if key_type in self.cannot:
             pytest.skip(f"the store does not take {key_type}")
-        types, keys = {"key": key_type} if given == "by the state" else None, EXAMPLES[key_type]
+        types = {"key": key_type} if given == "by the state" else None
+        keys = EXAMPLES[key_type]
         for txid in (1, 2):
             state = make_state("opaque", types=types)
             grants.commit_rows(txid, state, [{"key": key, "n": txid} for key in keys])
@@ -87,7 +88,8 @@ class ValueSuite(StateTests):
             assert [(row["key"], row["n"]) for row in state.read()] == [(one, 11)]
 
     def test_the_columns_of_a_key_count_together(self, make_state: MakeState, grants: Grants, kind: str) -> None:
-        day, other = dt.date(2026, 1, 2), dt.date(2026, 1, 3)
+        day = dt.date(2026, 1, 2)
+        other = dt.date(2026, 1, 3)
         keys = [("a", 1, day), ("a", 1, other), ("a", 2, day), ("b", 1, day), ('a",1', 1, day), ("", 1, day)]
         for txid in (1, 2):
             state = make_state(kind, keys=("word", "number", "day"))
@@ -163,7 +165,8 @@ class ValueSuite(StateTests):
     ) -> None:
         state = self._open(make_state, kind, Case(aggregator, [], None, []))
         grants.commit_rows(1, state, [{"key": "full", "v": stored}, {"key": "z", "v": stored}])
-        before, grant = state.fence(), grants(2)
+        before = state.fence()
+        grant = grants(2)
         update = [{"key": "a", "v": delta}, {"key": "full", "v": delta}, {"key": "new", "v": delta}]
         with pytest.raises(StateError, match=message):
             state.raise_and_write(grant, update)
@@ -184,7 +187,8 @@ class ValueSuite(StateTests):
     def test_many_keys_are_asked_for_in_one_call_and_answered_in_their_order(
         self, make_state: MakeState, grants: Grants, kind: str
     ) -> None:
-        state, count = queried(make_state(kind)), 12_000
+        state = queried(make_state(kind))
+        count = 12_000
         assert state.multi_get([("key 1",), ("key 2",)]) == [None, None]
         grants.commit_rows(1, make_state(kind), [{"key": f"key {i}", "n": i} for i in range(count)])
         wanted = [i for i in range(count + 5, -1, -1) for _ in range(2)]
@@ -216,7 +220,8 @@ class ValueSuite(StateTests):
         assert state.multi_get([(key,) for key in (*keys, absent)]) == [*[{"n": 1} for _ in keys], None]
 
     def test_a_long_key_can_be_asked_for(self, make_state: MakeState, grants: Grants) -> None:
-        state, key = make_state("opaque"), "ä" * 512
+        state = make_state("opaque")
+        key = "ä" * 512
         grants.commit(1, state, {key: 1})
         assert queried(state).multi_get([key, key[:-1], key + "x"]) == [{"n": 1}, None, None]
 
