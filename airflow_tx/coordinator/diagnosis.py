@@ -21,7 +21,7 @@ RunStates = Mapping[str, "str | None"]
 """run_id → state of the run, None for one that does not exist; a run that was not asked for is missing."""
 
 LONGEST_BACKOFF = 600.0
-# A replay that somebody asked for this long ago, and of which nothing has come: whoever asked was killed.
+# A replay was asked for this long ago, and no attempt followed: the process that asked was killed.
 FORGOTTEN = 60.0
 # A committer that has just taken the turn, or gives it back, does not show for a moment.
 SUSPICION = 3.0

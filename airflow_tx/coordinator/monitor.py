@@ -98,7 +98,7 @@ class Monitor:
             return None
         try:
             return self._lags.latest(lambda: position_now(Reader(store), self._paths))
-        except TxError:  # the turn moves on meanwhile
+        except TxError:  # the turn has moved on
             return None
 
 
@@ -143,7 +143,7 @@ class CoordinatorAlarms:
     def step(self, look: LedgerSnapshot) -> None:
         """Raise what is due, and end what is over."""
         for change in self._monitor.observe(self._ledger.store, look):
-            # First, as it may be done twice: who is killed in between leaves no run red for ever.
+            # First, because doing it twice is safe: a process that is killed in between leaves no run red for ever.
             shown = self._show(change)
             raise_alarm(self._spec, self._ledger, change, self._context, self._log, shown)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # Every line of it may be killed and run again, and it runs for ever.
 RETRIES = 100_000
-# After so long without an event it looks at the DAG file again, which may say something else by now.
+# After so long without an event the coordinator reads the DAG file again, which may have changed.
 REFRESH = 600.0
 # A run that is older ends when there is nothing to do, so that the next one has the newest version of the DAG.
 LONGEST_RUN = timedelta(days=1)

@@ -47,7 +47,7 @@ class Replay:
 
     :param reason: in words.
     :param counts: whether it counts against `max_replays`.
-    :param noted: it was asked for before, so that nobody has to be asked whether it may be.
+    :param noted: it was asked for before, so that nothing has to be asked again.
     """
 
     txid: int
@@ -160,7 +160,7 @@ def _marks(look: LedgerSnapshot, states: RunStates) -> Iterable[Action]:
     blocked = look.topology.blocked
     if blocked is not None:
         record = look.opened.get(blocked["txid"])
-        # One that was allocated later than `allocated` was read cannot be blocked yet.
+        # A transaction that was allocated after `allocated` was read cannot be blocked yet.
         if record is None or record.attempt != blocked["attempt"] or record.skip is not None:
             yield Unblock(blocked["txid"])
     for run_id, entry in look.topology.yielded.items():
@@ -175,7 +175,7 @@ def _back(look: LedgerSnapshot, states: RunStates, run_id: str, entry: Mapping[s
         # Otherwise it is started as a transaction, see YIELDED.
         return CameBack(run_id) if record is None or record.yielded is None else None
     if any(record.run_id == run_id for record in look.opened.values()):
-        return CameBack(run_id)  # it has a transaction by now
+        return CameBack(run_id)  # it has a transaction now
     if run_id not in states:
         return None
     found = comeback(states[run_id], is_over=False, is_free=is_free(look, states, None))

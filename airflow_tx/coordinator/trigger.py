@@ -42,7 +42,7 @@ _DAMAGED = 30.0
 
 @cache
 def _thread(conn_id: str, paths: Paths) -> ThreadPoolExecutor:
-    """For all questions to the source of one topology: one that hangs holds up nobody else, and is asked once."""
+    """Threads for all questions to the source of one topology: a source that hangs holds up no other topology."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{_ASKING}-{paths.topology}")
 
 
@@ -158,7 +158,7 @@ class _Watch:
             return {"look": look, "alarms": alarms, "position": self._looker.next_position(look)}
         except UnreadableRecord:
             if look.opened:
-                return {"look": look, "alarms": alarms}  # its last transaction begins anew just now
+                return {"look": look, "alarms": alarms}  # its last transaction begins again just now
             raise
 
     async def _states(self, look: LedgerSnapshot) -> Mapping[str, str | None]:

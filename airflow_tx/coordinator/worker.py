@@ -264,7 +264,7 @@ class Coordination:
             return
         assert isinstance(answer, ReplayNoted)
         if not answer.first and not action.noted:
-            return  # somebody else is at it
+            return  # another process starts it
         failpoint("coordinator.after_note", topology=self.spec.topology, txid=action.txid, attempt=action.attempt)
         counted = (
             f"automatic replay {answer.count} of {self.pace.rules.max_replays}" if action.counts else "not counted"

@@ -1,4 +1,4 @@
-"""Which alarms of a topology are raised: each once, whoever finds it and however often a process starts again."""
+"""The raised alarms of a topology. Each is raised once, also if several processes find it or one starts again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def raised_alarms(read: Reader, paths: Paths) -> Mapping[str, Mapping[str, Any]]
 def note_alarm(
     read: Reader, stamp: Stamp, paths: Paths, kind: str, note: Mapping[str, Any] | None
 ) -> Decision[AlarmNoted]:
-    """Note what an alarm of this kind is raised for: one of all who find the same is the first.
+    """Note what an alarm of this kind is raised for. Of all processes that find the same, one is the first.
 
     :param note: `of` says what for; None: it is over.
     """

@@ -35,7 +35,7 @@ class Begun:
 
     :param position: where the source stands after it, all partitions included.
     :param run_id: the run that it belongs to.
-    :param skip: who wants it skipped at its turn, when and why; None: nobody.
+    :param skip: the person who wants it skipped at its turn, when and why; None: no person does.
     :param size: how many rows the source counted, and why it took so many; None if it cannot tell.
     :param lost: rows that come before it and were accepted as lost, in words.
     :param key: the identity of that run.
@@ -208,7 +208,7 @@ class Processed:
 
     @property
     def rows(self) -> int | None:
-        """Give the rows of the batch, as the task that read most of them counted; None if nobody did."""
+        """Give the rows of the batch, as the task that read most of them counted; None: no task counted."""
         return max((ack.rows for ack in self.acks.values() if ack.rows is not None), default=None)
 
 
@@ -226,7 +226,7 @@ class Restarted:
 
 @dataclass(frozen=True)
 class ToBeSkipped:
-    """It is its turn, and a person wants it skipped: nobody commits it."""
+    """It is its turn, and a person wants it skipped: it is not committed."""
 
     txid: int
 
@@ -301,7 +301,7 @@ class Bidding:
 
 @dataclass(frozen=True)
 class NotNeeded:
-    """The way is free already; nobody gives up anything."""
+    """The way is free already; no run gives up its slot."""
 
 
 @dataclass(frozen=True)
@@ -318,6 +318,6 @@ class Repaired:
 
 @dataclass(frozen=True)
 class AlarmNoted:
-    """An alarm is noted; `first`: by this call, so that its caller calls who wants to know."""
+    """An alarm is noted; `first`: by this call, so that its caller runs the callbacks."""
 
     first: bool

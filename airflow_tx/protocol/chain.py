@@ -42,7 +42,7 @@ class Chain:
         self._read_states()
 
     def find(self, txid: int, text: str) -> None:
-        """Add a finding of a transaction, if it is one of those that are asked for."""
+        """Add a finding of a transaction, if the transaction is in the range that is compared."""
         if self.first <= txid <= self.last:
             self.findings.append(f"transaction {txid}: {text}")
 
@@ -80,7 +80,7 @@ class Chain:
             self.receipts[txid] = replace(next(iter(of_states.values())), written=written)
 
     def _read(self, state: str, txid: int, value: Any, noted: Any) -> Receipt | None:
-        """Read a receipt, of a state or ("") of the ledger; None if it is not what it was."""
+        """Read a receipt, of a state or ("") of the ledger; None: it was changed."""
         what = f"its receipt in state {state}" if state else "its receipt"
         try:
             receipt = Receipt.from_json(value)
@@ -137,7 +137,7 @@ class Chain:
             receipt = self.receipts.get(txid)
             if receipt is None:
                 if ("", txid) in self.changed:
-                    before = None  # nobody knows its hash
+                    before = None  # its hash is not known
                 self._missing(txid)
                 continue
             if self.begins is None:

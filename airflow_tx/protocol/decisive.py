@@ -220,14 +220,14 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
     for name, (said, kept) in pairs.items():
         if said != kept:
             yield f"its kept rows are of {name} {in_short(said)}, its receipt of {in_short(kept)}"
-    # A rebuilt ledger takes them back from a re-admission that it forgets, which may have decided them anew.
+    # A rebuilt ledger takes the rows back from a re-admission that it forgets, and a replay may have changed them.
     taken_back = any(each.what == LEDGER_LOST and each.generation > receipt.generation for each in chain.ledger.repairs)
     if again is None and not taken_back and digest_of(skipped.rows) != digest_of(receipt.metadata):
         yield f"its kept rows are {in_short(skipped.rows)}, those of its receipt {in_short(receipt.metadata)}"
 
 
 def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
-    """The key of the run that a transaction is of; None: nobody knows."""
+    """Name the key of the run of a transaction; None: it is not known."""
     record = now.opened.get(txid)
     receipt = chain.receipts.get(txid)
     if record is not None:

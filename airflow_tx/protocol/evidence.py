@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _R = TypeVar("_R", bound="DataclassInstance")
 LOOKS = 50
-"""How often what changes with every step is read again, until it stays the same for a moment."""
+"""How often records that change with every step are read again, until they stay the same for a moment."""
 
 
 class HeldFence(Protocol):
@@ -66,7 +66,7 @@ class StateEvidence:
     :param fence: None: it has none.
     :param receipts: None: it keeps none.
     :param receipts_kept: how many it keeps at least, before it forgets older ones; None: all.
-    :param totals: by value column that is added up, the total over all keys; None: nobody has read its values.
+    :param totals: by value column that is added up, the total over all keys; None: its values were not read.
     """
 
     name: str
@@ -130,7 +130,7 @@ class LedgerEvidence:
 
 
 def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
-    """Read a ledger. It may go on meanwhile: what becomes final later is left out.
+    """Read a ledger. Transactions may commit while it is read: those that become final later are left out.
 
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: naming the record.
@@ -154,7 +154,7 @@ def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
 
 @dataclass(frozen=True)
 class _Moment:
-    """What was read together; `still`: nothing of it has changed meanwhile."""
+    """Records that were read together; `still`: none of them changed while they were read."""
 
     topology: TopologyRecord
     current: int
@@ -167,7 +167,7 @@ class _Moment:
 
 
 def _at_one_moment(store: Store, paths: Paths) -> _Moment:
-    """Read what changes with every step, until nothing changes while it is read.
+    """Read the records that change with every step, until none changes while they are read.
 
     :raises UnreadableRecord: naming the record.
     """

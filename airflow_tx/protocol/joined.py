@@ -35,7 +35,10 @@ def in_one_multi(
     :raises Refused, UnreadableRecord: as the first one.
     """
     one = first(read, stamp, paths)
-    two = _following(read.after(one.writes), stamp, paths, then(one.result)) if one.writes else None
+    if not one.writes:
+        return Decision(Joined(one.result), one.writes, one.proof)
+    read.apply(one.writes)
+    two = _following(read, stamp, paths, then(one.result))
     if two is None or not two.writes:
         return Decision(Joined(one.result), one.writes, one.proof)
     return Decision(Joined(one.result, two.result), (*one.writes, *two.writes), one.proof)
@@ -61,5 +64,6 @@ def begin_started(
     begun = begin(read, stamp, paths, request, facts)
     if not isinstance(begun.result, Begun):
         return begun
-    started = start(read.after(begun.writes), stamp, paths, begun.result.attempt, task, {})
+    read.apply(begun.writes)
+    started = start(read, stamp, paths, begun.result.attempt, task, {})
     return replace(begun, writes=(*begun.writes, *started.writes))

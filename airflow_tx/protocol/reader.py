@@ -29,22 +29,21 @@ if TYPE_CHECKING:
 _R = TypeVar("_R", bound="DataclassInstance")
 
 PRESENT = Node(b"", ANY_VERSION)
-"""A record that is assumed to be there, for `Reader.exists`: the multi is refused if it is not."""
-
+"""Stands for a record that `Reader.exists` assumes to be there: the multi is refused if it is not."""
 
 UNKNOWN = Node(b"", ANY_VERSION)
-
+"""Stands for a record that this process does not know."""
 
 MOST_KNOWN = 2000
-"""Records that a process remembers at most: one that makes transactions for hours would remember all of them."""
+"""Records that a process remembers at most. A process that runs for hours would else remember all of them."""
 
 
 @dataclass
 class KnownRecords:
     """Records and names of children, as last read or written; None stands for a record that was not there.
 
-    Several threads may share them. Each version that is kept is one that the store has, or has had: what is out of date
-    costs a refused multi, and what is under a version yet to come would be taken for the record that gets it.
+    Several threads may share them. Keep only versions that the store has or has had. An old version costs a refused
+    multi. A version that does not exist yet would be taken for the record that gets it later.
     """
 
     nodes: dict[str, Node | None] = field(default_factory=dict)
@@ -69,9 +68,9 @@ class KnownRecords:
                 self.children[path] = children
 
     def made_by(self, writes: Sequence[Write], seen: KnownRecords) -> KnownRecords:
-        """Return what writes will make of their records, and of the names around them; None: that is not known.
+        """Return what writes will make of their records, and of the names around them; None: not known.
 
-        To be asked before their multi is sent: another thread may note what came after it before this one does.
+        Ask before you send their multi: another thread may note a later change before this thread notes its own.
 
         :param seen: what the pass that decided on them has read.
         """
@@ -92,7 +91,7 @@ class KnownRecords:
         self.add(KnownRecords(found, {**seen.children, **made.children}))
         for path, node in seen.nodes.items():
             if node is None and path not in made.nodes:
-                self.nodes.pop(path, None)  # for one multi only: it is no requirement of every one
+                self.nodes.pop(path, None)  # that a record is absent is required of one multi only
 
     def _of(self, writes: Sequence[Write]) -> KnownRecords:
         written = {write.path for write in writes}
@@ -128,8 +127,8 @@ class Reader:
     """The reads of one pass of a step, or of several that share a multi.
 
     :param store: where records come from.
-    :param known: what this process has read or written, not read again. It may be out of date: then the multi is
-        refused and the step passes again without it; a step that writes nothing is never answered from it.
+    :param known: records that this process has read or written; they are not read again. If they are out of date, the
+        multi is refused, and the step passes again without them. They never answer a step that writes nothing.
     :param hasty: whether this pass may assume what is most likely.
     """
 
@@ -142,13 +141,12 @@ class Reader:
         self._written: list[Write] = []
         self.seen = KnownRecords()
 
-    def after(self, writes: Sequence[Write]) -> Reader:
-        """Read from now on what these writes make, as a step does that follows in the same multi.
+    def apply(self, writes: Sequence[Write]) -> None:
+        """Apply the writes of a step, for the step that follows in the same multi: it reads what they make.
 
         Nothing is required of a record that was just written: the multi itself makes it what it is.
         """
         self._written += writes
-        return self
 
     def find(self, cls: type[_R], path: str, *, new: bool = False) -> _R | None:
         """Read the record at `path`, or None, and require that it stays so.
@@ -197,7 +195,7 @@ class Reader:
         return _present(None if node is None else decode(cls, path, node.data), path)
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Read the names below `path`, and require that its own version stays (who changes a name touches it)."""
+        """Read the names below `path`, and require that its own version stays: each change of a name touches it."""
         names = set[str]()
         if not any(isinstance(write, Create) and write.path == path for write in self._written):
             children = self._known.children.get(path) or self._store.children(path)
@@ -239,7 +237,7 @@ class Reader:
         write = self._write_of(path)
         if write is not None:
             return _made(write)
-        node = self._known.nodes.get(path, UNKNOWN)  # in one look: another thread may forget it
+        node = self._known.nodes.get(path, UNKNOWN)  # one access: another thread may forget it in between
         if node is UNKNOWN:
             node = self._assumed[path] if path in self._assumed else self._store.get(path)
         self.seen.nodes[path] = node

@@ -211,7 +211,7 @@ def ledger_lost(
     first = plan.current
     if found is not None and found.incarnation != plan.incarnation:
         first = 1
-        # One that begin made after the loss is replaced, unless it has results of its own.
+        # A ledger that `begin` made after the loss is replaced, unless it has committed transactions of its own.
         if found.states or (current is not None and current.txid > 1):
             raise _refuse(
                 paths,
@@ -234,11 +234,11 @@ def ledger_lost(
         states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
         births={**(found.births if found else {}), **plan.births},
         rebuilt=plan.current - 1,
-        # What was noted of open transactions goes with them.
+        # These notes belong to open transactions, which are removed.
         skips=[],
         blocked=None,
         bid=None,
-        # What the last receipt was, nobody knows: the next one begins a chain.
+        # The last receipt is not known: the next one begins a chain.
         receipt="",
         op=stamp.op,
     )
@@ -312,8 +312,10 @@ def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first
 
 
 def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
-    """Whether a transaction began after all that the states know, in a ledger that had gone back. One that began before
-    was committed in the time that is lost, if its txid is one of theirs."""
+    """Ask whether a transaction began after the newest grant that the states know, in a ledger that had gone back.
+
+    A transaction that began earlier, and whose txid the states know, was committed in the time that is lost.
+    """
     return record.birth not in plan.births.values() and record.created > plan.granted
 
 
@@ -332,7 +334,7 @@ def _taken_back(read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Sk
 
 
 def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[Write]:
-    """What the end of the transaction that the states prove has left, if the ledger does not know of it."""
+    """Give what the end of the transaction that the states prove has left, if the ledger does not know it."""
     path = paths.skipped(plan.current - 1)
     last = plan.transaction
     if last["skip"] is None or read.exists(path):
@@ -341,7 +343,7 @@ def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[
 
 
 def _skipped_again(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> tuple[list[Write], list[int]]:
-    """Keep the rows of transactions that were skipped in the lost time; and name those whose rows nobody has."""
+    """Keep the rows of transactions that were skipped in the lost time; list the transactions whose rows are lost."""
     writes = list[Write]()
     without_rows = list[int]()
     for txid, receipt in sorted(plan.ended.items()):
@@ -355,7 +357,7 @@ def _skipped_again(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) 
                 later = replace(found, rows=None, readmitted_as=again, op=stamp.op)
                 writes.append(Put(path, encode(later)))
         elif txid == plan.current - 1 and plan.transaction:
-            continue  # the fences have its rows as they were
+            continue  # the fences keep its rows
         elif again is None and is_shortened(receipt.metadata):
             without_rows.append(txid)
         else:

@@ -38,7 +38,7 @@ class ReplayRequest:
 def note_replay(
     read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest
 ) -> Decision[ReplayNoted | Blocked | AlreadyCommitted]:
-    """Note that an attempt is to be replayed: one of all who find it so starts its run, the others let it be.
+    """Note that an attempt is to be replayed. Of all processes that find it so, the first one starts its run.
 
     A replay by a person leaves no such note, so counting begins again after it. A commit that was refused for good is
     not replayed at all: the whole work of its tasks would be done again, for the same refusal. A repair raises the
@@ -50,7 +50,7 @@ def note_replay(
     path = paths.transaction(attempt.txid)
     record = read.find(TransactionRecord, path)
     if record is None:
-        return Decision(AlreadyCommitted(attempt.txid))  # or skipped: nobody replays it
+        return Decision(AlreadyCommitted(attempt.txid))  # or skipped: it is not replayed
     if record.attempt != attempt.attempt:
         raise StaleAttempt(step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt)
     before = record.replay or {}

@@ -47,7 +47,7 @@ def state_lost(read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audi
         raise _refuse(paths, STATE_LOST, f"the ledger has committed nothing to {state!r}", f"It knows: {known}.")
     left = {name: txid for name, txid in topology.states.items() if name != state}
     births = {name: birth for name, birth in topology.births.items() if name != state}
-    # A new generation takes back what was refused for good, and so its mark.
+    # A new generation lifts a refusal for good, and so its mark.
     generation = topology.generation + 1
     after = replace(topology, generation=generation, blocked=None, states=left, births=births, op=stamp.op)
     summary = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
@@ -64,7 +64,7 @@ def state_lost(read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audi
 
 
 def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, *, audit: Audit) -> Decision[Repaired]:
-    """Let a state have another name. Whoever writes under the old one is outranked.
+    """Give a state another name. A writer under the old name is outranked.
 
     :raises RenameRefused: the ledger does not know the old name, or knows the new one.
     """
@@ -213,7 +213,7 @@ class Repairs:
         for name in topologies(store, own.root):
             node = store.get(path := Paths(own.root, name).record)
             if name == own.topology or node is None or is_being_reset(node.data):
-                continue  # one that is being reset gives its states up
+                continue  # a topology that is being reset gives up its states
             if decode(TopologyRecord, path, node.data).incarnation == incarnation:
                 raise RepairRefused(
                     what=LEDGER_LOST,
@@ -228,8 +228,8 @@ class Repairs:
 
         Not covered: a committer that still lives. End the topology's runs first.
 
-        :param clear: empties the states, their fences included; called while nobody can use the topology. Whether it
-            can is to be found out before: what the ledger held is lost by then.
+        :param clear: empties the states, their fences included; called while no step can use the topology. Find out
+            before whether it can: the records of the ledger are deleted first.
         :raises ResetIncomplete: the topology stays closed until this is repeated.
         """
         ledger = self._ledger

@@ -1,4 +1,4 @@
-"""The status of one transaction: of an open one by its line, of a final one by its history."""
+"""The status of one transaction: an open one from a reading of the ledger, a final one from its history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The version of what a person was shown: of two who act on the same, one does it, and the other one is told so."""
+"""The version of what a person was shown: of two persons who act on the same version, the second is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def version_of(read: Reader, paths: Paths, txids: Sequence[int]) -> str:
 
 
 def note_action(read: Reader, stamp: Stamp, paths: Paths, txids: Sequence[int], version: str) -> Decision[Done]:
-    """Note that a person acts on these transactions, so that nobody else does on the same version of them.
+    """Note that a person acts on these transactions, so that no other person acts on the same version.
 
     :raises PreviewOutdated: they are of another version by now.
     """

@@ -41,12 +41,12 @@ RECENT = 50
 class TransactionDetails:
     """One transaction with what only a single one is read for.
 
-    :param batch: its rows and position, while the ledger keeps them; of a partitioned source those by partition, of
-        every partition there is; of a skipped one its rows alone, until it is re-admitted.
+    :param batch: its rows and position, while the ledger keeps them. A partitioned source has them by partition. A
+        skipped transaction has its rows alone, until it is re-admitted.
     :param acks: per task (`task` or `task[index]`) what it contributed, while the transaction is open.
     :param partitioned: whether rows and position are by partition.
-    :param receipt: of a final one, as its history keeps it; of one that is granted, as far as it is known.
-    :param fenced: the states that a grant of it was about to write, while it is open.
+    :param receipt: as its history keeps it; while the transaction is granted, as far as the receipt is known.
+    :param fenced: the states that a grant was about to write, while the transaction is open.
     :param before: where the source stood before its batch, while it is open.
     """
 
@@ -65,8 +65,8 @@ class TopologyView:
 
     :param transactions: newest first: all open ones, as many final ones as were asked for, and those skipped ones that
         may still be re-admitted.
-    :param owner: what the holder of the commit turn tells of itself; None if nobody holds it.
-    :param rotating_state: where its `RotatingTransactionalState` lies.
+    :param owner: what the holder of the commit turn says of itself; None: no process holds the turn.
+    :param rotating_state: the path of its `RotatingTransactionalState`.
     :param repairs: what people did to the ledger, oldest first.
     """
 
@@ -154,7 +154,7 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
     wanted = {*final[max(len(final) - recent, 0) :], *(txid for txid, each in skipped.items() if not is_back(each))}
     for txid in sorted(wanted - set(ledger.opened)):
         history = _history(store, paths, txid, skipped.get(txid))
-        if history is not None:  # else it was rotated away meanwhile
+        if history is not None:  # else the history was rotated in between
             views.append(view_final(history, skipped.get(txid)))
     ordered = tuple(sorted(views, key=lambda view: -view.txid))
     return TopologyView(
@@ -237,7 +237,7 @@ def open_records(store: Store, paths: Paths) -> dict[int, TransactionRecord]:
 
 
 def in_lane(store: Store, paths: Paths, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
-    """Find those of these transactions that a lane which lives works on; one with an error has left its lane."""
+    """Find the transactions that a living lane works on. A transaction with an error has left its lane."""
     tries = {txid: each.request for txid, each in opened.items() if of_lane(each.request) and each.error is None}
     alive = {each for each in set(tries.values()) if store.get(paths.lane(each)) is not None}
     return frozenset(txid for txid, each in tries.items() if each in alive)
@@ -266,7 +266,7 @@ def kept_batch(store: Store, paths: Paths, txid: int) -> Metadata | None:
         return RotatingTransactionalState(Reader(store), paths).get_state(txid)
     except UnreadableRecord:
         if store.get(paths.meta(txid)) is None:
-            return None  # it went meanwhile
+            return None  # it was removed in between
         raise
 
 
@@ -288,7 +288,7 @@ def _owner(store: Store, paths: Paths, ledger: LedgerReading) -> Mapping[str, An
     try:
         owner = None if node is None else json.loads(node.data)
     except ValueError:
-        return None  # for display only, so nothing stops for it
+        return None  # the owner is for display only
     return owner if isinstance(owner, dict) else None
 
 

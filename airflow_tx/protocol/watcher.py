@@ -1,4 +1,4 @@
-"""How far a watcher has handed commits on: it goes on from there, whatever died meanwhile."""
+"""How far a watcher has handed commits on. It resumes there, whichever process died in between."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class WatcherRecord:
 
 @dataclass(frozen=True)
 class Watched:
-    """Where a watcher goes on: behind `txid`."""
+    """Where a watcher resumes: behind `txid`."""
 
     txid: int
 
 
 def open_watcher(read: Reader, stamp: Stamp, paths: Paths, name: str, *, from_first: bool) -> Decision[Watched]:
-    """Find where a watcher goes on; a new one begins with the next transaction that becomes final.
+    """Find where a watcher resumes; a new watcher begins with the next transaction that becomes final.
 
     :param from_first: it was there before the topology, so it begins with the first one.
     :raises UnreadableRecord: there is no such topology.
@@ -42,7 +42,7 @@ def open_watcher(read: Reader, stamp: Stamp, paths: Paths, name: str, *, from_fi
     found = read.find(WatcherRecord, paths.watcher(name))
     if found is not None and found.incarnation == incarnation:
         return Decision(Watched(found.txid))
-    # Of a ledger that was made anew every transaction is new.
+    # In a ledger that was reset every transaction is new.
     txid = 0 if from_first or found is not None else read.peek(Counter, paths.current).txid - 1
     folder = () if read.exists(paths.watchers) else (Create(paths.watchers, b""),)
     write = put_or_create(read, paths.watcher(name), encode(WatcherRecord(incarnation, txid, stamp.op)))

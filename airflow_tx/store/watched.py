@@ -1,4 +1,4 @@
-"""A store for one who reads the same records again and again: each is read once, until ZooKeeper tells of a change."""
+"""A store for repeated reads of the same records: each is read once, until ZooKeeper reports a change."""
 
 from __future__ import annotations
 

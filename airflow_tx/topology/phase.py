@@ -58,7 +58,7 @@ class PhaseTasks:
 
     @property
     def others(self) -> tuple[Any, ...]:
-        """Those inside that are no committers."""
+        """List the tasks inside that are no committers."""
         return tuple(task for task in self.inside if not _commits(task))
 
     @property

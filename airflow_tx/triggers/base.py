@@ -74,7 +74,7 @@ class WaitTrigger(LedgerTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     def watch(self) -> SlotWatch | None:
-        """Make what sees whether the run is in the way of another one; None: it is in nobody's."""
+        """Make the watch that sees whether the run blocks another run; None: it never yields."""
         return None if self.slots is None else SlotWatch(self.paths, self.slots)
 
     @abstractmethod
@@ -102,8 +102,8 @@ async def until(
 ) -> Event:
     """Call `read` in a thread, again and again, until it gives an event; not before `hold` seconds have passed.
 
-    A ledger that cannot be reached is no event: the task would only fail for it. One that is damaged or deleted does
-    not mend itself: the task is woken, and meets the error.
+    A ledger that cannot be reached is no event: the task would only fail. A damaged or deleted ledger does not mend
+    itself: the task is woken, and raises the error.
 
     :param slots: asked besides, whether the run is to yield.
     :param watched: whether `read` may be given what was read before and has not changed, as far as ZooKeeper has said:

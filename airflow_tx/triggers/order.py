@@ -47,5 +47,5 @@ class OrderTrigger(ReadyTrigger):
         end = order_in(store, self.paths)
         if end is None:
             return event if time.monotonic() - self._began >= self.patience else None
-        # One that has a transaction by now is not ahead any more.
+        # A run that has a transaction is not ahead any more.
         return event if end >= datetime.fromisoformat(self.after) else None

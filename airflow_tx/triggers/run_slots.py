@@ -31,7 +31,7 @@ _LEAST = 30.0
 
 @dataclass(frozen=True)
 class _Turn:
-    """Whose turn it is, and how many waiters have yielded so far: another one starts the grace anew."""
+    """Whose turn it is, and how many waiters have yielded so far. If either changes, the grace starts again."""
 
     current: int
     run_id: str

@@ -1,4 +1,4 @@
-"""Commits as asset events: a watcher hands them on from the ledger, and none is lost while nobody watches.
+"""Commits as asset events: a watcher hands them on from the ledger, and none is lost while no watcher runs.
 
 Airflow says when an event is in its database; only then the ledger notes how far the watcher is.
 """
@@ -32,7 +32,7 @@ _DAMAGED = 30.0
 
 
 class CommitNotStored(TxError):
-    """Airflow has not stored an event: it begins again behind the last one that is stored."""
+    """Airflow has not stored an event: the watcher resumes behind the last stored event."""
 
     template = "Commits of topology {topology!r} up to {txid} were not stored by Airflow. They are handed on again."
 

@@ -115,8 +115,8 @@ def test_what_is_known_goes_before_what_is_likely(store: MemoryStore) -> None:
 def test_a_step_that_follows_in_the_same_multi_reads_what_the_one_before_it_writes(store: MemoryStore) -> None:
     reader = Reader(store)
     assert reader.get(Counter, "/a/x") == Counter(2)
-    reader.after([Put("/a/x", encode(Counter(3))), Create("/b", b""), Create("/b/y", encode(Counter(4)))])
-    reader.after([Put("/b", b""), Create("/a/z", b""), Delete("/a/z")])
+    reader.apply([Put("/a/x", encode(Counter(3))), Create("/b", b""), Create("/b/y", encode(Counter(4)))])
+    reader.apply([Put("/b", b""), Create("/a/z", b""), Delete("/a/z")])
     assert (reader.get(Counter, "/a/x"), reader.peek(Counter, "/b/y")) == (Counter(3), Counter(4))
     assert (reader.covered(Counter, "/b/y"), reader.exists("/a/z"), reader.raw("/b")) == (Counter(4), False, b"")
     assert (reader.names("/b"), reader.names("/a")) == (("y",), ("x",))
