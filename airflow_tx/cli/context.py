@@ -33,7 +33,7 @@ CommandFunction = Callable[[Namespace], None]
 
 
 def command(function: CommandFunction) -> CommandFunction:
-    """Make a command: it knows the options of providers, prints no logs, and ends with one line on an error of ours."""
+    """Make a command. It knows the options of providers, prints no logs, and ends with one line on our errors."""
 
     @suppress_logs_and_warning
     @providers_configuration_loaded
@@ -48,7 +48,7 @@ def command(function: CommandFunction) -> CommandFunction:
                 function(args)
         except TxError as error:
             raise SystemExit(without_controls(str(error))) from error
-        except OperationalError as error:  # those of a state are ours
+        except OperationalError as error:  # a state raises StateError for its own
             raise SystemExit(_database_trouble(error)) from error
 
     return run
@@ -56,9 +56,10 @@ def command(function: CommandFunction) -> CommandFunction:
 
 def _database_trouble(error: OperationalError) -> str:
     reason = without_controls(str(error.orig)).strip()
-    text = f"Airflow's metadata database: {reason}. What was done so far holds; when it answers, run the command again."
+    text = f"Airflow's metadata database: {reason}. The work done so far stays. "
+    text += "When the database answers, run the command again."
     if isinstance(error.orig, sqlite3.OperationalError):
-        text += " SQLite lets one process write at a time: for more than a trial take PostgreSQL."
+        text += " SQLite lets one process write at a time. Use PostgreSQL for more than a trial."
     return text
 
 
@@ -107,12 +108,12 @@ def store_of(args: Namespace) -> Iterator[Store]:
 
 
 def ledger_on(store: Store, args: Namespace, topology: str | None = None) -> Ledger:
-    """The ledger of a topology on a store; None: of the one that was named."""
+    """Return the ledger of a topology on a store; None: of the named one."""
     return ledger_at(store, paths_of(args, topology))
 
 
 def ledger_at(store: Store, paths: Paths) -> Ledger:
-    """The ledger of the topology at `paths`."""
+    """Return the ledger of the topology at `paths`."""
     from airflow_tx.protocol.api import SystemClock, SystemIds
     from airflow_tx.protocol.ledger import Ledger
 
@@ -128,14 +129,14 @@ def root_of(args: Namespace) -> str:
 
 
 def staging_of(args: Namespace) -> StagingArea:
-    """Where the topologies of the ledger keep what lies between processing and commit."""
+    """Return where the topologies of the ledger stage their output."""
     from airflow_tx.staging import StagingArea
 
     return StagingArea.of_ledger(conn_id_of(args), root_of(args))
 
 
 def paths_of(args: Namespace, topology: str | None = None) -> Paths:
-    """Where the records of a topology lie; None: of the one that was named."""
+    """Return where the records of a topology lie; None: of the named one."""
     return Paths(root_of(args), topology if topology is not None else args.topology)
 
 
@@ -179,7 +180,9 @@ def is_shown(args: Namespace, preview: PreviewAnswer) -> bool:
     """Print what would be done if that is all that is wanted; otherwise have a person confirm it."""
     if args.dry_run:
         if args.output == "table":
-            print(without_controls(f"It would: {preview.sentence} Nothing was changed."))
+            told = f"It would: {preview.sentence}" if preview.effects else preview.sentence
+            ending = "" if "Nothing was changed" in told else " Nothing was changed."
+            print(without_controls(f"{told}{ending}"))
         lines = [(each, "") for each in preview.effects] + [(each, "refused: ") for each in preview.refused]
         render.print_rows([render.effect(each, note) for each, note in lines], args.output)
     elif preview.effects:  # else the action itself says why it does nothing

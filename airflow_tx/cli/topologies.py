@@ -51,10 +51,10 @@ def rename(args: Namespace) -> None:
         if new != old and not mover.is_at(new, record):
             mover.check_free(Reader(store), new)
             _check_runs(store, new, dag_id)
-        what = f"Let topology {old.topology} of DAG {record.dag_id} be topology {new.topology} of DAG {dag_id}"
+        what = f"Rename topology {old.topology} of DAG {record.dag_id} to topology {new.topology} of DAG {dag_id}"
         lost = f", which has no state {missing}" if missing else ""
         opened = open_records(store, old)
-        after = f"{_txids(opened)} then: airflow tx replay {new.topology} --failed." if opened else ""
+        after = f"{_txids(opened)} Then: airflow tx replay {new.topology} --failed." if opened else ""
         if _is_dry(args, f"{what}{lost}. {after}"):
             return
         confirm(args, f"{what}{lost}.")
@@ -77,23 +77,23 @@ def delete(args: Namespace) -> None:
         states = _releasable(args, record) if args.release_states else {}
         what = f"Delete the ledger of topology {args.topology} of DAG {record.dag_id}{_left(store, paths)}"
         if states:
-            what += f", and release {', '.join(sorted(states))}: the values stay, and another topology may have them"
+            what += f", and release {', '.join(sorted(states))}: the values stay, and another topology may use them"
         elif record.states:
             held = "; ".join(f"{name}: transaction {txid}" for name, txid in sorted(record.states.items()))
-            what += f". Its states stay, fenced, so that no other topology can have them ({held})"
+            what += f". Its states stay fenced, so that no other topology can use them ({held})"
         if _is_dry(args, f"{what}."):
             return
         confirm(args, f"{what}.")
         mover.close_for_deletion(allocated)
         for state in states.values():
             state.release()
-        staging_of(args).forget(paths.topology)  # what is left would be taken for that of the next one of this name
+        staging_of(args).forget(paths.topology)  # else the next topology of this name would find it
         mover.delete()
     print(f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
 
 
 def _forget_output(args: Namespace, paths: Paths) -> None:
-    """Remove what was staged under a name that is gone: no task reads it, whatever was open begins again."""
+    """Remove the staged output of the old name. No task reads it: open transactions begin again."""
     try:
         staging_of(args).sweep(paths.topology)
     except Exception as error:  # noqa: BLE001
@@ -151,12 +151,12 @@ def _left(store: Store, paths: Paths) -> str:
     current = read.peek_if_any(Counter, paths.current)
     what = "" if current is None else f", whose last final transaction is {current.txid - 1}"
     opened = open_records(store, paths)
-    what += f". {_txids(opened)} its rows are counted nowhere" if opened else ""
+    what += f". {_txids(opened)} Their rows are counted nowhere" if opened else ""
     return what + (f". Skipped, and never re-admitted: {', '.join(map(str, sorted(skipped)))}" if skipped else "")
 
 
 def _txids(opened: dict[int, TransactionRecord]) -> str:
-    return f"Open: transaction {', '.join(map(str, opened))};"
+    return f"Open transactions: {', '.join(map(str, opened))}."
 
 
 def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedState]:

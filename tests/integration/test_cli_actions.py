@@ -364,7 +364,7 @@ def test_a_command_that_finds_the_metadata_locked_says_so_in_one_line_and_can_be
     replay = ("tx", "replay", "flights", "--failed")
     with runs.locked():
         line = one_line(airflow.run(*replay, root=zookeeper_root, fails=True))
-    assert line.startswith("Airflow's metadata database: database is locked. What was done so far holds")
+    assert line.startswith("Airflow's metadata database: database is locked. The work done so far stays")
     assert done(airflow.json(*replay, root=zookeeper_root)) == {"1": "its run was cleared"}
     assert runs.states() == {"r1": "running"}
 
@@ -477,9 +477,9 @@ def test_a_topology_gets_the_new_name_of_its_dag_and_its_states_follow(
     assert one_line(airflow.run(*rename, root=root, fails=True)).startswith(
         "Say why, it is kept in the ledger: airflow"
     )
-    told = "Let topology old of DAG old_dag be topology flights of DAG the_dag."
+    told = "Rename topology old of DAG old_dag to topology flights of DAG the_dag."
     assert one_line(airflow.run(*rename, *why, "--dry-run", root=root)) == (
-        f"It would: {told} Open: transaction 2; then: airflow tx replay flights --failed. Nothing was changed."
+        f"It would: {told} Open transactions: 2. Then: airflow tx replay flights --failed. Nothing was changed."
     )
     assert airflow.run(*rename, *why, root=root, fails=True).startswith(told)
     assert [row["topology"] for row in airflow.json("tx", "list", "--no-lag", root=root)] == ["old"]
@@ -535,7 +535,9 @@ def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_r
     )
     runs.put("r3", "failed")
     told = one_line(airflow.run(*delete, "--dry-run", root=root))
-    assert "whose last final transaction is 2. Open: transaction 3; its rows are counted nowhere. Its states " in told
+    assert (
+        "whose last final transaction is 2. Open transactions: 3. Their rows are counted nowhere. Its states " in told
+    )
     assert "(tx_state.one: transaction 2; tx_state.two: transaction 2). Nothing was changed." in told
     released = (*delete, "--release-states")
     runs.pause(paused=False)
