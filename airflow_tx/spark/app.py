@@ -51,14 +51,14 @@ class BatchApp:
     def run(self, spark: SparkSession, batch: Batch) -> dict[str, OutputRef]:
         """Call the function and make its output visible, or say beside it why it failed.
 
-        The manifest is the last thing written: whatever dies before it leaves output that nobody takes for whole. If
-        this very try has written it already, the function is not called again.
+        The manifest is written last: a try that dies before it leaves output that no reader takes as complete. If this
+        try has already written its manifest, the function is not called again.
 
         :return: references to what was emitted, by name.
         """
         where = batch.descriptor
         with suppress(StagingError):
-            # Some clusters start a driver again that has ended, or has lost its node.
+            # Some clusters restart a driver that has ended or lost its node.
             return read_manifest(dir_of(StagingArea(where.root), where)).refs()
         try:
             self.function(spark, batch)
@@ -92,13 +92,13 @@ def batch_app(function: Function) -> BatchApp:
     """
     if function.__module__ != "__main__":
         return BatchApp(function)
-    # What stands below the function does not exist yet. So the script is executed again under a name of its own, to
-    # its end, and the application that this finds is run; here, execution ends.
+    # The code below the function does not exist yet. So the script runs again to its end under another name, and the
+    # application found there processes the batch. This execution ends here.
     sys.exit(main(function.__code__.co_filename, sys.argv[1:]))
 
 
 def load_app(script: str) -> BatchApp:
-    """The application in a script.
+    """Find the application in a script.
 
     :raises ConfigError: if there is none, or more than one.
     """

@@ -69,10 +69,10 @@ class Batch:
         return self.descriptor.metadata
 
     def read(self, *columns: str) -> DataFrame:
-        """Exactly this transaction's rows; counted and digested where they flow into what is emitted.
+        """Read exactly this transaction's rows. They are counted and digested on their way into an output.
 
-        :param columns: those that are needed, and hashed; by default all of them, but of files, where Spark would read
-            columns for the digest alone, the rows are only counted then.
+        :param columns: the columns that you need; they are hashed. By default all columns. Rows of files are then only
+            counted, because Spark would read columns for the digest alone.
         :raises SourceError: if the source cannot give exactly these.
         """
         if self._source is None:
@@ -89,7 +89,7 @@ class Batch:
         return self._observer.reading(frame, columns=() if self._source.columns_cost else None)
 
     def read_input(self, name: str) -> DataFrame:
-        """What a task before this one has emitted, or the new values that a committer has left.
+        """Read what an earlier task emitted, or the new values of a committer.
 
         A numeric or json column of new values is a text: CAST it, or use from_json.
 
@@ -104,7 +104,7 @@ class Batch:
         if found.files:
             frame = self._spark.read.parquet(*(literal(file) for file in found.files))
             return self._observer.reading(frame, found.outputs) if found.outputs else frame
-        # Nobody wrote a row, so there are no types either.
+        # No row was written, so there are no types either.
         return self._spark.createDataFrame([], ", ".join(f"`{column}` string" for column in found.columns))
 
     def look_up(
@@ -146,15 +146,15 @@ class Batch:
             problem = "the application emitted it twice"
             raise refuse(self._where, name, problem, "Give each output its own name, or union the DataFrames.")
         if name in self._small and is_connect(df):
-            # Half the work of a small batch is Spark's, to write a file.
+            # For a small batch, half of the work is Spark writing a file.
             written, table = self._observer.fetch(df)
             output = write_rows(self._where, name, table)
         else:
-            # The folder is this try's own; what is there is of a driver that a cluster started again.
+            # The folder belongs to this try alone. A driver that a cluster restarted may have left files there.
             written = self._observer.write(df, self._where.files.spark_uri(folder))
             output = scan_output(self._where, name)
         if output.rows != written.rows:
-            # Executors that write to disks of their own leave an empty folder here, and Spark calls that a success.
+            # Executors that write to their own disks leave an empty folder here, and Spark reports success.
             problem = f"Spark wrote {written.rows} rows, {output.rows} of them lie in {self._where.files.uri(folder)}"
             remedy = "[tx] staging has to be storage that the task, the driver and all executors share."
             raise refuse(self._where, name, problem, remedy)
@@ -217,7 +217,7 @@ class Batch:
         )
 
     def explain_error(self, error: Exception) -> TxError | None:
-        """What an error of the application comes from, if that is known from the source it read."""
+        """Find the cause of an error of the application, if the source that it read knows the cause."""
         return None if self._source is None else self._source.explain_error(self.attempt, error)
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ class SparkUnreachable(TxError):
 def session(
     url: str, *, tag: str, server: str, patience: float = 30.0, traces: SessionTraces | None = None
 ) -> Iterator[SparkSession]:
-    """A session of its own as long as the block; with it, whatever it still runs ends on the server.
+    """Open a session for the block. When the block ends, everything that the session runs ends on the server.
 
     :param url: ``sc://host:port/;parameters``; it may hold a token and is not shown.
     :param tag: shows the work of the session in Spark's UI.
@@ -121,7 +121,7 @@ class ConnectApplication:
 
     @property
     def folders(self) -> list[str]:
-        """Where it imports from."""
+        """List the folders that it imports from."""
         return [str(Path(self.path).parent), str(Path(self.beside).parent)]
 
     @contextmanager

@@ -63,7 +63,7 @@ def write_failure(where: TryDir, failure: Failure) -> None:
 
 
 def read_failure(where: TryDir) -> Failure | None:
-    """What the application said; None if it said nothing, because it was killed or never started."""
+    """Read what the application said; None if it said nothing, because it was killed or never started."""
     try:
         return Failure(**json.loads(where.files.read(where.child(FAILED))))
     except (FileNotFoundError, ValueError, TypeError):

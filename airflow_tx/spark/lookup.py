@@ -38,7 +38,7 @@ def look_up(
     query: QueryFunction[Any, Any] | None = None,
     fields: str | None = None,
 ) -> DataFrame:
-    """The rows with what a state says about them; see `Batch.look_up`."""
+    """Add to rows what a state says about them; see `Batch.look_up`."""
     state = state_of(state)
     function = MapGet() if query is None else query
     types = _types(state, function) if fields is None else None
@@ -127,7 +127,7 @@ def _plain_types(added: StructType) -> bytes:
 
 
 def answered(salt: bytes, hidden: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of one partition with the fields that are added: one look-up a batch."""
+    """Answer the rows of one partition, with the added fields: one look-up per batch."""
     import pyarrow as pa
 
     given, function, asked, types, schema = pickle.loads(revealed(salt, hidden))

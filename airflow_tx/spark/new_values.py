@@ -1,6 +1,6 @@
 """New values of the keys of an update, staged by whoever wrote them: each writer its own part of one output.
 
-Each grant has a folder of its own, so that nothing is overwritten by a committer thought dead; the newest one counts.
+Each grant has its own folder, so a committer thought dead overwrites nothing. The newest folder counts.
 Source: trident-state seed (newValuesStream).
 """
 
@@ -45,14 +45,14 @@ class OutputFolder:
 
     @classmethod
     def of(cls, area: StagingArea, topology: str, token: Token, task_id: str, name: str) -> OutputFolder:
-        """The place of what a committer stages under a grant."""
+        """Name the place where a committer stages new values under a grant."""
         life = f"-{token.birth}" if token.birth else ""
         task = TaskTry(task_id, -1, f"grant-{token.generation}.{token.epoch}{life}")
         return cls(area.root, topology, TransactionAttempt(token.txid, token.attempt), task, name)
 
     @property
     def where(self) -> TryDir:
-        """The folder of the grant."""
+        """Name the folder of the grant."""
         return StagingArea(self.root).try_dir(self.topology, self.attempt, self.task)
 
     @property
@@ -108,14 +108,14 @@ def stage_rows(place: OutputFolder, rows: Sequence[Mapping[str, Any]]) -> Output
 
 
 def joined(parts: Iterable[Output]) -> Output:
-    """The parts of all writers as one output."""
+    """Join the parts of all writers to one output."""
     found = list(parts)
     files = sorted((file for part in found for file in part.files), key=lambda file: file.name)
     return Output(tuple(files), next((part.columns for part in found if part.columns), ()))
 
 
 def column_types(state: QueryableState) -> dict[str, str]:
-    """The columns of new values, and their types: keys, values and the results of composites.
+    """Name the columns of new values, and their types: keys, values and the results of composites.
 
     :raises StateError: nothing was ever written to the state.
     """
@@ -136,14 +136,14 @@ def are_new_values(ref: Mapping[str, Any]) -> bool:
 
 
 def newest_of(area: StagingArea, ref: Mapping[str, Any]) -> OutputRef | None:
-    """What counts now of the new values that a reference names: those of the last grant of that very transaction."""
+    """Find the new values that count for a reference: those of the last grant of its transaction."""
     found = _GRANT.fullmatch(ref["task_try"])
     birth = (found and found[3]) or ""
     return newest_outputs(area, ref["topology"], ref["txid"], ref["task_id"], birth).get(ref["name"])
 
 
 def newest_outputs(area: StagingArea, topology: str, txid: int, task_id: str, birth: str) -> dict[str, OutputRef]:
-    """What the last grant of a transaction has staged for a committer, by name; nothing, if it is not kept any more.
+    """Find what the last grant of a transaction staged for a committer, by name; nothing if it is no longer kept.
 
     :param area: the one of what is kept.
     :param birth: of the transaction: another life of the ledger had one of the same number.

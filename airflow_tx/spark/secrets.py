@@ -1,4 +1,4 @@
-"""What executors get beside code, such as a state with its password: in no plan, setting or log that anybody can read.
+"""What executors get beside code, such as a state with its password. No readable plan, setting or log shows it.
 
 It travels within the code of the tasks, under a key: a server may log the plans that it is given. The key is a property
 of the session whose name Spark redacts.
@@ -25,7 +25,7 @@ _LOOKED_INTO = 1_000
 
 
 def pickled(told: Any) -> bytes:
-    """A value as bytes: classes of the user's own go along, for executors know no DAG file."""
+    """Pickle a value together with the user's own classes, because executors do not have the DAG file."""
     from pyspark import cloudpickle as pyspark_cloudpickle
 
     # It has no types of its own.
@@ -39,13 +39,13 @@ def pickled(told: Any) -> bytes:
 
 
 def veiled(data: bytes, key: bytes) -> bytes:
-    """The data under a key that is used once; twice is once again the data."""
+    """Veil data with a key that is used once. Veiling twice returns the data."""
     stream = hashlib.shake_256(key).digest(len(data))
     return (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big")
 
 
 def hidden_in(spark: SparkSession, data: bytes) -> tuple[bytes, bytes]:
-    """The data for `revealed` in the tasks of a session, however late they run.
+    """Veil data for `revealed` in the tasks of a session, however late they run.
 
     :return: what makes its key one of its own, and the veiled data.
     """
@@ -58,7 +58,7 @@ def hidden_in(spark: SparkSession, data: bytes) -> tuple[bytes, bytes]:
 
 
 def revealed(salt: bytes, hidden: bytes) -> bytes:
-    """The data, in a task of Spark.
+    """Reveal the data in a task of Spark.
 
     :raises TxError: the task belongs to no query of the session, such as one of `df.rdd`.
     """
@@ -72,7 +72,7 @@ def revealed(salt: bytes, hidden: bytes) -> bytes:
 
 
 def _own_modules(told: Any) -> set[str]:
-    """The modules of the user's own whose classes are in a value."""
+    """Find the user's own modules whose classes are in a value."""
     installed = tuple({os.path.realpath(path) for path in sysconfig.get_paths().values()})
     names = {type(part).__module__ for part in _parts(told, set())}
     own = set[str]()

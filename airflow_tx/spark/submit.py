@@ -65,7 +65,7 @@ class AttemptStore:
 
 
 def request_digest(descriptor: Descriptor, application: str, own: Sequence[object] | None, conn_id: str) -> str:
-    """Fingerprint of all that decides what a driver writes, and where it runs; the try is none of it.
+    """Digest everything that decides what a driver writes and where it runs. The try is not part of it.
 
     :param own: the application's own arguments.
     """
@@ -76,7 +76,7 @@ def request_digest(descriptor: Descriptor, application: str, own: Sequence[objec
 
 
 def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[str]:
-    """The arguments of the application: the reference to its batch, then its own.
+    """List the arguments of the application: the reference to its batch, then its own.
 
     :raises ConfigError: if the system takes no argument of that length.
     """
@@ -89,7 +89,7 @@ def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[
 
 
 def find_application(application: str, dag_file: str) -> str:
-    """Where the application is: a URI or absolute path as it is, else beside the DAG file, or beside its folder.
+    """Find the application: a URI or absolute path as it is, else beside the DAG file, or beside its folder.
 
     :raises ConfigError: if there is no such file.
     """
@@ -106,7 +106,7 @@ def find_application(application: str, dag_file: str) -> str:
 
 
 def driver_environment(environ: Mapping[str, str], *, dag_file: str, binary: str, local: bool) -> dict[str, str]:
-    """What a driver on this machine needs besides `environ`: this Python and its packages, and the DAG's modules.
+    """Build what a driver on this machine needs besides `environ`: this Python and its packages, and the DAG's modules.
 
     :param binary: name or path of spark-submit; where PATH has none, the one of this Python's pyspark is taken.
     :param local: whether the executors are on this machine too.
@@ -132,7 +132,7 @@ def driver_environment(environ: Mapping[str, str], *, dag_file: str, binary: str
 
 
 def explain(where: TryDir, application: str, error: BaseException) -> TxError:
-    """The error to raise for a failed application: what it said itself, else what else is known."""
+    """Make the error for a failed application: what it said itself, else what else is known."""
     from airflow_tx.spark.failure import read_failure
 
     failure = read_failure(where)

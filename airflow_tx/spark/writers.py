@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.spark.new_values import OutputFolder
 
-# What a pipe holds without anybody reading: the most that Linux gives to everybody.
+# What a pipe holds before it is read: the most that Linux gives to any user.
 _PIPE = 2**20
 # Where a row lies, for writers that need an order.
 _FILE = "airflow_tx_file"
@@ -60,8 +60,8 @@ class WritersFailed(TxError):
     """A Spark job of writers that ended without an answer of all of them."""
 
     template = (
-        "The Spark writers of state {state!r} in transaction {txid} failed: {reason}. What they wrote counts once, "
-        "when the commit is tried again; executors need airflow_tx and the database's driver."
+        "The Spark writers of state {state!r} in transaction {txid} failed: {reason}. What they wrote counts once "
+        "when the commit is retried; executors need airflow_tx and the database's driver."
     )
 
 
@@ -85,7 +85,7 @@ class WriteJob:
 
 
 def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: OutputFolder | None = None) -> bytes:
-    """What a writer needs, as bytes: classes of the DAG's own go along, for executors know no DAG file.
+    """Seal what a writer needs as bytes, with the DAG's own classes, because executors do not have the DAG file.
 
     :param state: one that needs no Airflow.
     :param schema: of the rows as pyarrow reads them.
@@ -101,7 +101,7 @@ def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: OutputFolde
 
 
 def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
-    """Let the executors write; what each chunk says of itself: `keys`, or `error` and its `fields`."""
+    """Let the executors write. Returns what each chunk reports: `keys`, or `error` and its `fields`."""
     from pyspark.sql import functions as F
 
     key = os.urandom(32)
@@ -128,18 +128,18 @@ def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any
 
 
 def read_by(told: Iterable[Mapping[str, Any]]) -> RowsDigest | None:
-    """The rows that Spark read for the chunks; None: it does not know."""
+    """Find how many rows Spark read for the chunks; None: unknown."""
     return next((RowsDigest.from_json(each["read"]) for each in told if "read" in each), None)
 
 
 def staged_parts(told: Iterable[Mapping[str, Any]]) -> list[Output]:
-    """The parts of new values that the chunks have staged."""
+    """List the parts of new values that the chunks staged."""
     found = [chunk["part"] for chunk in told if chunk.get("part")]
     return [Output(tuple(StagedFile(**file) for file in part["files"]), tuple(part["columns"])) for part in found]
 
 
 def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
-    """How many keys all chunks wrote, and how many rows they had for them.
+    """Add up how many keys all chunks wrote, and how many rows they had for them.
 
     :raises TxError: what a chunk was refused with; a fence before anything else.
     """
@@ -161,7 +161,7 @@ def portions_of(told: Iterable[Mapping[str, Any]]) -> int:
 
 
 def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:
-    """The error that a chunk told of."""
+    """Rebuild the error that a chunk reported."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, TxError):
         with suppress(KeyError, TypeError):
@@ -198,7 +198,7 @@ def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
 
 
 def taken_over(path: str, on_end: Callable[[], None]) -> bytes:
-    """What `sealed_pipe` holds ready.
+    """Take over what `sealed_pipe` holds ready.
 
     :param on_end: called in another thread when the pipe closes.
     :raises EOFError: it is closed already.
@@ -233,7 +233,7 @@ def write_job(path: str, job: WriteJob) -> None:
 
 
 def main(folder: str) -> int:
-    """What spark-submit runs.
+    """Run the writers; spark-submit calls this.
 
     :param folder: of the committer's, on this machine: `job`, `pipe` and, in the end, `told`.
     :return: the exit code.

@@ -88,15 +88,15 @@ class State(Protocol):
 
 
 class FencedState(ABC):
-    """A store of values that a committer writes under a grant, with all that may be wanted of it.
+    """A store of values that a committer writes under a grant.
 
-    A state has `name`, `kind`, `raise_fence`, `write` and `fence`; whatever else it leaves out, it cannot.
-    `name` identifies it in the topology record: the same for the same table, another for another.
+    A state has `name`, `kind`, `raise_fence`, `write` and `fence`. It cannot do what it does not override.
+    `name` identifies the state in the topology record: the same name for the same table, another for another.
     """
 
     name: str
     kind: StateKind
-    # None: it takes rows as they are.
+    # None: the state takes rows as they are.
     columns: Columns | None = None
     # Whether an opaque state takes back every key that a replaced attempt wrote.
     can_roll_back: bool = True
@@ -107,7 +107,7 @@ class FencedState(ABC):
 
     @property
     def added_up(self) -> tuple[str, ...]:
-        """The columns whose sums a receipt has; none, where rows are taken as they are."""
+        """Name the columns whose sums a receipt has; none, where rows are taken as they are."""
         return () if self.columns is None else self.columns.added_up
 
     def __repr__(self) -> str:
@@ -146,11 +146,11 @@ class FencedState(ABC):
         """Read what the fence holds now; None if no grant has ever raised it."""
 
     def receipts(self) -> list[StoredReceipt] | None:
-        """The receipts that it keeps, in the order of their txids: one a transaction; None: it keeps none."""
+        """List the receipts that it keeps, in the order of their txids: one a transaction; None: it keeps none."""
         return None
 
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
-        """`raise_fence` and `write`, for a topology with this one state; in one store transaction, where it can be."""
+        """Raise the fence and write, for a topology with this one state; in one store transaction, if the store can."""
         self.raise_fence(grant)
         return self.write(grant, rows)
 
@@ -162,16 +162,16 @@ class FencedState(ABC):
         self.write(grant, ())
 
     def holds(self, txid: int) -> bool | None:
-        """Whether it has something of the last transaction in it; keys that were undone count, too. None: unknown.
+        """Whether it has something of the last transaction; keys that were undone count, too. None: unknown.
 
-        That it has nothing is proved only under a fence that no earlier grant can pass any more.
+        Only a fence that no earlier grant can pass proves that the state has nothing.
         """
         return None
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         """Read the current values, one dict a key; during a commit also those of a transaction that is not yet marked.
 
-        :param limit: at most so many keys; which ones, is the store's affair.
+        :param limit: at most so many keys; the store chooses which.
         """
         return []
 
@@ -200,7 +200,7 @@ class FencedState(ABC):
         raise NotImplementedError
 
     def release(self) -> None:
-        """Delete the fence and keep the values, if `can_release`: another topology may go on with them."""
+        """Delete the fence and keep the values, if `can_release`: another topology may continue with them."""
         raise NotImplementedError
 
     def for_executors(self) -> FencedState | None:
@@ -211,7 +211,7 @@ class FencedState(ABC):
         return None
 
     def for_readers(self, *, local: bool) -> FencedState | None:
-        """A copy that executors of Spark can ask for values, as `for_executors`.
+        """Copy the state for executors of Spark that ask it for values, as `for_executors`.
 
         :param local: whether they are on this machine.
         :return: None: they cannot.

@@ -116,14 +116,14 @@ class PersistedState(TridentState):
             part, numbers = own
             return update(part, grant.txid, [given[number] for number in numbers], self.updater)
 
-        # If one of them fails, the others have ended before the commit is tried again.
+        # If one writer fails, the others end before the commit is retried.
         with ThreadPoolExecutor(min(len(self.state.parts), _MOST_THREADS)) as pool:
             done = list(pool.map(write, self.state.shared_out(given)))
         return Updated(len(given), list(chain.from_iterable(done)))
 
     @cached_property
     def state(self) -> Any:
-        """The state itself, or of several writers that of each; made when it is first used."""
+        """Make the state, or one for each of several writers, when it is first used."""
         count = self._writers.count
         if count == 1:
             return self._made()

@@ -249,12 +249,12 @@ class StaticState:
         return {"_values": self._values}
 
     def for_executors(self) -> StaticState:
-        """The same for a process without Airflow."""
+        """Copy it for a process without Airflow."""
         return self if isinstance(self._values, Mapping) else StaticState(portable(self._values))
 
     @cached_property
     def state(self) -> Any:
-        """The state that a query asks: this very object, or what the factory makes."""
+        """Find the state that a query asks: this object, or what the factory makes."""
         return self if isinstance(self._values, Mapping) else made_by(self._values)
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[Any]:

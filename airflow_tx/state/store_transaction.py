@@ -48,7 +48,7 @@ class StateWrite:
 
     @cached_property
     def listed(self) -> list[Mapping[str, Any]]:
-        """All rows; they are read once, however often the write begins again."""
+        """List all rows. They are read once, however often the write begins again."""
         return list(self.rows or ())
 
     def receipt(self, keys: int) -> Receipt | None:

@@ -1,7 +1,6 @@
 """The rows of a Delta table that is a state: their columns, and what an update makes of them. Source: protocol.md §7.
 
-Everything here is computed before anything is written, from rows as they are under a fence that is compared when they
-are committed.
+Everything here is computed before anything is written. The commit compares the fence under which the rows were read.
 """
 
 from __future__ import annotations
@@ -39,16 +38,19 @@ class Stored(Protocol):
     """Asks the table for rows, whole."""
 
     def of_keys(self, keys: Iterable[str]) -> dict[str, Change]:
-        """Those with these `tx_key`."""
+        """Read the rows with these `tx_key`."""
 
     def of_txid(self, txid: int) -> dict[str, Change]:
-        """Those that a transaction was the last to write, by `tx_key`."""
+        """Read the rows that a transaction was the last to write, by `tx_key`."""
 
 
 @dataclass(frozen=True)
 class WriteContext:
-    """Under what an update is computed: replayed, if another grant may have written rows of this transaction, which a
-    raising one undoes."""
+    """The grant and chunk that an update is computed for.
+
+    :param raising: whether it raises the fence, and undoes what another grant of this transaction wrote.
+    :param replayed: whether another grant may have written rows of this transaction.
+    """
 
     grant: Grant
     chunk: int
@@ -57,7 +59,7 @@ class WriteContext:
 
     @property
     def token(self) -> Any:
-        """The grant as rows name their writer: the fence admits one nonce per rank."""
+        """Name the grant as rows do: the fence admits one nonce per rank."""
         return ".".join(map(str, self.grant.token.rank))
 
     @property

@@ -104,7 +104,7 @@ class DeltaState(StoredState, QueryableState):
         try:
             yield _DeltaTransaction(self, self._table, held, write)
         except StateError:
-            # What was read under another fence than `held` says nothing.
+            # Rows that were read under another fence than `held` prove nothing: begin again.
             if self._table.read().number != held.number:
                 raise FenceMoved from None
             raise

@@ -102,7 +102,7 @@ class MemcachedMap:
             raise StateError(state=self.name, problem=problem, remedy=remedy)
 
     def for_executors(self) -> MemcachedMap:
-        """The same for a process without Airflow: with its servers."""
+        """Copy it for a process without Airflow, with its servers."""
         return MemcachedMap(self._addresses(), prefix=self.prefix, timeout=self._timeout)
 
     def _key(self, key: Key) -> str:
@@ -188,7 +188,7 @@ class MemcachedState:
         return SnapshottableMap(_MAPS[self.kind](backing, name=self.name))
 
     def for_executors(self) -> MemcachedState:
-        """The same for a process without Airflow: with its servers."""
+        """Copy it for a process without Airflow, with its servers."""
         copied = copy.copy(self)
         copied.servers = self._backing().for_executors().servers
         return copied

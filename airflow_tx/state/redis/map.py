@@ -34,7 +34,7 @@ class RedisMap(Addressed[RedisServer]):
         return f"RedisMap({self.conn_id!r}, prefix={self.prefix!r})"
 
     def for_executors(self) -> RedisMap:
-        """The same for a process without Airflow: with its password."""
+        """Copy it for a process without Airflow, with its password."""
         return self._copy_at(self._url or redis_url(self.conn_id, what="RedisMap"))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:

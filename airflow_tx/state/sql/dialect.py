@@ -72,7 +72,7 @@ class Dialect:
 
     # Column type of ours -> type of SQLAlchemy.
     types: ClassVar[Mapping[str, TypeEngine[Any]]]
-    # To connect is dear, and a kept connection holds nothing that others wait for.
+    # Connecting is expensive, and a kept connection holds nothing that other sessions wait for.
     keeps_connection: ClassVar[bool] = True
     # An assignment of an upsert sees what those before it have assigned.
     assigns_in_order: ClassVar[bool] = False
@@ -111,7 +111,7 @@ class Dialect:
         raise NotImplementedError
 
     def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
-        """The columns of some tables, in one statement; none of a table that is not there.
+        """Read the columns of some tables, in one statement; none for a table that is not there.
 
         :param schema: as `place` gave it.
         """
@@ -150,7 +150,7 @@ class Dialect:
     # --- statements -----------------------------------------------------------------------------------------------
 
     def combined(self, name: str, kind: str, base: Any, delta: Any, column: int) -> Any:
-        """SQL for what an aggregator of `PUSHED_DOWN` makes of two values of a column, which is given by its number."""
+        """Write SQL for what an aggregator of `PUSHED_DOWN` makes of two values of the column with this number."""
         if name == "first":
             return sa.func.coalesce(base, delta)
         if name == "last":
@@ -161,15 +161,15 @@ class Dialect:
         return self.added(kind, base, delta, column)
 
     def less(self, kind: str, a: Any, b: Any) -> Any:
-        """SQL for a < b in the order of Python; not true if one of them is NULL."""
+        """Write SQL for a < b in the order of Python; not true if one of them is NULL."""
         return a < b
 
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
-        """SQL for base + delta, where NULL changes nothing; it fails if the sum cannot be stored."""
+        """Write SQL for base + delta, where NULL changes nothing; it fails if the sum cannot be stored."""
         return sa.func.coalesce(base + delta, base, delta)
 
     def differs(self, a: sa.Column[Any], b: sa.Column[Any]) -> Any:
-        """SQL for "a is not b", where NULL is NULL."""
+        """Write SQL for "a is not b", where NULL is NULL."""
         return a.is_distinct_from(b)
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
@@ -177,7 +177,7 @@ class Dialect:
         raise NotImplementedError
 
     def insert_or_replace(self, table: sa.Table, values: dict[str, Any]) -> Any:
-        """An insert of one row that replaces the values of the row that is there."""
+        """Make an insert of one row that replaces the values of the row that is there."""
         raise NotImplementedError
 
     def update_and_put(
@@ -188,7 +188,7 @@ class Dialect:
         connection.execute(self.insert_or_replace(table, values))
 
     def writer(self, names: Sequence[str]) -> Constants:
-        """SQL for the numbers of a writer, which `execute_rows` is given: a statement is the same for all writers."""
+        """Write SQL for the numbers that `execute_rows` gets of a writer: all writers share the statement."""
         return {name: sa.bindparam(f"{WRITER_PARAM}{i}", type_=sa.BigInteger()) for i, name in enumerate(names)}
 
     def insert_rows(

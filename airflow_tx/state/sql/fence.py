@@ -83,7 +83,7 @@ class FencedStore:
         self._portions: sa.Table = portions_table(self._schema)
         self._receipts: sa.Table = receipts_table(self._schema)
         self._placed = False
-        # What this object has found in the database, and need not look for again.
+        # What this object has found in the database. It does not look twice.
         self._facts: dict[str, Any] = {}
 
     @contextmanager
@@ -158,7 +158,7 @@ class FencedStore:
         if found is None:
             first = fence.raised(None, grant, state=self.state, there=there)
             connection.execute(self._dialect.insert_if_absent(self._fence, self._fence_values(first)))
-            # Nothing was there to lock, and another first grant may have come between: its row counts now.
+            # There was no row to lock, so another first grant may have inserted one: that row counts now.
             found = self._read(connection, "update")
             assert found is not None
             there = there or self._is_there(connection)
@@ -191,7 +191,7 @@ class FencedStore:
         fence.check_write(stored, grant, state=self.state)
 
     def note_portion(self, connection: Connection, grant: Grant, chunk: int) -> None:
-        """Note a portion in the store transaction that writes it."""
+        """Note a portion in the transaction that writes it."""
         self._ensure_tables(connection)
         row = {"state": self._identity, "chunk": chunk, "nonce": grant.token.nonce}
         connection.execute(self._dialect.insert_or_replace(self._portions, row))
@@ -221,7 +221,7 @@ class FencedStore:
             self._dialect.update_and_put(connection, applied, self._receipts, row_of(receipt, self._identity))
 
     def receipts(self, connection: Connection) -> list[StoredReceipt]:
-        """The receipts that are kept, in the order of their txids."""
+        """Read the receipts that are kept, in the order of their txids."""
         if not self._has_table(connection, RECEIPTS_TABLE):
             return []
         return read_receipts(connection, self._receipts, self._identity)
@@ -268,7 +268,7 @@ class FencedStore:
         return Fence(row["incarnation"], token, bool(row["applied"]), row["batch"], **kept), row[DEFINITION]
 
     def _check_definition(self, stored: str) -> None:
-        """A value that one aggregator made means nothing to another: a sum is no maximum."""
+        """Refuse values that another aggregator made: a sum is no maximum."""
         made = json.loads(stored)
         for name, aggregator in self._definition.items():
             if made.get(name, aggregator) != aggregator:

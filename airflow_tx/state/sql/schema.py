@@ -75,7 +75,7 @@ def fence_table(schema: str | None) -> sa.Table:
 def portions_table(schema: str | None) -> sa.Table:
     """Describe the table of the portions that the grant in a fence has written, beside the fence table.
 
-    They are no column of the fence: the writers of a grant share its lock, and none may wait for another one.
+    They have a table of their own: the writers of a grant share the lock of the fence, and none may wait for another.
     """
     return sa.Table(
         PORTIONS_TABLE,
@@ -294,11 +294,11 @@ def writer_of(writer: Writer) -> dict[str, int]:
 
 
 def of_another(table: sa.Table, writer: Mapping[str, Any]) -> Any:
-    """SQL for rows of another attempt, or of another grant of it."""
+    """Write SQL for rows of another attempt, or of another grant of it."""
     return sa.or_(*[table.c[name] != writer[name] for name in WRITER[1:4]])
 
 
 def may_update(table: sa.Table, writer: Mapping[str, Any]) -> Any:
-    """SQL for rows of an earlier transaction, of another attempt of this one, or of this very writer."""
+    """Write SQL for rows of an earlier transaction, of another attempt of this one, or of this writer."""
     mine = sa.or_(of_another(table, writer), table.c.tx_chunk == writer["tx_chunk"])
     return sa.or_(table.c.tx_txid < writer["tx_txid"], sa.and_(table.c.tx_txid == writer["tx_txid"], mine))

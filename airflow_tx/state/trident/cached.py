@@ -59,7 +59,7 @@ class CachedMap(Generic[_V]):
         self._ended = self._token
 
     def for_executors(self) -> CachedMap[_V]:
-        """The same for a process without Airflow."""
+        """Copy it for a process without Airflow."""
         copied: CachedMap[_V] = portable(self, "_backing")
         return copied
 

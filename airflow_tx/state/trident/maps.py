@@ -134,7 +134,7 @@ class _Map(Generic[_V, _T]):
         stored = self._stored(normal)
         changed = dict[Key, Any]()
         results = list[_T | None]()
-        # An update that ends in the middle has to be replayed: nobody knows what the store holds.
+        # An update that breaks off has to be replayed: what the store holds is unknown.
         self._failed = True
         for key, updater in zip(normal, updaters, strict=True):
             before = stored[key]
@@ -153,7 +153,7 @@ class _Map(Generic[_V, _T]):
         self.multi_update(keys, [Replace(value) for value in values])
 
     def for_executors(self) -> Any:
-        """The same for a process without Airflow."""
+        """Copy it for a process without Airflow."""
         return portable(self, "_backing")
 
     def _seen(self, stored: _V | None, mine: bool) -> _T | None:
@@ -225,7 +225,7 @@ class TransactionalMap(_Map[TransactionalValue[_T], _T]):
     ) -> TransactionalValue[_T] | None:
         value = None if stored is None else stored.get(self._txid)
         if self._txid is None:
-            # A replay of the last transaction skips it still.
+            # A replay of the last transaction still skips the key.
             after: Any = updater.update(copy.deepcopy(value))
             return TransactionalValue(_BEFORE_ALL, after) if stored is None else replace(stored, value=after)
         self._count[key] = number = self._count.get(key, 0) + 1

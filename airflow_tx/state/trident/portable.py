@@ -7,9 +7,9 @@ from typing import Any
 
 
 def portable(made: Any, *parts: str) -> Any:
-    """A copy for executors of Spark: of one that looks up a connection, with what it finds; else as it is.
+    """Copy a map or factory for executors of Spark, with the address that its connection names; else leave it as it is.
 
-    :param parts: attributes that hold others of its sort.
+    :param parts: attributes that hold other maps.
     """
     if not parts:
         return made.for_executors() if callable(getattr(made, "for_executors", None)) else made

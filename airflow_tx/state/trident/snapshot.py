@@ -51,7 +51,7 @@ class SnapshottableMap(Generic[_T]):
         self._map.commit(txid)
 
     def for_executors(self) -> Any:
-        """The same for a process without Airflow."""
+        """Copy it for a process without Airflow."""
         return portable(self, "_map")
 
     def get(self) -> _T | None:

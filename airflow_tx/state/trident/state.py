@@ -88,7 +88,7 @@ class TridentState(FencedState):
 
     @cached_property
     def state(self) -> Any:
-        """The state itself, made when it is first used.
+        """Make the state when it is first used.
 
         :raises StateError: the factory made something else than it says.
         """
@@ -113,7 +113,7 @@ class TridentState(FencedState):
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        # It may hold a connection: each process makes its own.
+        # The state may hold a connection: each process makes its own.
         kept = dict(self.__dict__)
         if is_factory(self.given):
             kept.pop("state", None)
