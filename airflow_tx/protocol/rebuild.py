@@ -208,18 +208,46 @@ def ledger_lost(
     """
     found = read.find(TopologyRecord, paths.record)
     current = read.find(Counter, paths.current)
+    _check_ledger(paths, plan, found, current)
+
     first = plan.current
     if found is not None and found.incarnation != plan.incarnation:
+        # `begin` made this ledger after the loss: nothing of it stays.
         first = 1
-        # A ledger that `begin` made after the loss is replaced, unless it has committed transactions of its own.
-        if found.states or (current is not None and current.txid > 1):
-            raise _refuse(
-                paths,
-                f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}, and it has "
-                "committed transactions of its own",
-                "One state serves one topology: use other tables. To begin anew: --reset.",
-            )
         found = replace(found, incarnation=plan.incarnation, generation=0)
+
+    after = _topology_after(found or request.made(stamp.op, plan.incarnation), plan, stamp)
+    after = garbage.left(after, paths, *_old_acks(read, paths))
+    skipped, without_rows = _skipped_again(read, stamp, paths, plan)
+    writes = [
+        *missing_folders(read, paths),
+        *_emptied(read, stamp, paths, plan, first),
+        *_restarted(read, paths, plan),
+        *skipped,
+        put_or_create(read, paths.record, encode(after)),
+        put_or_create(read, paths.current, encode(Counter(plan.current))),
+        put_or_create(read, paths.allocated, encode(Counter(plan.current - 1))),
+    ]
+
+    summary = plan.summary
+    if without_rows:
+        names = ", ".join(map(str, without_rows))
+        summary += f"; the rows of skipped transaction {names} are lost, as its receipt keeps their digest alone"
+    return audit.repair(
+        read, stamp, paths, writes, what=LEDGER_LOST, after=after, current=plan.current, summary=summary
+    )
+
+
+def _check_ledger(paths: Paths, plan: RebuildPlan, found: TopologyRecord | None, current: Counter | None) -> None:
+    """Refuse a ledger that has more than the states: they went back, or they belong to another ledger."""
+    has_begun = current is not None and current.txid > 1
+    if found is not None and found.incarnation != plan.incarnation and (found.states or has_begun):
+        raise _refuse(
+            paths,
+            f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}, and it has "
+            "committed transactions of its own",
+            "One state serves one topology: use other tables. To begin anew: --reset.",
+        )
     if current is not None and current.txid > plan.current:
         behind = ", ".join(sorted(plan.last)) or "its states"
         raise _refuse(
@@ -227,12 +255,14 @@ def ledger_lost(
             f"the ledger is at transaction {current.txid}, and the states say that {plan.current} is next ({behind})",
             f"The states went back: restore them, or for each: airflow tx repair {paths.topology} --state-lost STATE",
         )
-    generation = max(plan.generation, 0 if found is None else found.generation + 1)
-    after = replace(
-        found or request.made(stamp.op, plan.incarnation),
-        generation=generation,
-        states={**(found.states if found else {}), **plan.last} if plan.current > 1 else {},
-        births={**(found.births if found else {}), **plan.births},
+
+
+def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> TopologyRecord:
+    return replace(
+        before,
+        generation=max(plan.generation, before.generation + 1),
+        states={**before.states, **plan.last} if plan.current > 1 else {},
+        births={**before.births, **plan.births},
         rebuilt=plan.current - 1,
         # These notes belong to open transactions, which are removed.
         skips=[],
@@ -241,20 +271,6 @@ def ledger_lost(
         # The last receipt is not known: the next one begins a chain.
         receipt="",
         op=stamp.op,
-    )
-    after = garbage.left(after, paths, *_old_acks(read, paths))
-    skipped, without_rows = _skipped_again(read, stamp, paths, plan)
-    writes = [*missing_folders(read, paths), *_emptied(read, stamp, paths, plan, first), *_restarted(read, paths, plan)]
-    writes += skipped
-    writes.append(put_or_create(read, paths.record, encode(after)))
-    writes.append(put_or_create(read, paths.current, encode(Counter(plan.current))))
-    writes.append(put_or_create(read, paths.allocated, encode(Counter(plan.current - 1))))
-    summary = plan.summary
-    if without_rows:
-        names = ", ".join(map(str, without_rows))
-        summary += f"; the rows of skipped transaction {names} are lost, as its receipt keeps their digest alone"
-    return audit.repair(
-        read, stamp, paths, writes, what=LEDGER_LOST, after=after, current=plan.current, summary=summary
     )
 
 
