@@ -485,7 +485,9 @@ def test_a_topology_gets_the_new_name_of_its_dag_and_its_states_follow(
     assert [row["topology"] for row in airflow.json("tx", "list", "--no-lag", root=root)] == ["old"]
 
     said = one_line(airflow.run(*rename, *why, "--yes", root=root))
-    assert said.startswith("Renamed: topology old is called flights now. Transaction 2 commits next. Open: ")
+    assert said.startswith(
+        "Renamed: topology old is called flights now. Transaction 2 commits next. Open transactions: "
+    )
     (listed,) = airflow.json("tx", "list", "--no-lag", root=root)
     assert listed.items() >= {"topology": "flights", "dag_id": "the_dag", "next_commit": "2", "repairs": "1"}.items()
     (shown,) = airflow.json("tx", "show", "flights", "--no-lag", root=root)
