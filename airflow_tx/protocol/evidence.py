@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_tx.errors import OutcomeUnknown, RequirementFailed, TooMuchContention, UnreadableRecord
@@ -23,7 +23,7 @@ from airflow_tx.protocol.records import (
 )
 from airflow_tx.protocol.repair import RESET
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.view import repairs, topology_record
+from airflow_tx.protocol.view import topology_record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -140,33 +140,18 @@ def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
     histories = dict(_numbered(store, paths.histories, paths.history, History))
     skipped = dict(_numbered(store, paths.all_skipped, paths.skipped, Skipped))
     bindings = dict(_bindings(store, paths))
-    known = repairs(store, paths)[: found.repairs]
-    current, allocated = (Reader(store).get(Counter, path).txid for path in (paths.current, paths.allocated))
-    meanwhile = range(found.current, current)
-    histories = {txid: each for txid, each in histories.items() if txid not in meanwhile}
-    decisive = None
-    if found.still:
-        decisive = Decisive(found.allocated, found.opened, found.metas, skipped, bindings, allocated)
-    return LedgerEvidence(
-        paths.topology, found.topology, found.current, histories, found.position, known, decisive=decisive
-    )
+
+    read = Reader(store)
+    final_since = range(found.current, read.get(Counter, paths.current).txid)
+    allocated = read.get(Counter, paths.allocated).txid
+    decisive = found.decisive
+    if decisive is not None:
+        decisive = replace(decisive, skipped=skipped, bindings=bindings, latest=allocated)
+    histories = {txid: each for txid, each in histories.items() if txid not in final_since}
+    return replace(found, histories=histories, decisive=decisive)
 
 
-@dataclass(frozen=True)
-class _Moment:
-    """Records that were read together; `still`: none of them changed while they were read."""
-
-    topology: TopologyRecord
-    current: int
-    allocated: int
-    opened: Mapping[int, TransactionRecord]
-    metas: Mapping[int, Metadata]
-    position: Any
-    repairs: int
-    still: bool
-
-
-def _at_one_moment(store: Store, paths: Paths) -> _Moment:
+def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
     """Read the records that change with every step, until none changes while they are read.
 
     :raises UnreadableRecord: naming the record.
@@ -175,27 +160,39 @@ def _at_one_moment(store: Store, paths: Paths) -> _Moment:
         store.sync()
         read = Reader(store)
         try:
-            found = _moment(read, paths, still=number < LOOKS - 1)
+            found = _moment(read, paths)
         except UnreadableRecord:
             if _is_still(store, read):
                 raise
             continue
-        if _is_still(store, read) or not found.still:
+        if _is_still(store, read):
             return found
+        if number == LOOKS - 1:
+            return replace(found, decisive=None)
     raise TooMuchContention(step="verify", subject=paths.topology, times=LOOKS)
 
 
-def _moment(read: Reader, paths: Paths, *, still: bool) -> _Moment:
+def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
+    """Read what holds together; open transactions as they are listed, whatever the counters say."""
     topology = read.get(TopologyRecord, paths.record)
-    current, allocated = (read.get(Counter, path).txid for path in (paths.current, paths.allocated))
+    current = read.get(Counter, paths.current).txid
+    allocated = read.get(Counter, paths.allocated).txid
     state = RotatingTransactionalState(read, paths)
     position = state.position_before(current)
-    opened = {
-        int(name): read.get(TransactionRecord, paths.transaction(int(name))) for name in read.names(paths.transactions)
-    }
+    txids = [int(name) for name in read.names(paths.transactions)]
+    opened = {txid: read.get(TransactionRecord, paths.transaction(txid)) for txid in txids}
     kept = {int(name) for name in read.names(paths.metas)}
     metas = {txid: state.get_state(txid) for txid in sorted({*opened, current - 1} & kept)}
-    return _Moment(topology, current, allocated, opened, metas, position, len(read.names_if_any(paths.repairs)), still)
+    numbers = sorted(map(int, read.names_if_any(paths.repairs)))
+    return LedgerEvidence(
+        name=paths.topology,
+        topology=topology,
+        current=current,
+        histories={},
+        position=position,
+        repairs=[read.peek(RepairRecord, paths.repair(number)) for number in numbers],
+        decisive=Decisive(allocated, opened, metas),
+    )
 
 
 def _is_still(store: Store, read: Reader) -> bool:
