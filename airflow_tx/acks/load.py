@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from airflow_tx.acks.api import AckerStore
 from airflow_tx.acks.reference import Origin
 from airflow_tx.errors import StaleMessage, UnknownMessage
+from airflow_tx.inquiry import Inquiry
 from airflow_tx.protocol.records import Phase, TransactionRecord
 
 
@@ -28,39 +27,28 @@ class AckerLoad:
     acks_a_second: float | None
 
 
-class AckerWatch:
+class AckerWatch(Inquiry[AckerLoad]):
     """Looks at the ackers of one topology now and then."""
 
     def __init__(self, topology: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(f"ackers of {topology}", clock=clock)
         self._topology = topology
-        self._clock = clock
         self._acked: Mapping[Origin, int] = {}
         self._looked_at: float | None = None
-        self._asked: Future[AckerLoad] | None = None
 
-    def ask(
+    def ask_ackers(
         self, connect: Callable[[], AbstractContextManager[AckerStore]], opened: Mapping[int, TransactionRecord]
-    ) -> Future[AckerLoad]:
-        """Look in a thread: ackers that hang hold up nobody, and are asked once.
+    ) -> None:
+        """Look in a thread, unless one still waits for an answer.
 
         :param connect: to the ackers, as long as the block.
         """
-        if self._asked is None or self._asked.done():
-            self._asked = Future()
-            threading.Thread(target=self._answer, args=(self._asked, connect, opened), daemon=True).start()
-        return self._asked
 
-    def _answer(
-        self,
-        asked: Future[AckerLoad],
-        connect: Callable[[], AbstractContextManager[AckerStore]],
-        opened: Mapping[int, TransactionRecord],
-    ) -> None:
-        try:
+        def question() -> AckerLoad:
             with connect() as store:
-                asked.set_result(self.look(store, opened))
-        except BaseException as error:  # noqa: BLE001 - who asked gets it
-            asked.set_exception(error)
+                return self.look(store, opened)
+
+        self.ask(lambda: question)
 
     def look(self, store: AckerStore, opened: Mapping[int, TransactionRecord]) -> AckerLoad:
         """Ask for the transactions that still wait for messages.

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -140,10 +139,16 @@ class DagServer:
         try:
             ledger = _ledger(question.conn_id, question.paths)
             connect = partial(shared_ackers, spec.acker_store, ledger.store, ledger.paths.root)
-            return asdict(watch.ask(connect, open_records(ledger.store, ledger.paths)).result(seconds))
-        except (TxError, FutureTimeout) as error:
+            watch.ask_ackers(connect, open_records(ledger.store, ledger.paths))
+        except TxError as error:
             log.info("The ackers of topology %s are not shown: %s", question.name, error)
             return None
+        in_time = watch.wait(seconds)
+        if in_time and watch.error is None and watch.answer is not None:
+            return asdict(watch.answer)
+        why = (watch.error if in_time else None) or f"no answer within {seconds:g} s"
+        log.info("The ackers of topology %s are not shown: %s", question.name, why)
+        return None
 
     def _ask(self, question: _SourceQuestion) -> dict[str, Any]:
         """Let a source be asked, unless it has still to answer; what is returned holds if that cannot be."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx import compat
-from airflow_tx.acks.load import AckerLoad, AckerWatch
+from airflow_tx.acks.load import AckerWatch
 from airflow_tx.alarms import Alarm, AlarmChange, AlarmKind, AlarmTopology, certain, changes
 from airflow_tx.commit.alarm import raise_alarm
 from airflow_tx.coordinator.snapshot import LedgerSnapshot
@@ -60,7 +59,6 @@ class Monitor:
         self._gauges = Cadence(GAUGES_EVERY)
         self._ackers = ackers
         self._acker_watch = AckerWatch(topology.name)
-        self._acker_load: Future[AckerLoad] | None = None
         waits = topology.limits.max_lag is not None
         asks = source is not None and (waits or compat.sends_metrics())
         self._lags = LagWatch(topology.name, source, patience=patience * waits) if source and asks else None
@@ -85,13 +83,13 @@ class Monitor:
         """Send the answer to the question before, and ask again."""
         if self._ackers is None or not compat.sends_metrics():
             return
-        before = self._acker_load
-        if before is not None and before.done():
-            if (error := before.exception()) is None:
-                send_acker_load(self._paths, before.result())
-            else:
-                log.info("Metrics of the ackers of topology %s are missing: %s", self._topology.name, error)
-        self._acker_load = self._acker_watch.ask(partial(self._ackers, store), look.opened)
+        watch = self._acker_watch
+        if watch.wait(0.0):
+            if watch.error is not None:
+                log.info("Metrics of the ackers of topology %s are missing: %s", self._topology.name, watch.error)
+            elif watch.answer is not None:
+                send_acker_load(self._paths, watch.answer)
+        watch.ask_ackers(partial(self._ackers, store), look.opened)
 
     def _lag(self, store: Store) -> Lag | None:
         if self._lags is None:

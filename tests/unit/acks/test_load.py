@@ -70,12 +70,15 @@ def test_ackers_that_hang_hold_up_nobody_and_are_asked_once(store: ZnodeAckers) 
 
     watch = AckerWatch("words")
     opened(store, Origin("words", 7, 1)).emit(3)
-    first = watch.ask(hanging, {7: record()})
-    assert watch.ask(hanging, {7: record()}) is first
-    assert not first.done()
+    for _ in range(2):
+        watch.ask_ackers(hanging, {7: record()})
+        assert not watch.wait(0.0)
     answer.set()
-    assert first.result(60).trees == 3
-    assert watch.ask(hanging, {}).result(60).trees == 0
+    assert watch.wait(60)
+    assert watch.answer == AckerLoad(3, None)
+    watch.ask_ackers(hanging, {})
+    assert watch.wait(60)
+    assert watch.answer.trees == 0
     assert len(asked) == 2
 
 
@@ -85,4 +88,7 @@ def test_who_asks_ackers_that_are_away_gets_the_error(store: ZnodeAckers) -> Non
         raise AckersUnavailable(where="redis", reason="refused")
         yield store
 
-    assert isinstance(AckerWatch("words").ask(away, {}).exception(60), AckersUnavailable)
+    watch = AckerWatch("words")
+    watch.ask_ackers(away, {})
+    assert watch.wait(60)
+    assert isinstance(watch.error, AckersUnavailable)

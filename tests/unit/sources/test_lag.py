@@ -101,7 +101,7 @@ def test_two_may_ask_a_watch_at_once_and_the_source_is_asked_by_one_thread(monke
                 starts.wait()
             super().start()
 
-    monkeypatch.setattr("airflow_tx.sources.lag.Thread", SlowThread)
+    monkeypatch.setattr("airflow_tx.inquiry.Thread", SlowThread)
     watch = LagWatch("flights", lambda: Asked(asked), every=0.0)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(watch.latest, lambda: None)
