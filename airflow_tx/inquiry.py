@@ -8,7 +8,7 @@ from threading import Lock, Thread
 from typing import Generic, TypeAlias, TypeVar
 
 _Answer = TypeVar("_Answer")
-Question: TypeAlias = Callable[[], _Answer]
+_Question: TypeAlias = Callable[[], _Answer]
 
 
 class Inquiry(Generic[_Answer]):
@@ -34,7 +34,7 @@ class Inquiry(Generic[_Answer]):
         self.error: Exception | None = None
         """Why the last question has no answer."""
 
-    def ask(self, prepare: Callable[[], Question[_Answer]]) -> None:
+    def ask(self, prepare: Callable[[], _Question[_Answer]]) -> None:
         """Ask again, unless that was done lately or a thread still waits for an answer.
 
         :param prepare: makes the question, in the thread of the caller. It is only called if a question is due.
@@ -63,7 +63,7 @@ class Inquiry(Generic[_Answer]):
         """Seconds since the question was asked that was answered last."""
         return self._clock() - self._answer_of
 
-    def _run(self, question: Question[_Answer], asked_at: float) -> None:
+    def _run(self, question: _Question[_Answer], asked_at: float) -> None:
         try:
             self.answer = question()
             self.error = None
