@@ -252,7 +252,7 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
     def decide_of(self, logs: Mapping[str, PartitionLog], positions: Mapping[str, Json]) -> Batch | None:
         """Decide the next rows of these logs."""
         decision = LogDecision(logs, positions, self.limit, self.sizes)
-        if decision.gone and not self._leaves_out_gone:
+        if decision.gone and not (self.leaves_out_gone and self.kind is SourceKind.OPAQUE):
             raise self._refused(decision.gone)
         names = self._taking_part(positions, list(logs))
 
@@ -305,12 +305,8 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         problem, remedy = self.gone_words(gone)
         return self.refused(problem, f"Nothing was allocated. {remedy}")
 
-    @property
-    def _leaves_out_gone(self) -> bool:
-        return self.leaves_out_gone and self.kind is SourceKind.OPAQUE
-
     def _lost(self, name: str, gone: Gone) -> SourceError:
-        if not self._leaves_out_gone:
+        if not (self.leaves_out_gone and self.kind is SourceKind.OPAQUE):
             return self._refused({name: gone})
         reason = ". ".join(self.gone_words({name: gone})).rstrip(".")
         return PartitionUnavailable(partition=name, source=repr(self), reason=reason)

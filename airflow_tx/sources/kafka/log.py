@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import PartitionUnavailable
-from airflow_tx.sources.api import Json
 from airflow_tx.sources.kafka.positions import Extent, position_json
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
 
@@ -87,20 +86,16 @@ class KafkaLog(PartitionLog):
             what = f"{self.name}: all from offset {offset} on of topic {position['topic_id']}, which was deleted; "
             what += f"the topic of this name is now {self.topic_id}, "
             what += f"from offset {self.extent.first} on" if self.extent else "without this partition"
-            return self._resumed(what, self.extent.first if self.extent else 0, life + 1)
+            return Gone(what, position_json(self.topic_id, self.extent.first if self.extent else 0, life + 1))
         if self.extent is None:
             return None
         first = self.extent.first
         end = self.extent.end
         if offset < first:
             what = f"{self.name}: offsets {offset} to {first - 1}, the first one left is {first}"
-            return self._resumed(what, first, life)
+            return Gone(what, position_json(self.topic_id, first, life))
         if offset > end:
             what = f"{self.name}: offset {offset} was reached, and the partition now ends at {end}: it was cut, and "
             what += f"what is written again at offsets {end} to {offset - 1} is new"
-            return self._resumed(what, end, life + 1)
+            return Gone(what, position_json(self.topic_id, end, life + 1))
         return None
-
-    def _resumed(self, what: str, offset: int, life: int) -> Gone:
-        resume_at: Json = position_json(self.topic_id, offset, life)
-        return Gone(what, resume_at)

@@ -63,9 +63,11 @@ class KafkaSource(KafkaTopics):
         except KafkaUnreachable as error:
             logs = {name: KafkaLog(name, repr(self), away=error.reason) for name in positions}
             batch = self.decide_of(logs, positions)
-        if batch is not None and not batch.count and all(log.new and not log.latest for log in _given(logs, batch)):
-            return None
-        return batch
+        if batch is None or batch.count:
+            return batch
+        # Without rows, a batch is only there to fix where partitions begin.
+        given: Any = batch.metadata
+        return batch if any(logs[name].latest or not logs[name].new for name in given) else None
 
     def sizes(self, decision: LogDecision) -> Sequence[int]:
         usable = decision.usable
@@ -125,11 +127,6 @@ class KafkaSource(KafkaTopics):
         if not all(_is_position(own) for own in positions.values()):
             raise OtherSource(source=repr(self), problem=f"position {str(position)[:80]!r} has no offsets of Kafka")
         return positions
-
-
-def _given(logs: Mapping[str, KafkaLog], batch: Batch) -> list[KafkaLog]:
-    assert isinstance(batch.metadata, dict)
-    return [logs[name] for name in batch.metadata]
 
 
 def _is_position(own: Any) -> bool:

@@ -58,12 +58,6 @@ class PartitionedSqlSource(SqlRows, LogSource):
     def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
         return self.shard_of(partition).again(metadata)
 
-    def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
-        return self.has_key(metadata, what)
-
-    def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
-        return self.has_reached(position, what)
-
     def shard_of(self, partition: str, txid: int | None = None) -> Shard:
         """Make the reader of a partition; PartitionUnavailable: it is none of this source any more."""
         table = self._tables().get(partition)

@@ -80,13 +80,13 @@ class SqlRows(LimitedSource):
         errors = TableErrors(repr(self), conn_id, partition, self.command("replay", txid, "--changed-rows"))
         return Shard(conn_id, table, self.spec, errors, what=type(self).__name__)
 
-    def has_key(self, metadata: Json, what: str) -> bool | None:
+    def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
         """Whether an id or a time is within the rows of one table; None if only the database can tell."""
         from airflow_tx.sources.sql.positions import Rows
 
         return Rows.from_json(metadata, len(self.spec.order_by)).contains(what)
 
-    def has_reached(self, position: Json, what: str) -> bool | None:
+    def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
         """Whether all rows of one table up to an id or a time were taken; None if only the database can tell."""
         from airflow_tx.sources.sql.positions import TablePosition
 
@@ -141,10 +141,10 @@ class SqlSource(SqlRows, TransactionalSource):
         return self._shard().again(metadata)
 
     def contains(self, metadata: Json, what: str) -> bool | None:
-        return self.has_key(metadata, what)
+        return self.partition_contains(WHOLE, metadata, what)
 
     def reaches(self, position: Json, what: str) -> bool | None:
-        return self.has_reached(position, what)
+        return self.partition_reaches(WHOLE, position, what)
 
     def backlog(self, position: Json) -> int:
         return self._shard().backlog(position)
