@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from math import ceil
 
-from airflow_tx.plugin.api.lag_board import LagsSeen
+from airflow_tx.plugin.api.lag_board import LagPoint
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import TimelineWindow
 from airflow_tx.protocol.records import Outcome
@@ -46,14 +46,6 @@ class FigurePoint:
     processing: Spread | None
     commit: Spread | None
     size: Spread | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LagPoint:
-    """The lag of the source when it was asked."""
-
-    at: datetime
-    value: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +89,10 @@ class FigureSpan:
         return (self.until - self.since) / POINTS
 
 
-def figures(snapshot: TopologySnapshot, span: FigureSpan, seen: LagsSeen) -> Figures:
+def figures(snapshot: TopologySnapshot, span: FigureSpan, lags: Sequence[LagPoint], *, lag_unit: str | None) -> Figures:
     """Count the committed transactions of a span, the newest ones if there are too many.
 
-    :param seen: lags of its source.
+    :param lags: of its source.
     """
     first = snapshot.first_since(span.since)
     end = snapshot.first_since(span.until)
@@ -118,8 +110,8 @@ def figures(snapshot: TopologySnapshot, span: FigureSpan, seen: LagsSeen) -> Fig
         points=points,
         total=_point(span.since, counted),
         known_since=counted[0].ended if counted and least > first else _known_since(snapshot, span),
-        lag=[LagPoint(at=at, value=value) for at, value in seen.lags if span.since <= at <= span.until],
-        lag_unit=seen.unit,
+        lag=[each for each in lags if span.since <= each.at <= span.until],
+        lag_unit=lag_unit,
     )
 
 

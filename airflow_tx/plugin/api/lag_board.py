@@ -64,15 +64,12 @@ _MOST_SEEN = 240
 _Key = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class LagsSeen:
-    """Lags of one source, each with the time when it was asked.
+@dataclass(frozen=True, kw_only=True)
+class LagPoint:
+    """The lag of the source when it was asked."""
 
-    :param unit: of the last one.
-    """
-
-    lags: Sequence[tuple[datetime, int]]
-    unit: str | None
+    at: datetime
+    value: int
 
 
 class LagBoard:
@@ -83,7 +80,7 @@ class LagBoard:
         self._lock = threading.Lock()
         self._asked_at: dict[_Key, float] = {}
         self._found: dict[_Key, tuple[datetime, Mapping[str, Any]]] = {}
-        self._seen: dict[_Key, deque[tuple[datetime, int]]] = {}
+        self._seen: dict[_Key, deque[LagPoint]] = {}
         self._thread: threading.Thread | None = None
 
     def lag_line(self, snapshot: TopologySnapshot) -> LagLine:
@@ -101,10 +98,9 @@ class LagBoard:
         load = found.get("ackers")
         return None if at is None or load is None else AckersLine(**load, at=at)
 
-    def seen(self, snapshot: TopologySnapshot) -> LagsSeen:
+    def seen(self, snapshot: TopologySnapshot) -> Sequence[LagPoint]:
         """Give the lags that this api-server has seen, the oldest first: it asks while a person looks."""
-        _, found = self._found.get(_key(snapshot), (None, {}))
-        return LagsSeen(tuple(self._seen.get(_key(snapshot), ())), found.get("unit"))
+        return tuple(self._seen.get(_key(snapshot), ()))
 
     def source_line(self, snapshot: TopologySnapshot) -> SourceLine:
         """Say what a topology reads."""
@@ -150,7 +146,9 @@ class LagBoard:
             at = now - timedelta(seconds=answer.get("age", 0.0))
             self._found[_key(each)] = (at, answer)
             if "count" in answer:
-                self._seen.setdefault(_key(each), deque(maxlen=_MOST_SEEN)).append((at, answer["count"]))
+                self._seen.setdefault(_key(each), deque(maxlen=_MOST_SEEN)).append(
+                    LagPoint(at=at, value=answer["count"])
+                )
 
 
 def _key(snapshot: TopologySnapshot) -> _Key:

@@ -171,7 +171,9 @@ def get_figures(
     window = TimelineWindow(since, until).rounded()
 
     def answer() -> bytes:
-        found = figures(snapshot, FigureSpan.of(window), lag_board().seen(snapshot))
+        board = lag_board()
+        lag_unit = board.lag_line(snapshot).unit
+        found = figures(snapshot, FigureSpan.of(window), board.seen(snapshot), lag_unit=lag_unit)
         return _FIGURES.dump_json(found)
 
     body = ledger_snapshots().shared(snapshot, ("figures", window), answer)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from airflow_tx.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.figures import MOST_COUNTED, POINTS, Figures, FigureSpan, figures, spread
-from airflow_tx.plugin.api.lag_board import LagsSeen
+from airflow_tx.plugin.api.lag_board import LagPoint
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import TimelineWindow
 from airflow_tx.protocol.paths import Paths
@@ -17,7 +18,6 @@ from airflow_tx.protocol.status import view_final
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
 SPAN = FigureSpan(NOON, NOON + timedelta(minutes=POINTS))
-NO_LAG = LagsSeen((), None)
 
 
 def _history(txid: int, outcome: Outcome = Outcome.COMMITTED) -> History:
@@ -31,14 +31,15 @@ def _history(txid: int, outcome: Outcome = Outcome.COMMITTED) -> History:
     )  # fmt: skip
 
 
-def _figures(*txids: int, span: FigureSpan = SPAN, lag: LagsSeen = NO_LAG, skipped: int = 0) -> Figures:
+def _figures(*txids: int, span: FigureSpan = SPAN, lags: Sequence[LagPoint] = (), skipped: int = 0) -> Figures:
     finals = {
         txid: view_final(_history(txid, Outcome.SKIPPED if txid == skipped else Outcome.COMMITTED), None)
         for txid in txids
     }
     place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))
     record = TopologyRecord("life", "dag", "opaque", 3)
-    return figures(TopologySnapshot(record, place, None, None, final=txids, finals=finals), span, lag)
+    snapshot = TopologySnapshot(record, place, None, None, final=txids, finals=finals)
+    return figures(snapshot, span, lags, lag_unit="files")
 
 
 def test_each_stretch_of_time_has_what_was_committed_in_it() -> None:
@@ -81,8 +82,8 @@ def test_of_very_many_transactions_the_newest_are_counted_and_that_is_said() -> 
 
 
 def test_lags_are_those_that_were_seen_within_the_span() -> None:
-    seen = LagsSeen(((NOON - timedelta(minutes=1), 9), (NOON, 8), (NOON + timedelta(minutes=1), 7)), "files")
-    found = _figures(1, lag=seen)
+    seen = [LagPoint(at=NOON + timedelta(minutes=minute), value=8 - minute) for minute in (-1, 0, 1)]
+    found = _figures(1, lags=seen)
     assert [each.value for each in found.lag] == [8, 7]
     assert found.lag_unit == "files"
 
