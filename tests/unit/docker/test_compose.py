@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +63,13 @@ def test_nothing_names_a_machine_or_runs_as_root() -> None:
     texts = "".join(path.read_text() for path in files) + SCRIPT
     assert re.findall(r"https?://(?!127\.0\.0\.1|0\.0\.0\.0|api-server|s3:)[\w.-]+", texts) == []
     assert [line for line in texts.splitlines() if line.startswith("USER ")] == ["USER airflow"]
+
+
+def test_the_demo_has_every_folder_of_the_project_that_it_imports() -> None:
+    code = "import sys, examples.cluster; print(*(getattr(each, '__file__', None) for each in sys.modules.values()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    folders = {Path(file).parent for file in done.stdout.split() if Path(file).is_relative_to(ROOT)}
+    own = {str(each.relative_to(ROOT)) for each in folders}
+    mounted = {each.split(":")[0].removeprefix("../") for each in SERVICES["demo"]["volumes"]}
+    assert {each for each in own if each.split("/")[0] in ("examples", "tests", "benchmarks")} - mounted == set()
+    assert "examples" in own
