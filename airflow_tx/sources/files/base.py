@@ -49,6 +49,7 @@ class FolderSource(Source):
         format: str = "csv",
         options: Mapping[str, Any] | None = None,
         schema: str | None = None,
+        *,
         base: str | None = None,
         kind: str = "transactional",
         max_bytes_per_batch: int | None = None,
