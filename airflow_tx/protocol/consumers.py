@@ -84,6 +84,7 @@ def consumed(read: Iterable[RowsRead]) -> int | None:
 
 
 def check_rows(
+    topology: str,
     attempt: TransactionAttempt,
     acks: _Acks,
     size: Mapping[str, Any] | None,
@@ -91,6 +92,7 @@ def check_rows(
 ) -> BatchRows | None:
     """Compare what the tasks of an attempt read with the source, with each other, and with what was emitted.
 
+    :param topology: for the command in an error.
     :param acks: of the instances that count.
     :param size: how many rows the source counted, as a record keeps it.
     :param first: what the first complete attempt read, where a replay has to read the same.
@@ -99,7 +101,7 @@ def check_rows(
     """
     batch = _batch(attempt, acks, size)
     if batch is not None and first is not None:
-        _check_first(attempt, batch, first)
+        _check_first(topology, attempt, batch, first)
     for name, read in _reads(acks):
         if read.outputs:
             _check_outputs(attempt, acks, name, read)
@@ -176,7 +178,7 @@ def _check_size(attempt: TransactionAttempt, name: str, read: RowsRead, size: Ma
     raise _differ(attempt, problem, _CONSUMER.format(task=name))
 
 
-def _check_first(attempt: TransactionAttempt, batch: BatchRows, first: Mapping[str, Any]) -> None:
+def _check_first(topology: str, attempt: TransactionAttempt, batch: BatchRows, first: Mapping[str, Any]) -> None:
     other = [text for form, text in batch.digests.items() if first["digests"].get(form, text) != text]
     if batch.rows == first["rows"] and not other:
         return
@@ -186,8 +188,8 @@ def _check_first(attempt: TransactionAttempt, batch: BatchRows, first: Mapping[s
         "and a transactional source gives the same again"
     )
     remedy = (
-        "Give the source its rows back and clear the run; or take the rows as they are: airflow tx replay TOPOLOGY "
-        f"{attempt.txid} --changed-rows --why TEXT."
+        "Give the source its rows back and clear the run; or take the rows as they are: "
+        f"airflow tx replay {topology} {attempt.txid} --changed-rows --why TEXT."
     )
     raise _differ(attempt, problem, remedy)
 

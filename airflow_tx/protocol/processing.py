@@ -225,7 +225,7 @@ def processed(
         raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
     first = record.counted if same_rows else None
     # Rows that were decided again were not counted again.
-    batch = check_rows(attempt, acks, None if record.changed else record.size, first)
+    batch = check_rows(paths.topology, attempt, acks, None if record.changed else record.size, first)
     # A replay that found no rows has none to consume.
     unproven = () if rows_digest == digest(None) else unproven_rows(acks, None if record.changed else record.size)
     if unproven and proven:

@@ -25,7 +25,7 @@ def ack(*read: RowsRead, **outputs: RowsDigest) -> Ack:
 
 def check(acks: dict[Any, Ack], size: Any = None, first: BatchRows | None = None) -> BatchRows | None:
     found = {key if isinstance(key, tuple) else (key, -1): each for key, each in acks.items()}
-    return check_rows(ATTEMPT, found, size, None if first is None else first.to_json())
+    return check_rows("flights", ATTEMPT, found, size, None if first is None else first.to_json())
 
 
 def test_consumers_that_agree_say_what_the_batch_has() -> None:
