@@ -54,9 +54,18 @@ class Begun:
 
     @classmethod
     def of(cls, txid: int, record: TransactionRecord, rows: Any, position: Any) -> Begun:
-        attempt = TransactionAttempt(txid, record.attempt, record.birth)
-        own = (record.run_id, record.skip, record.size, tuple(record.lost), record.key)
-        return cls(attempt, rows, position, record.rows_digest, record.attempt > 1, *own)
+        return cls(
+            attempt=TransactionAttempt(txid, record.attempt, record.birth),
+            metadata=rows,
+            position=position,
+            rows_digest=record.rows_digest,
+            replay=record.attempt > 1,
+            run_id=record.run_id,
+            skip=record.skip,
+            size=record.size,
+            lost=tuple(record.lost),
+            key=record.key,
+        )
 
     @classmethod
     def of_history(cls, txid: int, history: History | None) -> Begun:
