@@ -24,5 +24,5 @@ def test_a_command_advises_another_database_only_on_sqlite(error: Exception, adv
         fails(Namespace(verbose=False))
     text = str(ended.value)
     assert text.startswith("Airflow's metadata database: ")
-    assert ("take PostgreSQL" in text) is advised
+    assert ("Use PostgreSQL" in text) is advised
     assert "\x1b" not in text
