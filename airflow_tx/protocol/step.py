@@ -88,9 +88,20 @@ class Audit:
         :param losses: the rows that were accepted as lost; `change`: the totals that were accepted.
         """
         number, generation = next_repair(read, paths), after.generation
-        told = (self.who, stamp.now, self.reason, summary, generation, stamp.op, [*losses], dict(change or {}))
         folder = () if read.exists(paths.repairs) else (Create(paths.repairs, b""),)
-        record = Create(paths.repair(number), encode(RepairRecord(number, what, *told)))
+        told = RepairRecord(
+            number,
+            what,
+            who=self.who,
+            when=stamp.now,
+            why=self.reason,
+            told=summary,
+            generation=generation,
+            op=stamp.op,
+            losses=[*losses],
+            change=dict(change or {}),
+        )
+        record = Create(paths.repair(number), encode(told))
         return Decision(Repaired(generation, current, summary), (*writes, *folder, record), record.path)
 
 

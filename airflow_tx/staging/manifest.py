@@ -161,8 +161,13 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
 def _output(value: Mapping[str, Any]) -> Output:
     files = tuple(StagedFile(**file) for file in value["files"])
     columns = tuple(value["columns"])
-    own = value.get("row_digest", ""), value.get("reliable", True), value.get("content", "")
-    return Output(files, columns, *own)
+    return Output(
+        files,
+        columns,
+        row_digest=value.get("row_digest", ""),
+        reliable=value.get("reliable", True),
+        content=value.get("content", ""),
+    )
 
 
 def open_output(

@@ -50,12 +50,12 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 31_100,
-    "characters a line of code": 43.0,
-    "tuple assignments per 1,000 statements": 2,
-    "functions of more than 5 positional arguments": 16,
-    "chained comparisons with is": 1,
-    "calls that unpack what was packed for them": 18,
+    "statements": 31_150,
+    "characters a line of code": 41.8,
+    "tuple assignments per 1,000 statements": 1.5,
+    "functions of more than 5 positional arguments": 7,
+    "chained comparisons with is": 0,
+    "calls that unpack what was packed for them": 10,
     "files of more than 400 lines": 0,
     "circles of imports, those for types too": 0,
 }
