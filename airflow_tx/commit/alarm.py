@@ -50,7 +50,8 @@ def raise_own_alarms(spec: TransactionSpec, context: Any, log: Any) -> None:
         return
     try:
         with spec.store() as store:
-            opened, ledger = open_records(store, spec.paths), spec.ledger(store)
+            opened = open_records(store, spec.paths)
+            ledger = spec.ledger(store)
             found = None if spec.limits.max_lag is None else lag_of(spec.topology, spec.source, ledger)
             lag = found if isinstance(found, Lag) else None
             blocked = _stopped(spec, context["ti"], opened)

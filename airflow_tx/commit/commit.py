@@ -77,10 +77,6 @@ class Commit:
         self.granted: Granted | None = None
         self.left: dict[str, Any] = {}
 
-    @property
-    def rows(self) -> int | None:
-        return None if self.processed is None else self.processed.rows
-
     def forget(self) -> None:
         """Drop what was read: something happened to the transaction."""
         self.processed = None
@@ -289,9 +285,13 @@ def write(case: CommitCase, grant: Grant, rows: Sequence[RowsToWrite], staged: N
     written = dict[str, Written]()
     for update, found in zip(case.updates, rows, strict=True):
         failpoint("commit.before_write", state=update.state.name, **case.where)
-        own = staged.of(update)
         written[update.state.name] = write_update(
-            update, grant, found, dag_file=case.run.dag_file, log=case.log, output=own
+            update,
+            grant,
+            found,
+            dag_file=case.run.dag_file,
+            log=case.log,
+            output=staged.of(update),
         )
     return written
 
@@ -327,9 +327,8 @@ def after(case: CommitCase, ports: CommitPorts, committed: Committed) -> None:
 def committed_before(case: CommitCase) -> dict[str, Any]:
     """Do what follows a commit that an earlier try has marked; references to its new values, by name."""
     # The task that marked it may have been killed before it left its new values.
-    area = case.spec.staging().kept
     own = case.begun.attempt
-    left = found_again(area, case.spec.topology, own, case.run.task_id, case.updates)
+    left = found_again(case.spec.staging().kept, case.spec.topology, own, case.run.task_id, case.updates)
     case.log.info("Transaction %s of %s is already committed: nothing to do", own.txid, case.spec.topology)
     note_committed(case.spec, case.begun)
     return left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -202,12 +203,14 @@ class NewValuesOutput:
         self.parts.extend(parts)
 
 
+@dataclass
 class NewValues:
     """What one committer stages under one grant."""
 
-    def __init__(self, area: StagingArea, grant: Grant, task_id: str) -> None:
-        self._area, self._grant, self._task_id = area, grant, task_id
-        self._outputs: dict[str, NewValuesOutput] = {}
+    area: StagingArea
+    grant: Grant
+    task_id: str
+    outputs: dict[str, NewValuesOutput] = field(default_factory=dict)
 
     def of(self, update: Update) -> NewValuesOutput | None:
         """Return where the new values of an update go; None: it leaves none."""
@@ -215,22 +218,18 @@ class NewValues:
         if name is None:
             return None
         # A new one, since an update may be written again under the same grant.
-        place = OutputFolder.of(self._area, self._grant.topology, self._grant.token, self._task_id, name)
-        self._outputs[name] = NewValuesOutput(place)
-        return self._outputs[name]
-
-    @property
-    def any(self) -> bool:
-        return bool(self._outputs)
+        place = OutputFolder.of(self.area, self.grant.topology, self.grant.token, self.task_id, name)
+        self.outputs[name] = NewValuesOutput(place)
+        return self.outputs[name]
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """Make all of them visible; returns references by name."""
-        if not self._outputs:
+        if not self.outputs:
             return {}
         from airflow_tx.staging import write_manifest
 
-        outputs = {name: joined(output.parts) for name, output in self._outputs.items()}
-        where = next(iter(self._outputs.values())).place.where
+        outputs = {name: joined(output.parts) for name, output in self.outputs.items()}
+        where = next(iter(self.outputs.values())).place.where
         return {name: ref.to_json() for name, ref in write_manifest(where, outputs).items()}
 
 

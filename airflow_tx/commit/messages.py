@@ -89,9 +89,12 @@ def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messa
     record = ledger.status(attempt.txid) if spec.ackers else None
     if not is_processing(record, attempt.attempt):
         return Messages()
-    origin = Origin(spec.topology, attempt.txid, attempt.attempt)
     found = messages_of(
-        lambda: spec.open_ackers(ledger.store), origin, record, timeout=spec.timeout, now=ledger.clock.now()
+        lambda: spec.open_ackers(ledger.store),
+        Origin(spec.topology, attempt.txid, attempt.attempt),
+        record,
+        timeout=spec.timeout,
+        now=ledger.clock.now(),
     )
     if found.problem:
         send_failure(spec.paths, ledger.run(processing.fail_messages, attempt, found.problem))

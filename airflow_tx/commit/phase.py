@@ -126,7 +126,7 @@ def _heal(case: CommitCase, processed: Processed, grant: Grant) -> dict[str, dic
             continue
         case.log.info("What task %s wrote under an earlier grant is written again", task)
         wrote = _write_own(case, own, processed, grant, task_id=task)
-        healed[task] = _as_json(wrote.written)
+        healed[task] = {name: each.to_json() for name, each in wrote.written.items()}
     return healed
 
 
@@ -143,7 +143,10 @@ def write_in_phase(case: CommitCase) -> tuple[dict[str, Any] | None, dict[str, A
     if grant is None:
         return None, committed_before(case)
     wrote = write_under(case, grant)
-    return {"token": grant.token.to_json(), "written": _as_json(wrote.written)}, wrote.left
+    return {
+        "token": grant.token.to_json(),
+        "written": {name: each.to_json() for name, each in wrote.written.items()},
+    }, wrote.left
 
 
 def write_under(case: CommitCase, grant: Grant) -> Wrote:
@@ -176,17 +179,19 @@ def _write_own(
     written = dict[str, Written]()
     for update in updates:
         failpoint("commit.before_write", state=update.state.name, **case.where)
-        rows = _rows_in_phase(case, update, processed)
-        done = write_update(update, grant, rows, dag_file=case.run.dag_file, log=case.log, output=staged.of(update))
+        done = write_update(
+            update,
+            grant,
+            _rows_in_phase(case, update, processed),
+            dag_file=case.run.dag_file,
+            log=case.log,
+            output=staged.of(update),
+        )
         written[update.state.name] = done
         case.log.info("State %s: %s keys", update.state.name, done.keys)
-    if staged.any and not case.ledger.holds(grant.token):
+    if staged.outputs and not case.ledger.holds(grant.token):
         raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant, or a commit")
     return Wrote(written, staged.finish())
-
-
-def _as_json(written: Mapping[str, Written]) -> dict[str, Any]:
-    return {name: each.to_json() for name, each in written.items()}
 
 
 # --- its rows: an update may take the output of a task inside the phase -------------------------------------------

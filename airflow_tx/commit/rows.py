@@ -38,14 +38,16 @@ def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pul
     :raises StagingError: it is of an earlier try or of another attempt, was pushed by hand, or is not there; or an
         instance gave nothing, and the update does not allow that.
     """
-    task, name = update.input.operator.task_id, update.input.key
+    task = update.input.operator.task_id
+    name = update.input.key
     expected = acked(acks, task, name)
     found = {index: pull(task, name, index) for index in expected}
     wrong = [index for index, fingerprinted in expected.items() if xcom_fingerprint(found[index]) != fingerprinted]
     emitted = sorted({entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs})
     silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
     if wrong:
-        problem, remedy = "its XCom is not what the task acked", f"Clear task {task}."
+        problem = "its XCom is not what the task acked"
+        remedy = f"Clear task {task}."
     elif emitted and not found:
         problem = f"the task gave {', '.join(map(repr, emitted))}"
         remedy = "Name one of these; only what a task returns, or an application emits, can be committed."
@@ -65,9 +67,9 @@ def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1
     """
     if update.allow_empty:
         return
-    task, name = update.input.operator.task_id, update.input.key
+    task = update.input.operator.task_id
     raise StagingError(
-        output=name,
+        output=update.input.key,
         task=task if map_index < 0 else f"{task}[{map_index}]",
         txid=attempt.txid,
         attempt=attempt.attempt,
@@ -86,7 +88,8 @@ class StagedRows:
     def __init__(self, area: StagingArea, ref: Mapping[str, Any], state: Any, attempt: TransactionAttempt) -> None:
         from airflow_tx.staging.manifest import open_output
 
-        self._area, self._ref = area, ref
+        self._area = area
+        self._ref = ref
         self.name: str = ref["name"]
         self.where, self.output = open_output(area, ref, attempt=attempt)
         self.columns = wanted_columns(state, self.output.columns)
@@ -166,7 +169,8 @@ def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
     columns = state.columns
     if columns is None:
         return list(present)
-    found, reducers = list(columns.keys), reducers_of(columns)
+    found = list(columns.keys)
+    reducers = reducers_of(columns)
     for name in columns.aggregators:
         composite = columns.composites.get(name)
         parts = list(composite.parts(name)) if composite else [name]
@@ -176,11 +180,6 @@ def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
 
 
 # --- in portions --------------------------------------------------------------------------------------------------
-
-
-def keyed(rows: RowsToWrite, state: Any) -> RowsToWrite:
-    """Combine rows that fit into memory to one a key."""
-    return combined(rows, state) if has_reducers(state) else rows
 
 
 def portions(rows: StagedRows, state: Any, *, size: int) -> Iterator[RowsToWrite]:

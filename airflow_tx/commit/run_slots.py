@@ -35,7 +35,8 @@ def slots_of(spec: TransactionSpec, context: Any, *, txid: int | None) -> dict[s
 
     :param txid: its transaction; None while it waits for one.
     """
-    ti, info = context["ti"], compat.run_info(context)
+    ti = context["ti"]
+    info = compat.run_info(context)
     # A backfill has run slots of its own; how many of them are taken cannot be asked.
     limit = None if info.run_type == _BACKFILL else context["dag"].max_active_runs
     return {
@@ -71,7 +72,8 @@ def yield_slot(
         ledger = spec.ledger(store)
         record = ledger.status(blocking)
         if record is not None:
-            holder, is_queued = record.run_id, compat.run_state(ti, spec.dag_id, record.run_id) == QUEUED
+            holder = record.run_id
+            is_queued = compat.run_state(ti, spec.dag_id, record.run_id) == QUEUED
         else:
             holder = "none" if missing is None else f"of {missing.isoformat()}"
             is_queued = missing is not None and compat.runs_on(spec.dag_id, missing, [QUEUED]) > 0

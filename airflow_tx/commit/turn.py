@@ -286,8 +286,13 @@ def commit_in_turn(
         elif move is Move.POLL:
             time.sleep(_MESSAGE_POLL)
         elif move is Move.DEFER_FOR_MESSAGES:
-            text = "Transaction %s of %s waits: %s. It fails if they are not %g s after its begin (message_timeout)."
-            case.log.info(text, case.begun.attempt, case.spec.topology, commit.messages.waiting, case.spec.timeout)
+            case.log.info(
+                "Transaction %s of %s waits: %s. It fails if they are not %g s after its begin (message_timeout).",
+                case.begun.attempt,
+                case.spec.topology,
+                commit.messages.waiting,
+                case.spec.timeout,
+            )
             return replace(line, messages=True)
         elif move is Move.DEFER:
             _log_wait(case, line)
@@ -311,8 +316,7 @@ def _watch(case: CommitCase, store: Store, line: WaitingLine, seconds: float) ->
     with store.watch(*line.watched(case.spec.paths)) as watch:
         # A change before the watches were set would never be noticed.
         if _read(case, store, Reader(store), places=line.places, works_again=line.op is not None) == line:
-            text = "Transaction %s of %s waits: the turn is at %s"
-            case.log.info(text, line.txid, case.spec.topology, line.current)
+            case.log.info("Transaction %s of %s waits: the turn is at %s", line.txid, case.spec.topology, line.current)
             watch.wait(max(seconds, 0.0))
 
 
@@ -324,9 +328,14 @@ def _log_wait(case: CommitCase, line: WaitingLine) -> None:
     topology = case.spec.topology
     state = compat.run_state(case.ti, case.spec.dag_id, first.run_id)
     if state is None and first.by_lane:
-        text = "Transaction %s of %s waits for transaction %s (%s), in the lane of its coordinator. %s"
-        nothing = "There is nothing to do: what leaves the lane becomes a run."
-        case.log.info(text, line.txid, topology, first.txid, first.phase.value, nothing)
+        case.log.info(
+            "Transaction %s of %s waits for transaction %s (%s), in the lane of its coordinator. "
+            "There is nothing to do: what leaves the lane becomes a run.",
+            line.txid,
+            topology,
+            first.txid,
+            first.phase.value,
+        )
         return
     case.log.info(
         "Transaction %s of %s waits for transaction %s (%s) of run %s, which %s. %s",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from airflow_tx.commit.rows import RowsToWrite, StagedRows, keyed, portions
+from airflow_tx.commit.rows import RowsToWrite, StagedRows, portions
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import (
     ConfigError,
@@ -26,7 +26,7 @@ from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.output import output_text
 from airflow_tx.protocol.receipt import Written
 from airflow_tx.state.api import FencedState, StateKind
-from airflow_tx.state.combined_rows import has_reducers
+from airflow_tx.state.combined_rows import combined, has_reducers
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.row_tally import RowTally
 
@@ -233,7 +233,7 @@ def _write_one(
         emitted = state.updated(grant, tally)
         output.rows(emitted.new_values)
         return tally.written(emitted.rows)
-    given = keyed(rows, state)
+    given = combined(rows, state) if has_reducers(state) else rows
     if output is not None:
         given = list(given)
     tally = RowTally(given, state.added_up)
@@ -245,7 +245,8 @@ def _write_one(
 
 def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutput | None) -> Written:
     """Write chunk after chunk, each in a store transaction of its own: memory, locks and undo stay small."""
-    written, chunk = Written(), -1
+    written = Written()
+    chunk = -1
     for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
         given = portion if output is None else list(portion)
         tally = RowTally(given, state.added_up)

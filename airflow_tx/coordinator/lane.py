@@ -23,10 +23,11 @@ from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.coordinator.lane_applications import LaneApplications
 from airflow_tx.coordinator.lane_commit import LaneCommit, LaneOutputs, LaneProgress, LaneTurn, lane_run
 from airflow_tx.coordinator.lane_plan import LanePlan
-from airflow_tx.coordinator.lane_tasks import LaneTransaction, lane_failpoint
+from airflow_tx.coordinator.lane_tasks import LaneTransaction
 from airflow_tx.coordinator.lane_window import LaneWindow
 from airflow_tx.coordinator.snapshot import LedgerSnapshot
 from airflow_tx.errors import SkippedTransaction, StoreError, TxError
+from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_failure
 from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol import commit
@@ -100,7 +101,10 @@ class Lane(NoLane):
     ) -> None:
         self.plan = plan = plan.resolved()
         self.task_try = f"{LANE_TRY}{uuid.uuid4().hex}"
-        self._spec, self._store, self._ti, self._log = plan.spec, store, ti, log
+        self._spec = plan.spec
+        self._store = store
+        self._ti = ti
+        self._log = log
         self._patience = patience
         self._clock = clock
         # One for both threads: what either has written, neither reads again.
@@ -113,7 +117,8 @@ class Lane(NoLane):
         self._turn = LaneTurn()
         self._first = TaskTry(plan.tasks[0].task_id, -1, self.task_try) if plan.tasks else None
         self.begun = 0
-        self._opened_at, self._files = clock(), {file: _version(file) for file in plan.files}
+        self._opened_at = clock()
+        self._files = {file: _version(file) for file in plan.files}
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -177,7 +182,8 @@ class Lane(NoLane):
 
     def _wait_below(self, count: int, seconds: float) -> None:
         """Wait until it works on fewer transactions than `count`, or on none; go on with those that can meanwhile."""
-        until, done = time.monotonic() + seconds, False
+        until = time.monotonic() + seconds
+        done = False
         while not done:
             done = self._window.wait_below(count, until)
             for transaction in self._window.take_over():
@@ -191,10 +197,10 @@ class Lane(NoLane):
             return begun
         self.begun += 1
         self._window.add(begun.txid)
-        lane_failpoint("lane.after_begin", begun, self._spec.topology)
         outputs = LaneOutputs()
         run = lane_run(self.plan, begun, self.task_try, outputs)
         case = CommitCase(self._spec, begun, self.plan.updates, self._ledger, self._ti, self._log, own_run=run)
+        failpoint("lane.after_begin", **case.where)
         own = LaneTransaction(
             self.plan,
             begun,
@@ -221,8 +227,8 @@ class Lane(NoLane):
             if not done:
                 self._window.applied(transaction)
                 return
-            lane_failpoint("lane.after_process", begun, self._spec.topology)
             assert transaction.commit is not None
+            failpoint("lane.after_process", **transaction.commit.commit.case.where)
             self._turn.waiting[begun.txid] = transaction.commit
             self._window.processed(transaction)
 

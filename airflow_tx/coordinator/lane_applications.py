@@ -182,9 +182,12 @@ class _SessionThread(threading.Thread):
         from airflow_tx.spark.connect import session
         from airflow_tx.spark.session_traces import SessionTraces
 
-        run, traces, server = self.runs.get(), SessionTraces(), f"connection {self.conn_id}"
+        run = self.runs.get()
+        traces = SessionTraces()
         try:
-            with session(connect_url(self.conn_id), tag=_TAG, server=server, traces=traces) as opened:
+            with session(
+                connect_url(self.conn_id), tag=_TAG, server=f"connection {self.conn_id}", traces=traces
+            ) as opened:
                 self._opened(opened)
                 while run is not None:
                     opened.clearTags()

@@ -111,12 +111,11 @@ class LaneCommit:
     def __init__(self, case: CommitCase, turn: LaneTurn) -> None:
         self.txid = case.begun.txid
         self.commit = Commit(case, ports=CommitPorts(self._mark, lambda _: nullcontext(), _nothing, _nothing))
-        self._case = case
         self._turn = turn
 
     def processed(self, ack: BoundStep[Done]) -> None:
         """Run the ack of the last task, and with it what it completes."""
-        case = self._case
+        case = self.commit.case
         states = case.run.instance_states(case.spec.tasks, case.spec.mapped)
         noted = partial(in_one_multi, first=ack, then=lambda _: processed_step(case, states, {}))
 
@@ -143,14 +142,14 @@ class LaneCommit:
             prepared = self.commit.prepare()
         except Exception:  # noqa: BLE001 - raised again when its turn has come, where it is noted
             return None
-        return acquire_step(self._case, prepared)
+        return acquire_step(self.commit.case, prepared)
 
     def _mark(self, step: BoundStep[Committed]) -> Committed:
         """Mark, and let the commit that waits behind this one take its turn in the same multi."""
         following = self._turn.waiting.get(self.txid + 1)
         if following is None:
-            return self._case.ledger.run(step)
-        answer: Joined[Committed, AcquireAnswer] = self._case.ledger.run(
+            return self.commit.case.ledger.run(step)
+        answer: Joined[Committed, AcquireAnswer] = self.commit.case.ledger.run(
             in_one_multi, step, lambda _: following._acquire_step()
         )
         following.commit.take(answer.then)

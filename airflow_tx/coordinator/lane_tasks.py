@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
-from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.application import ack_application, describe_batch, emitted_refs
 from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
@@ -205,8 +204,3 @@ class LaneTransaction:
         if not isinstance(source, NextIntervalSource):
             return {}
         return compat.interval_context(*source.interval(self.begun.metadata))
-
-
-def lane_failpoint(name: str, begun: Begun, topology: str) -> None:
-    """A failpoint of a lane."""
-    failpoint(name, topology=topology, txid=begun.txid, attempt=begun.attempt.attempt)

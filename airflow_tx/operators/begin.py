@@ -55,7 +55,8 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         from airflow_tx.commit.alarm import raise_own_alarms
         from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 
-        spec, ti = self.transaction, context["ti"]
+        spec = self.transaction
+        ti = context["ti"]
         failpoint("begin.before_ask", topology=spec.topology, run_id=ti.run_id)
         try:
             answer = self._ask(context)
@@ -93,7 +94,9 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         from airflow_tx.processing.begin import ask, key_of
         from airflow_tx.processing.order import await_lane, comes_soon
 
-        spec, ti, run = self.transaction, context["ti"], compat.run_info(context)
+        spec = self.transaction
+        ti = context["ti"]
+        run = compat.run_info(context)
         if spec.source.in_order:
             await_lane(spec, key_of(spec, run), seconds=Settings.load().warm_wait)
         asked = partial(ask, spec, ti, run, retry=compat.is_retry(ti, self.retries or 0), dag=self.dag, log=self.log)
@@ -107,13 +110,19 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
     def _begun(self, context: Context, begun: Begun) -> dict[str, Any]:
         from airflow_tx.protocol.status import size_in_words
 
-        spec, attempt = self.transaction, begun.attempt
+        spec = self.transaction
+        attempt = begun.attempt
         failpoint("begin.after_allocate", topology=spec.topology, txid=attempt.txid, attempt=attempt.attempt)
         self.note_lineage(spec.topology, begun)
-        kind = "replay" if begun.replay else "new"
         if begun.replay:
             Metric.REPLAYED.send(spec.paths)
-        self.log.info("Transaction %s of %s (%s): rows %.2000s", attempt, spec.topology, kind, begun.metadata)
+        self.log.info(
+            "Transaction %s of %s (%s): rows %.2000s",
+            attempt,
+            spec.topology,
+            "replay" if begun.replay else "new",
+            begun.metadata,
+        )
         if begun.size is not None:
             self.log.info("It has %s", size_in_words(begun.size))
         for lost in begun.lost:
@@ -137,16 +146,18 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             full.max_pending,
             full.current,
         )
-        trigger = ReadyTrigger(
-            zookeeper_conn_id=spec.conn_id,
-            root=spec.paths.root,
-            topology=spec.topology,
-            max_pending=full.max_pending,
-            hold=Settings.load().min_deferral,
-            slots=slots_of(spec, context, txid=None),
-            key=key_of(spec, compat.run_info(context)),
+        self.defer(
+            trigger=ReadyTrigger(
+                zookeeper_conn_id=spec.conn_id,
+                root=spec.paths.root,
+                topology=spec.topology,
+                max_pending=full.max_pending,
+                hold=Settings.load().min_deferral,
+                slots=slots_of(spec, context, txid=None),
+                key=key_of(spec, compat.run_info(context)),
+            ),
+            method_name="execute_again",
         )
-        self.defer(trigger=trigger, method_name="execute_again")
 
     def _wait_in_order(self, context: Context, ahead: AheadOfOrder) -> NoReturn:
         from airflow_tx.commit.run_slots import slots_of
@@ -159,29 +170,33 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         self.log.info("%s", ahead)
         if not compat.runs_on(spec.dag_id, ahead.missing, LIVE_RUN_STATES):
             self.log.warning("%s", gap(spec.dag_id, ahead.missing, ahead.after))
-        trigger = OrderTrigger(
-            zookeeper_conn_id=spec.conn_id,
-            root=spec.paths.root,
-            topology=spec.topology,
-            max_pending=spec.request.max_pending,
-            hold=Settings.load().min_deferral,
-            slots=slots_of(spec, context, txid=None),
-            key=key_of(spec, compat.run_info(context)),
-            after=ahead.after.isoformat(),
-            missing=ahead.missing.isoformat(),
+        self.defer(
+            trigger=OrderTrigger(
+                zookeeper_conn_id=spec.conn_id,
+                root=spec.paths.root,
+                topology=spec.topology,
+                max_pending=spec.request.max_pending,
+                hold=Settings.load().min_deferral,
+                slots=slots_of(spec, context, txid=None),
+                key=key_of(spec, compat.run_info(context)),
+                after=ahead.after.isoformat(),
+                missing=ahead.missing.isoformat(),
+            ),
+            method_name="execute_again",
         )
-        self.defer(trigger=trigger, method_name="execute_again")
 
     def _skip(self, context: Context, begun: Begun) -> None:
         """A person wants it skipped: nothing is processed; whoever has the turn skips it, this task if it can."""
         from airflow_tx.commit.handoff import pass_on, states_of, take_skip_in_peace
         from airflow_tx.commit.run_slots import TaskRuns
 
-        spec, txid = self.transaction, begun.attempt.txid
+        spec = self.transaction
+        txid = begun.attempt.txid
         assert begun.skip is not None
         self.log.info("Transaction %s is to be skipped (%s: %s)", txid, begun.skip["who"], begun.skip["why"])
         with spec.store() as store:
-            ledger, states = spec.ledger(store), states_of(context["dag"])
+            ledger = spec.ledger(store)
+            states = states_of(context["dag"])
             try:
                 ended = take_skip_in_peace(ledger, txid, states, log=self.log)
             except Refused as error:

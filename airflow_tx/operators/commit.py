@@ -115,7 +115,8 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         raise_own_alarms(case.spec, context, self.log)
         if line is not None:
             self._wait(case.spec, context, line)
-        self.note_lineage(case.spec.topology, case.begun, commit.rows)
+        rows = commit.processed.rows if commit.processed else None
+        self.note_lineage(case.spec.topology, case.begun, rows)
         return commit
 
     def _wait(self, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:

@@ -97,8 +97,8 @@ class TransactionCommittedSensor(BaseSensorOperator):
             told = f"{self.source!r} cannot tell whether it has reached {self.up_to!r}."
             self._fail(f"{told} What each source can be asked, and how: docs/waiting.md.")
         if "skipped" in found:
-            who, why = found["skipped"]["who"], found["skipped"]["why"]
-            self._fail(f"Transaction {found['txid']} of {self.topology} was skipped by {who}: {why}")
+            skip = found["skipped"]
+            self._fail(f"Transaction {found['txid']} of {self.topology} was skipped by {skip['who']}: {skip['why']}")
         self.log.info("Transaction %s of %s is committed", found["txid"], self.topology)
         return int(found["txid"])
 

@@ -164,7 +164,8 @@ def _input(spec: TransactionSpec, value: Any, attempt: TransactionAttempt) -> In
     from airflow_tx.staging.manifest import open_output
 
     single = isinstance(value, (str, Mapping)) or not isinstance(value, Iterable)
-    files, columns = list[str](), tuple[str, ...]()
+    files = list[str]()
+    columns = tuple[str, ...]()
     refs = [value] if single else list(value)
     for ref in refs:
         area, found, of = locate_output(spec, ref, attempt)

@@ -54,7 +54,7 @@ def ask(
         ledger = spec.ledger(store)
         with closing(_Decider(spec, _of(spec, run), ledger, ordered)) as decider:
             answer = ledger.begin(
-                make_request(spec, ti, run, ledger, retry=retry),
+                BeginRequest(spec.request, key_of(spec, run), ti.run_id, str(ti.id), retry, _messages(spec, ledger)),
                 decide=decider.decide,
                 decide_again=decider.decide_again,
                 run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
@@ -103,20 +103,10 @@ def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> di
         then nobody else makes room by committing that one.
     """
     read = Reader(store)
-    current, allocated = read.peek(Counter, paths.current).txid, read.peek(Counter, paths.allocated).txid
+    current = read.peek(Counter, paths.current).txid
+    allocated = read.peek(Counter, paths.allocated).txid
     own = key is not None and read.peek_if_any(Binding, paths.run(key)) is not None
     return {"current": current} if own or allocated + 1 < current + max_pending else None
-
-
-def make_request(spec: TransactionSpec, ti: Any, run: RunInfo, ledger: Ledger, *, retry: bool) -> BeginRequest:
-    return BeginRequest(
-        topology=spec.request,
-        key=key_of(spec, run),
-        run_id=ti.run_id,
-        task_try=str(ti.id),
-        retry=retry,
-        tasks=_messages(spec, ledger),
-    )
 
 
 def key_of(spec: TransactionSpec, run: RunInfo) -> str:

@@ -46,8 +46,14 @@ class TaskMessages:
         from airflow_tx.acks.task_emitter import TaskEmitter
 
         if self._emitter is None:
-            own, ackers = (self._spec.topology, self._attempt, self._task), self._spec.ackers
-            self._emitter = TaskEmitter(*own, ackers, self._ackers, anchored=self._anchored)
+            self._emitter = TaskEmitter(
+                self._spec.topology,
+                self._attempt,
+                self._task,
+                self._spec.ackers,
+                self._ackers,
+                anchored=self._anchored,
+            )
         try:
             return self._emitter.emit(count, tracked=tracked)
         except AckersUnavailable:
@@ -62,8 +68,9 @@ class TaskMessages:
         :raises AirflowFailException: it is another one, whose application this try has taken up.
         """
         if trees and emitter != self._task:
-            txid, attempt = self._attempt.txid, self._attempt.attempt
-            error = EmittedBefore(task=str(self._task), topology=self._spec.topology, txid=txid, attempt=attempt)
+            own = self._attempt
+            topology = self._spec.topology
+            error = EmittedBefore(task=str(self._task), topology=topology, txid=own.txid, attempt=own.attempt)
             raise AirflowFailException(str(error))
         self._by_application = trees
 

@@ -73,7 +73,8 @@ class Processing:
             return found
         from airflow_tx.protocol.attempt import TaskTry
 
-        ti, spec = context["ti"], spec_of(context["dag"])
+        ti = context["ti"]
+        spec = spec_of(context["dag"])
         task = TaskTry(ti.task_id, compat.map_index(ti), compat.task_try(ti))
         made = cls(spec, begun_by(ti, spec), task, anchored=ti.task_id in spec.tasks)
         made._ti = ti
@@ -328,7 +329,8 @@ def failure_reason(context: Context) -> str:
     """Name the task and its error, for the ledger; of an error in the JVM its root cause."""
     from airflow_tx.spark.failure import jvm_cause
 
-    task, error = f"task {context['ti'].task_id}", context.get("exception")
+    task = f"task {context['ti'].task_id}"
+    error = context.get("exception")
     if not isinstance(error, BaseException):
         return compat.masked(f"{task}: {type(error).__name__}: {error}") if error else task
     return compat.masked(f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}")

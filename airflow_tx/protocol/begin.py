@@ -90,10 +90,10 @@ def begin(read: Reader, stamp: Stamp, paths: Paths, request: BeginRequest, facts
 
 
 def _final(begins: BeginPass, txid: int) -> Decision[BeginAnswer]:
-    read, paths = begins.read, begins.paths
-    if is_committed(read, paths, txid):
+    paths = begins.paths
+    if is_committed(begins.read, paths, txid):
         return Decision(AlreadyCommitted(txid))
-    skipped = read.find(Skipped, paths.skipped(txid))
+    skipped = begins.read.find(Skipped, paths.skipped(txid))
     if skipped is None:
         raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
     if skipped.readmit is None:
@@ -177,15 +177,16 @@ def _allocated(
 
     :param run: names the run where no run has asked.
     """
-    read, stamp, paths, request = begins.read, begins.stamp, begins.paths, begins.request
+    read = begins.read
+    stamp = begins.stamp
+    paths = begins.paths
+    request = begins.request
     txid = state.last_txid + 1
     meta, stored = state.get_state_or_create(txid, lambda _: decided.metadata(1))
-    named = "" if run is None else run.key
-    key = request.key if request.key is not None else _new_key(read, paths, txid, named)
-    run_id = request.run_id or ("" if run is None else run.run_id) or key
+    key = request.key if request.key is not None else _new_key(read, paths, txid, run.key if run else "")
     record = TransactionRecord(
         key=key,
-        run_id=run_id,
+        run_id=request.run_id or (run.run_id if run else "") or key,
         request=request.task_try,
         attempt=1,
         epoch=1,

@@ -122,12 +122,12 @@ def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -
 
 
 def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
-    txid, attempt = request.attempt.txid, request.attempt.attempt
+    found = record.rows_digest
     if record.to_change is not None:  # and a task that was started again has brought it back from FAILED
         found = "none: they are to be decided anew ({who}: {why})".format(**record.to_change)
-        raise RowsChanged(txid=txid, attempt=attempt, digest=request.rows_digest, found=found)
-    if record.rows_digest != request.rows_digest:
-        raise RowsChanged(txid=txid, attempt=attempt, digest=request.rows_digest, found=record.rows_digest)
+    if found != request.rows_digest:
+        own = request.attempt
+        raise RowsChanged(txid=own.txid, attempt=own.attempt, digest=request.rows_digest, found=found)
 
 
 def take_output(read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs: Mapping[str, str]) -> Decision[Done]:

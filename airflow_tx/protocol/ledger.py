@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PASSES, LOOKS = 100, 3
+PASSES = 100
+LOOKS_AT_POSITION = 3
 UNANSWERED = 5  # passes; a multi that has no answer even then may be one that the servers do not take
 
 Decide = Callable[[TransactionAttempt, Any], Batch | None]
@@ -273,7 +274,7 @@ class Ledger:
         self._known.nodes.update({path: node for path, node in read.seen.nodes.items() if node is not None})
 
     def _seen(self, question: Callable[[Reader, Paths], T]) -> T:
-        for _ in range(LOOKS):
+        for _ in range(LOOKS_AT_POSITION):
             try:
                 return question(Reader(self.store, self._known), self.paths)
             except UnreadableRecord:

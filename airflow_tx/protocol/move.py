@@ -227,7 +227,8 @@ class Mover:
             size += len(write.path) + (len(write.data) if isinstance(write, Create) else 0)
             if len(portion) >= _TOGETHER or size >= _BYTES:
                 self._send(op, portion)
-                portion, size = [], 0
+                portion = []
+                size = 0
         if portion:
             self._send(op, portion)
 

@@ -80,8 +80,9 @@ def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Deci
 
 
 def _continue(begins: BeginPass, txid: int, record: TransactionRecord) -> Decision[ReplayAnswer]:
-    stamp, paths, request = begins.stamp, begins.paths, begins.request
-    meta = RotatingTransactionalState(begins.read, paths).get_state(txid)
+    stamp = begins.stamp
+    request = begins.request
+    meta = RotatingTransactionalState(begins.read, begins.paths).get_state(txid)
     result = Begun.of(txid, replace(record, run_id=request.run_id), meta.rows, meta.position)
     if record.request == request.task_try:
         return Decision(result)
@@ -89,13 +90,16 @@ def _continue(begins: BeginPass, txid: int, record: TransactionRecord) -> Decisi
     if record.request == "":
         # Its time-out counts from now on; what was noted of it until now asked for this very begin.
         again = replace(again, began=stamp.now, replay=None)
-    return put(paths.transaction(txid), again, result)
+    return put(begins.paths.transaction(txid), again, result)
 
 
 def _next_attempt(
     begins: BeginPass, txid: int, record: TransactionRecord, started: tuple[str, ...]
 ) -> Decision[ReplayAnswer]:
-    read, stamp, paths, request = begins.read, begins.stamp, begins.paths, begins.request
+    read = begins.read
+    stamp = begins.stamp
+    paths = begins.paths
+    request = begins.request
     state = RotatingTransactionalState(read, paths)
     attempt = TransactionAttempt(txid, record.attempt + 1)
     stays = record.pinned or request.topology.source_kind == "transactional"

@@ -87,22 +87,22 @@ class Audit:
         :param summary: what was found and what was made of it.
         :param losses: the rows that were accepted as lost; `change`: the totals that were accepted.
         """
-        number, generation = next_repair(read, paths), after.generation
-        folder = () if read.exists(paths.repairs) else (Create(paths.repairs, b""),)
-        told = RepairRecord(
+        number = next_repair(read, paths)
+        repair = RepairRecord(
             number,
             what,
             who=self.who,
             when=stamp.now,
             why=self.reason,
             told=summary,
-            generation=generation,
+            generation=after.generation,
             op=stamp.op,
             losses=[*losses],
             change=dict(change or {}),
         )
-        record = Create(paths.repair(number), encode(told))
-        return Decision(Repaired(generation, current, summary), (*writes, *folder, record), record.path)
+        folder = () if read.exists(paths.repairs) else (Create(paths.repairs, b""),)
+        record = Create(paths.repair(number), encode(repair))
+        return Decision(Repaired(after.generation, current, summary), (*writes, *folder, record), record.path)
 
 
 def next_repair(read: Reader, paths: Paths) -> int:
