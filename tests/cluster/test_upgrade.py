@@ -43,7 +43,7 @@ def unpacked(commit: str, folder: Path, *paths: str) -> Path:
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
-    return unpacked(EARLIER, tmp_path / "earlier", "tests/unit/bench.py")
+    return unpacked(EARLIER, tmp_path / "earlier", "tests/unit/bench.py", "tests/cluster/runs.py")
 
 
 @pytest.fixture
