@@ -4,130 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.cli.cli_config import (  # type: ignore[attr-defined]
+from airflow.cli.cli_config import (
     ARG_OUTPUT,
     ARG_VERBOSE,
     ARG_YES,
     ActionCommand,
-    Arg,
     CLICommand,
     GroupCommand,
     lazy_load_command,
-    parsedate,
-    positive_int,
 )
 
-
-def _arg(*flags: str, **options: Any) -> Arg:
-    return Arg(flags, **options)  # type: ignore[no-untyped-call]
+from airflow_tx.cli import arguments as own
 
 
 def _command(function: str) -> Any:
     return lazy_load_command(f"airflow_tx.cli.{function}")
 
 
-def _flag(name: str, help: str) -> Arg:
-    return _arg(name, action="store_true", default=False, help=help)
-
-
-ARG_TOPOLOGY = _arg(
-    "topology",
-    help="The name of the topology: the dag_id, unless its Transaction says otherwise; or NAME@CONNECTION/ROOT",
-)
-ARG_TOPOLOGY_OR_ALL = _arg(
-    "topology", nargs="?", help="The topology whose transactions to list; without it, the topologies"
-)
-ARG_TXID = _arg("txid", type=int, help="The transaction id")
-ARG_TXID_OR_TOPOLOGY = _arg(
-    "txid", type=int, nargs="?", help="The transaction id; without it, the topology itself is shown"
-)
-ARG_NO_LAG = _flag("--no-lag", "Do not ask the sources for their lag, and parse no DAG file")
-ARG_WIDE = _flag("--wide", "Print every column of the table, however wide it gets")
-ARG_ONLY = _arg(
-    "--state",
-    help="Only topologies in this state: blocked, unreadable, failed, late, waits or fine. Of a named topology, only "
-    "transactions that are open, failed, processing, processed, committing, committed, skipped or readmitted",
-)
-ARG_WATCH = _flag("--watch", "Print the list again every two seconds until Ctrl-C. No source is asked for its lag")
-ARG_LIMIT = _arg("--limit", type=int, default=25, help="How many ended transactions to list at most (default: 25)")
-ARG_CONN_ID = _arg("--conn-id", help="The connection of the ledger (default: option zookeeper_conn_id of section tx)")
-ARG_ROOT = _arg("--root", help="The znode below which topologies lie (default: option root of section tx)")
-ARG_STATE_LOST = _arg(
-    "--state-lost",
-    metavar="STATE",
-    help="The state was emptied, or restored to an older backup: accept the values it holds. Lost values stay lost",
-)
-ARG_LEDGER_LOST = _flag(
-    "--ledger-lost", "ZooKeeper was lost, or restored to an older snapshot: resume where the states of the DAG stand"
-)
-ARG_RESET = _flag(
-    "--reset",
-    "Forget all transactions AND DELETE ALL VALUES of the states of the DAG: start again at the source's first row",
-)
-ARG_DAG_ID = _arg(
-    "--dag-id", help="The DAG that names the states (default: the one the ledger names, else the topology)"
-)
-ARG_SOURCE_DAG_ID = _arg("--dag-id", help="The DAG that names the source (default: the one the ledger names)")
-ARG_WHY = _arg("--why", default="", metavar="TEXT", help="The reason. Required with --reset; the ledger keeps it")
-ARG_REASON = _arg("--why", metavar="TEXT", help="The reason. Required; the ledger keeps it")
-ARG_REPLAY_WHY = _arg("--why", metavar="TEXT", help="The reason. Required with --changed-rows; the ledger keeps it")
-ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")
-ARG_FAILED = _flag(
-    "--failed",
-    "Every open transaction that failed, or whose run ended or was deleted, and every run that yielded its slot",
-)
-ARG_FORCE = _flag("--force", "Also a transaction whose run is queued or running")
-ARG_CHANGED_ROWS = _flag(
-    "--changed-rows",
-    "Take the rows of the named transactions as they are now, for example after a file was corrected. Needs --why",
-)
-ARG_STATE = _arg("state", metavar="STATE", help="The name of the state, such as tx_state.flight_totals")
-ARG_CHANGED_STATE = _arg(
-    "--state", required=True, metavar="STATE", help="The name of the state, such as tx_state.flight_totals"
-)
-ARG_KEYS = _arg(
-    "keys",
-    nargs="*",
-    metavar="KEY",
-    help="Show these keys: one value for each key column, separated by commas (AA,JFK), or a JSON list",
-)
-ARG_KEYS_LIMIT = _arg("--limit", type=int, default=25, help="Without KEY: how many keys to show at most (default: 25)")
-ARG_OLD = _arg("old", metavar="OLD", help="The name that the ledger knows, such as tx_state.flight_totals")
-ARG_STATE_NEW = _arg("new", metavar="NEW", help="The name that the DAG gives the state now")
-ARG_STATE_DAG_ID = _arg("--dag-id", help="The DAG that names the states, instead of the one the ledger names")
-
-ARG_NEW = _arg("new", metavar="NEW", nargs="?", help="The new name (default: the name stays)")
-ARG_NEW_DAG_ID = _arg("--dag-id", help="The DAG that owns the renamed topology (default: the DAG with the new name)")
-ARG_RELEASE = _flag(
-    "--release-states", "Remove the fences of its states: their values stay, and another topology may use them"
-)
-ARG_DRY_RUN = _flag("--dry-run", "Print what the command would do, and change nothing")
-
-ARG_FROM = _arg("--from", dest="first", type=int, metavar="TXID", help="The first transaction (default: the first)")
-ARG_TO = _arg("--to", dest="last", type=int, metavar="TXID", help="The last transaction (default: the last final one)")
-ARG_RECOUNT = _arg(
-    "--recount", type=int, default=0, metavar="N", help="Read the rows of the last N batches from the source again"
-)
-ARG_VALUES = _arg(
-    "--values", action="store_true", help="Add up the values of the states, and compare the totals with the receipts"
-)
-ARG_WHAT = _arg(
-    "what",
-    metavar="WHAT",
-    help="A file, an offset of a partition (orders-0:17), an id or a date; docs/receipts.md lists them by source",
-)
-
-ARG_BACKFILLED = _arg("dag_id", metavar="DAG", help="The DAG, whose source is a DataIntervalSource")
-ARG_FROM_DATE = _arg("--from", dest="first", type=parsedate, required=True, help="The first logical date")
-ARG_TO_DATE = _arg("--to", dest="last", type=parsedate, required=True, help="The last logical date")
-ARG_IN_FLIGHT = _arg(
-    "--in-flight",
-    type=positive_int(allow_zero=True),  # type: ignore[no-untyped-call]
-    help="How many runs may be active and not committed (default: max_pending of the block). With 0 no run is created: "
-    "the lane of the coordinator takes the dates",
-)
-
-_LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
+_LEDGER = (own.ARG_CONN_ID, own.ARG_ROOT, ARG_VERBOSE)
 
 TX_COMMANDS = (
     ActionCommand(
@@ -138,13 +32,22 @@ TX_COMMANDS = (
             "The lag of a topology is how much its source has after the last committed transaction. The source is "
             "asked now. The lag is ? if the source cannot tell."
         ),
-        args=(ARG_TOPOLOGY_OR_ALL, ARG_ONLY, ARG_WATCH, ARG_LIMIT, ARG_WIDE, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
+        args=(
+            own.ARG_TOPOLOGY_OR_ALL,
+            own.ARG_ONLY,
+            own.ARG_WATCH,
+            own.ARG_LIMIT,
+            own.ARG_WIDE,
+            own.ARG_NO_LAG,
+            ARG_OUTPUT,
+            *_LEDGER,
+        ),
     ),
     ActionCommand(
         name="show",
         help="Show one transaction, or a topology with its accepted losses and repairs",
         func=_command("commands.show"),
-        args=(ARG_TOPOLOGY, ARG_TXID_OR_TOPOLOGY, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
+        args=(own.ARG_TOPOLOGY, own.ARG_TXID_OR_TOPOLOGY, own.ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="verify",
@@ -156,19 +59,19 @@ TX_COMMANDS = (
             "cannot be checked. The command changes nothing."
         ),
         func=_command("receipts.verify"),
-        args=(ARG_TOPOLOGY, ARG_FROM, ARG_TO, ARG_RECOUNT, ARG_VALUES, ARG_DAG_ID, *_LEDGER),
+        args=(own.ARG_TOPOLOGY, own.ARG_FROM, own.ARG_TO, own.ARG_RECOUNT, own.ARG_VALUES, own.ARG_DAG_ID, *_LEDGER),
     ),
     ActionCommand(
         name="find",
         help="Find the transaction that counted a file, an offset, an id or a date",
         func=_command("receipts.find"),
-        args=(ARG_TOPOLOGY, ARG_WHAT, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
+        args=(own.ARG_TOPOLOGY, own.ARG_WHAT, own.ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="receipts",
         help="List the receipts of final transactions; -o json prints every field",
         func=_command("receipts.receipts"),
-        args=(ARG_TOPOLOGY, ARG_FROM, ARG_TO, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
+        args=(own.ARG_TOPOLOGY, own.ARG_FROM, own.ARG_TO, own.ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="replay",
@@ -181,14 +84,14 @@ TX_COMMANDS = (
         ),
         func=_command("actions.replay"),
         args=(
-            ARG_TOPOLOGY,
-            ARG_TXIDS,
-            ARG_FAILED,
-            ARG_FORCE,
-            ARG_CHANGED_ROWS,
-            ARG_REPLAY_WHY,
-            ARG_DRY_RUN,
-            ARG_DAG_ID,
+            own.ARG_TOPOLOGY,
+            own.ARG_TXIDS,
+            own.ARG_FAILED,
+            own.ARG_FORCE,
+            own.ARG_CHANGED_ROWS,
+            own.ARG_REPLAY_WHY,
+            own.ARG_DRY_RUN,
+            own.ARG_DAG_ID,
             ARG_OUTPUT,
             *_LEDGER,
         ),
@@ -200,7 +103,16 @@ TX_COMMANDS = (
             "Its rows are counted nowhere, and kept until you re-admit them. The ledger keeps who, when and --why."
         ),
         func=_command("actions.skip"),
-        args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_DRY_RUN, ARG_YES, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
+        args=(
+            own.ARG_TOPOLOGY,
+            own.ARG_TXID,
+            own.ARG_REASON,
+            own.ARG_DRY_RUN,
+            ARG_YES,
+            own.ARG_DAG_ID,
+            ARG_OUTPUT,
+            *_LEDGER,
+        ),
     ),
     ActionCommand(
         name="readmit",
@@ -210,7 +122,7 @@ TX_COMMANDS = (
             "keeps who, when and --why."
         ),
         func=_command("actions.readmit"),
-        args=(ARG_TOPOLOGY, ARG_TXID, ARG_REASON, ARG_DRY_RUN, ARG_YES, ARG_OUTPUT, *_LEDGER),
+        args=(own.ARG_TOPOLOGY, own.ARG_TXID, own.ARG_REASON, own.ARG_DRY_RUN, ARG_YES, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="accept-loss",
@@ -220,7 +132,7 @@ TX_COMMANDS = (
             "all rows before and after them are. The ledger keeps who, when and --why."
         ),
         func=_command("actions.accept_loss"),
-        args=(ARG_TOPOLOGY, ARG_REASON, ARG_DRY_RUN, ARG_YES, ARG_SOURCE_DAG_ID, ARG_OUTPUT, *_LEDGER),
+        args=(own.ARG_TOPOLOGY, own.ARG_REASON, own.ARG_DRY_RUN, ARG_YES, own.ARG_SOURCE_DAG_ID, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="accept-change",
@@ -230,7 +142,16 @@ TX_COMMANDS = (
             "with the values it holds now, and names the change in a note. The ledger keeps who, when and --why."
         ),
         func=_command("actions.accept_change"),
-        args=(ARG_TOPOLOGY, ARG_CHANGED_STATE, ARG_REASON, ARG_DRY_RUN, ARG_YES, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER),
+        args=(
+            own.ARG_TOPOLOGY,
+            own.ARG_CHANGED_STATE,
+            own.ARG_REASON,
+            own.ARG_DRY_RUN,
+            ARG_YES,
+            own.ARG_DAG_ID,
+            ARG_OUTPUT,
+            *_LEDGER,
+        ),
     ),
     ActionCommand(
         name="repair",
@@ -242,14 +163,14 @@ TX_COMMANDS = (
         ),
         func=_command("commands.repair"),
         args=(
-            ARG_TOPOLOGY,
-            ARG_STATE_LOST,
-            ARG_LEDGER_LOST,
-            ARG_RESET,
-            ARG_DAG_ID,
-            ARG_DRY_RUN,
+            own.ARG_TOPOLOGY,
+            own.ARG_STATE_LOST,
+            own.ARG_LEDGER_LOST,
+            own.ARG_RESET,
+            own.ARG_DAG_ID,
+            own.ARG_DRY_RUN,
             ARG_YES,
-            ARG_WHY,
+            own.ARG_WHY,
             ARG_OUTPUT,
             *_LEDGER,
         ),
@@ -264,7 +185,15 @@ TX_COMMANDS = (
             "prints what is left, and its exit code is 1."
         ),
         func=_command("backfill.backfill"),
-        args=(ARG_BACKFILLED, ARG_FROM_DATE, ARG_TO_DATE, ARG_IN_FLIGHT, ARG_DRY_RUN, ARG_OUTPUT, ARG_VERBOSE),
+        args=(
+            own.ARG_BACKFILLED,
+            own.ARG_FROM_DATE,
+            own.ARG_TO_DATE,
+            own.ARG_IN_FLIGHT,
+            own.ARG_DRY_RUN,
+            ARG_OUTPUT,
+            ARG_VERBOSE,
+        ),
     ),
     ActionCommand(
         name="rename",
@@ -275,7 +204,7 @@ TX_COMMANDS = (
             "unless it has committed. Pause the DAG and end its runs first. If you interrupt the command, repeat it."
         ),
         func=_command("topologies.rename"),
-        args=(ARG_TOPOLOGY, ARG_NEW, ARG_NEW_DAG_ID, ARG_REASON, ARG_DRY_RUN, ARG_YES, *_LEDGER),
+        args=(own.ARG_TOPOLOGY, own.ARG_NEW, own.ARG_NEW_DAG_ID, own.ARG_REASON, own.ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     ActionCommand(
         name="delete",
@@ -285,7 +214,7 @@ TX_COMMANDS = (
             "If you interrupt the command, repeat it."
         ),
         func=_command("topologies.delete"),
-        args=(ARG_TOPOLOGY, ARG_RELEASE, ARG_REASON, ARG_DAG_ID, ARG_DRY_RUN, ARG_YES, *_LEDGER),
+        args=(own.ARG_TOPOLOGY, own.ARG_RELEASE, own.ARG_REASON, own.ARG_DAG_ID, own.ARG_DRY_RUN, ARG_YES, *_LEDGER),
     ),
     GroupCommand(
         name="state",
@@ -299,7 +228,15 @@ TX_COMMANDS = (
                     "is the one that `airflow tx show` calls COMMITTING."
                 ),
                 func=_command("values.get_values"),
-                args=(ARG_TOPOLOGY, ARG_STATE, ARG_KEYS, ARG_KEYS_LIMIT, ARG_STATE_DAG_ID, ARG_OUTPUT, *_LEDGER),
+                args=(
+                    own.ARG_TOPOLOGY,
+                    own.ARG_STATE,
+                    own.ARG_KEYS,
+                    own.ARG_KEYS_LIMIT,
+                    own.ARG_STATE_DAG_ID,
+                    ARG_OUTPUT,
+                    *_LEDGER,
+                ),
             ),
             ActionCommand(
                 name="rename",
@@ -310,13 +247,13 @@ TX_COMMANDS = (
                 ),
                 func=_command("states.rename"),
                 args=(
-                    ARG_TOPOLOGY,
-                    ARG_OLD,
-                    ARG_STATE_NEW,
-                    ARG_DAG_ID,
-                    ARG_DRY_RUN,
+                    own.ARG_TOPOLOGY,
+                    own.ARG_OLD,
+                    own.ARG_STATE_NEW,
+                    own.ARG_DAG_ID,
+                    own.ARG_DRY_RUN,
                     ARG_YES,
-                    ARG_WHY,
+                    own.ARG_WHY,
                     ARG_OUTPUT,
                     *_LEDGER,
                 ),
@@ -326,7 +263,7 @@ TX_COMMANDS = (
                 help="Continue without a state that the DAG no longer updates",
                 description="Another state may take its place, and begins with the values it holds.",
                 func=_command("states.forget"),
-                args=(ARG_TOPOLOGY, ARG_OLD, ARG_DRY_RUN, ARG_YES, ARG_WHY, ARG_OUTPUT, *_LEDGER),
+                args=(own.ARG_TOPOLOGY, own.ARG_OLD, own.ARG_DRY_RUN, ARG_YES, own.ARG_WHY, ARG_OUTPUT, *_LEDGER),
             ),
         ),
     ),
