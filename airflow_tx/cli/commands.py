@@ -239,7 +239,7 @@ def _state_lost(args: Namespace, store: Store) -> None:
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
     from airflow_tx.cli import repair_previews
-    from airflow_tx.protocol.rebuild import LEDGER_LOST, HeldState
+    from airflow_tx.protocol.rebuild_plan import LEDGER_LOST, HeldState
     from airflow_tx.protocol.repair import Repairs
     from airflow_tx.state.api import StateKind
 

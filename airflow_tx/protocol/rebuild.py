@@ -1,27 +1,22 @@
-"""Rebuilds a lost ledger from the fences of its states: the plan, and the step. Source: docs/protocol.md §§5, 7."""
+"""The step that rebuilds a lost ledger by a plan. Source: docs/protocol.md §§5, 7."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
-from airflow_tx.errors import RepairRefused, UnreadableRecord
 from airflow_tx.protocol import garbage
 from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Create, Delete, Put, Write
-from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.begin import missing_folders
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.rebuild_plan import LEDGER_LOST, RebuildPlan, rebuild_refused
 from airflow_tx.protocol.receipt import Receipt, is_shortened
 from airflow_tx.protocol.records import (
     Binding,
     Counter,
     History,
-    Metadata,
     Outcome,
     Skipped,
     TopologyRecord,
@@ -30,172 +25,6 @@ from airflow_tx.protocol.records import (
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
-
-LEDGER_LOST = "ledger-lost"
-_KEPT = frozenset({"rows", "position", "prev", "key", "run_id", "granted", "skip"})
-"""What a fence keeps of its transaction, see `make_grant`."""
-
-
-@dataclass(frozen=True)
-class HeldState:
-    """What the fence of a state says.
-
-    :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
-    :param holds: whether something of the token's transaction may be in the state.
-    :param applied: whether all of it is.
-    :param batch: {"rows", "position", "prev"} of that transaction, and whose it is, as `make_grant` keeps them.
-    :param receipts: of the transactions that ended, as the state keeps them.
-    """
-
-    state: str
-    undoable: bool
-    holds: bool
-    incarnation: str
-    token: Token
-    applied: bool
-    batch: Any = field(hash=False)
-    receipts: tuple[Receipt, ...] = field(hash=False, default=())
-
-    @classmethod
-    def of(
-        cls,
-        state: str,
-        *,
-        undoable: bool,
-        fence: Any,
-        holds: Callable[[int], bool | None] = lambda txid: None,
-        receipts: Iterable[Any] | None = None,
-    ) -> HeldState:
-        """Read a fence as the state gives it.
-
-        :param holds: whether the state has something of a transaction; None: it cannot tell.
-        :param receipts: as the state gives them; those that were changed are left out.
-        :raises UnreadableRecord: the batch kept beside the fence is not one.
-        """
-        try:
-            batch = json.loads(fence.batch)
-            complete = _KEPT <= batch.keys()
-        except (ValueError, AttributeError):
-            complete = False
-        if not complete:
-            raise UnreadableRecord(
-                path=f"the fence of state {state!r}", reason=f"it keeps no batch ({fence.batch[:40]!r})"
-            )
-        held = holds(fence.token.txid) is not False
-        known = tuple(each for stored in receipts or () if (each := _receipt_of(stored, fence.incarnation)))
-        return cls(state, undoable, held, fence.incarnation, fence.token, fence.applied, batch, known)
-
-
-def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
-    """Read a receipt as a state keeps it; None: it was changed, or is of another ledger."""
-    try:
-        receipt = Receipt.from_json(json.loads(stored.text))
-    except (ValueError, UnreadableRecord):
-        return None
-    return receipt if receipt.hash == stored.hash and receipt.incarnation == incarnation else None
-
-
-@dataclass(frozen=True)
-class RebuildPlan:
-    """Where the ledger continues, as the states say.
-
-    :param last: per state, the last txid that is final in it.
-    :param births: per state, the birth that its fence holds.
-    :param meta: metadata of transaction `current` − 1; None if there is none.
-    :param transaction: whose that transaction is, if the fences hold it: {"key", "run_id", "skip"}.
-    :param granted: when the states' newest grant was given: what began later, no state knows.
-    :param ended: by txid, the receipts that the states keep of transactions before `current`.
-    """
-
-    incarnation: str
-    generation: int
-    current: int
-    meta: Metadata | None
-    last: dict[str, int]
-    births: dict[str, str]
-    summary: str
-    granted: str
-    transaction: Mapping[str, Any] = field(hash=False, default_factory=dict)
-    ended: Mapping[int, Receipt] = field(hash=False, default_factory=dict)
-
-
-def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
-    """Decide where the ledger continues, and what the states know of transactions that ended before.
-
-    :raises RepairRefused: there is no fence, or the states do not fit together.
-    """
-    _check_one_life(paths, held)
-    # The fence of every state is raised before the first write to any state: all of them have begun the greatest txid.
-    newest = max(held, key=lambda each: each.token.rank)
-    txid = newest.token.txid
-    if _is_complete(held, txid):
-        current = txid + 1
-        meta: Metadata | None = Metadata(newest.token.attempt, newest.batch["rows"], newest.batch["position"])
-        transaction = newest.batch
-        summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
-    else:
-        _check_open(paths, held, txid)
-        current = txid
-        meta = Metadata(1, None, newest.batch["prev"]) if txid > 1 else None
-        transaction = {}
-        summary = (
-            f"transaction {txid} is not complete in every state; it is next, from where transaction {txid - 1} ended"
-        )
-    final = current - 1
-    return RebuildPlan(
-        incarnation=newest.incarnation,
-        generation=max(each.token.generation for each in held) + 1,
-        current=current,
-        meta=meta,
-        last={each.state: final for each in held} if final else {},
-        births={each.state: each.token.birth for each in held},
-        summary=summary,
-        transaction=transaction,
-        granted=min(each.batch["granted"] for each in held if each.token.txid == txid),
-        ended={each.txid: each for state in held for each in state.receipts if each.txid < current},
-    )
-
-
-def _is_complete(held: Sequence[HeldState], txid: int) -> bool:
-    """Ask whether one and the same transaction of this number is applied in every state."""
-    applied = all(each.token.txid == txid and each.applied for each in held)
-    return applied and len({each.token.birth for each in held}) == 1
-
-
-def _check_one_life(paths: Paths, held: Sequence[HeldState]) -> None:
-    if not held:
-        raise _refuse(paths, "no state of the DAG has a fence", "Nothing was ever committed to them: use --reset.")
-    lives = {each.incarnation: each.state for each in held}
-    if len(lives) > 1:
-        of = "; ".join(f"{state!r} of ledger {life}" for life, state in sorted(lives.items()))
-        raise _refuse(paths, f"its states belong to different ledgers ({of})", "One state serves one topology.")
-
-
-def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
-    for each in held:
-        behind = each.token.txid < txid - 1 or (each.token.txid == txid - 1 and not each.applied)
-        if behind:
-            raise _refuse(
-                paths,
-                f"state {each.state!r} is at transaction {each.token.txid}, another one at {txid}",
-                "It went back: restore it to the same moment as the others, or --reset begins anew.",
-            )
-        if each.token.txid == txid and each.holds and not each.undoable:
-            much = "complete" if each.applied else "half written"
-            others = ", but not in all others" if each.applied else ""
-            raise _refuse(
-                paths,
-                f"transaction {txid} is {much} in state {each.state!r}, which cannot undo it{others}",
-                f"Restore all states from backups of one moment, then repeat it; or begin anew: airflow tx repair "
-                f'{paths.topology} --reset --why TEXT. kind="opaque" states can undo it.',
-            )
-
-
-def _refuse(paths: Paths, problem: str, remedy: str) -> RepairRefused:
-    return RepairRefused(what=LEDGER_LOST, topology=paths.topology, problem=problem, remedy=remedy)
-
-
-# --- the step ----------------------------------------------------------------------------------------------------
 
 
 def ledger_lost(
@@ -242,7 +71,7 @@ def _check_ledger(paths: Paths, plan: RebuildPlan, found: TopologyRecord | None,
     """Refuse a ledger that has more than the states: they went back, or they belong to another ledger."""
     has_begun = current is not None and current.txid > 1
     if found is not None and found.incarnation != plan.incarnation and (found.states or has_begun):
-        raise _refuse(
+        raise rebuild_refused(
             paths,
             f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}, and it has "
             "committed transactions of its own",
@@ -250,7 +79,7 @@ def _check_ledger(paths: Paths, plan: RebuildPlan, found: TopologyRecord | None,
         )
     if current is not None and current.txid > plan.current:
         behind = ", ".join(sorted(plan.last)) or "its states"
-        raise _refuse(
+        raise rebuild_refused(
             paths,
             f"the ledger is at transaction {current.txid}, and the states say that {plan.current} is next ({behind})",
             f"The states went back: restore them, or for each: airflow tx repair {paths.topology} --state-lost STATE",

@@ -19,7 +19,7 @@ from airflow_tx.protocol.begin import missing_folders
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.rebuild import LEDGER_LOST, HeldState, RebuildPlan, plan_rebuild
+from airflow_tx.protocol.rebuild_plan import LEDGER_LOST, HeldState, RebuildPlan, plan_rebuild
 from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord, decode, dumps, encode
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
 from airflow_tx.protocol.view import topologies

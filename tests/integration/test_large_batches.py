@@ -16,7 +16,7 @@ from airflow_tx.protocol.api import Create, Put, Requirement, Store, Write
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.paths import ack_name
-from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.rebuild_plan import HeldState
 from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord, decode, encode
 from airflow_tx.protocol.repair import Repairs
 from airflow_tx.protocol.step import Audit

@@ -35,7 +35,7 @@ from airflow_tx.errors import (
 from airflow_tx.protocol import processing, skip
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TaskTry, Token
-from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.rebuild_plan import HeldState
 from airflow_tx.protocol.repair import Repairs, ResetIncomplete, rename_state, state_lost
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import repairs, topology_view

@@ -13,7 +13,7 @@ from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.protocol.chain import Chain
 from airflow_tx.protocol.decisive import compare_decisive
-from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.rebuild_plan import HeldState
 from airflow_tx.protocol.records import Binding, Counter, Skipped, encode
 from airflow_tx.protocol.repair import Repairs, rename_state, state_lost
 from airflow_tx.protocol.step import Audit

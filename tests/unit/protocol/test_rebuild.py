@@ -14,7 +14,8 @@ from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.rebuild import HeldState, RebuildPlan, ledger_lost, plan_rebuild
+from airflow_tx.protocol.rebuild import ledger_lost
+from airflow_tx.protocol.rebuild_plan import HeldState, RebuildPlan, plan_rebuild
 from airflow_tx.protocol.records import Binding, History, Metadata, Outcome, Skipped, encode
 from airflow_tx.protocol.step import Audit
 from airflow_tx.state.api import Fence

@@ -16,7 +16,7 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.rebuild_plan import HeldState
 from airflow_tx.protocol.records import RepairRecord, TopologyRecord, encode
 from airflow_tx.protocol.repair import RENAMED, RESET, STATE_LOST, Repairs, ResetIncomplete, reason_of
 from airflow_tx.protocol.step import Audit

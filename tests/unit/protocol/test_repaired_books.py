@@ -10,7 +10,7 @@ import pytest
 
 from airflow_tx.errors import NotSkipped, SkippedTransaction
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.rebuild import HeldState
+from airflow_tx.protocol.rebuild_plan import HeldState
 from airflow_tx.protocol.receipt import Receipt, as_kept
 from airflow_tx.protocol.records import Binding, Skipped
 from airflow_tx.protocol.repair import Repairs
