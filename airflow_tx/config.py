@@ -104,6 +104,7 @@ class Settings:
     staging: str = _read_by(_text)
     history: int = _read_by(_count)
     keep_new_values: int = _read_by(_count)
+    trial_rows: int = _read_by(_count)
     warm_wait: float = _read_by(_seconds)
     warm_places: int = _read_by(_count)
     min_deferral: float = _read_by(_seconds)

@@ -58,6 +58,9 @@ OPTIONS: dict[str, _Option] = {
     "keep_new_values": _option(
         "integer", "100", "For how many transactions the new values are kept that updates leave for later tasks."
     ),
+    "trial_rows": _option(
+        "integer", "1000", "How many rows `airflow dags test` and DAG.test() read of a batch to try out a DAG."
+    ),
     "warm_wait": _option(
         "float", "60", "Seconds that a committer which is next in line waits in its worker before it defers itself."
     ),

@@ -10,6 +10,7 @@ from airflow_tx.compat.intervals import IntervalSchedule
 from airflow_tx.compat.runs import RunNotStarted, one_line, text
 
 _AT_ONCE = 500
+_TEST_BUNDLE = "airflow-tx-trial"
 
 
 def clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False) -> bool:
@@ -174,3 +175,40 @@ def dag_file(dag_id: str) -> DagFile | None:
     if found is None or not found.relative_fileloc:
         return None
     return DagFile(found.bundle_name, found.relative_fileloc)
+
+
+def prepare_test(dag: Any) -> None:
+    """Let `DAG.test` run a DAG that lies in no bundle: write it into Airflow's database, which gets its tables first.
+
+    :raises AirflowException: the database is no SQLite, and has no tables.
+    """
+    from airflow.dag_processing.collection import update_dag_parsing_results_in_db
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.serialization.serialized_objects import LazyDeserializedDAG
+    from airflow.settings import engine
+    from airflow.utils.db import initdb
+    from airflow.utils.session import create_session
+    from sqlalchemy import inspect
+
+    assert engine is not None
+    if engine.dialect.name == "sqlite" and not inspect(engine).has_table("dag_run"):
+        initdb()
+    with create_session() as session:
+        session.merge(DagBundleModel(name=_TEST_BUNDLE))
+        session.flush()
+        found = [LazyDeserializedDAG.from_dag(dag)]
+        update_dag_parsing_results_in_db(_TEST_BUNDLE, None, found, {}, None, set(), session=session)
+
+
+def is_scheduled(dag_id: str) -> bool:
+    """Whether a scheduler that is alive takes up tasks of this DAG: also those of a run of `DAG.test`."""
+    from airflow.jobs.job import most_recent_job
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        known = session.get(DagModel, dag_id)
+        if known is None or known.is_paused:
+            return False
+        scheduler = most_recent_job("SchedulerJob", session=session)
+        return scheduler is not None and scheduler.is_alive()

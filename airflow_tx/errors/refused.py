@@ -280,12 +280,19 @@ class LossRefused(Refused):
 
 
 class UnscheduledTask(Refused):
-    """A task that `airflow tasks test` or `airflow dags test` executes: nobody replays what such a run leaves open."""
+    """A task that `airflow tasks test` executes, or a scheduler beside `airflow dags test`: its transaction would stay
+    open."""
 
     template = (
-        "DAG {dag_id!r} has transactions, and `airflow dags test`, `airflow tasks test` and DAG.test() make none. "
-        "The ledger was not touched. Start a run: airflow dags trigger {dag_id}"
+        "DAG {dag_id!r} has transactions, and a single task cannot be tried out: its transaction would stay open. "
+        "The ledger was not touched. Try out the whole DAG: airflow dags test {dag_id}"
     )
+
+
+class TrialRefused(Refused):
+    """A DAG that cannot be tried out."""
+
+    template = "DAG {dag_id!r} cannot be tried out: {problem}. Nothing was touched. {remedy}"
 
 
 class RepairRefused(Refused):

@@ -14,7 +14,7 @@ from airflow.sdk.definitions._internal.contextmanager import DagContext
 from airflow_tx import compat
 from airflow_tx.alarms import AlarmCallback
 from airflow_tx.config import Settings
-from airflow_tx.errors import TransactionDefinitionError, UnscheduledTask
+from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.operators.commit_phase import AcquireTurnOperator, hook_up_inside
@@ -24,6 +24,7 @@ from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.topology.phase import phase_of
 from airflow_tx.topology.rules import Block, check, refusal, with_alarms
+from airflow_tx.topology.trial import try_out
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import XComArg
@@ -147,7 +148,7 @@ class Transaction:
         if begin.task_id not in block.gate.upstream_task_ids:
             begin.set_downstream(block.gate)
         self._bind(block, frozenset(needed))
-        compat.refuse_test(self._dag, str(UnscheduledTask(dag_id=self._dag.dag_id)))
+        compat.replace_test(self._dag, try_out)
         # A file that is parsed again replaces its own.
         _defined[self._spec.topology] = (begin.transaction, self._dag)
 

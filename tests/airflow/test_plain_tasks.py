@@ -91,7 +91,7 @@ def test_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
 
 def test_the_dag_of_the_first_page_counts_each_word_of_each_file_once_with_its_coordinator(stack: Stack) -> None:
     text = (Path(__file__).parents[2] / "docs" / "start.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    code, _ = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (stack.folder / "inbox").mkdir()
     for name, line in (("a", "the man and the dog"), ("b", "the dog")):
         (stack.folder / "inbox" / f"{name}.txt").write_text(f"{line}\n")
@@ -105,7 +105,7 @@ def test_the_dag_of_the_first_page_counts_each_word_of_each_file_once_with_its_c
     file.unlink()
     with sqlite3.connect(stack.folder / "state.db") as state:
         assert dict(state.execute("SELECT word, n FROM words")) == {"the": 3, "man": 1, "and": 1, "dog": 2}
-        assert state.execute("SELECT files, characters FROM text_files").fetchall() == [(2, 26)]
+        assert state.execute("SELECT lines, characters FROM text_sizes").fetchall() == [(2, 26)]
 
 
 def test_a_task_finds_imported_what_the_option_preload_names(stack: Stack) -> None:

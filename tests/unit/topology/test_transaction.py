@@ -323,8 +323,8 @@ def test_a_schedule_with_intervals_is_taken_for_a_source_of_intervals(schedule: 
         commit(count(tx.batch))
 
 
-def test_a_dag_with_a_transaction_that_is_tried_out_ends_with_one_line_before_it_asks_airflow() -> None:
+def test_a_trial_by_an_executor_ends_with_one_line_before_it_asks_airflow() -> None:
     with dag() as made, block() as tx:
         commit(count(tx.batch))
-    with pytest.raises(SystemExit, match=r"^DAG 'words' has transactions.*Start a run: airflow dags trigger words$"):
-        made.test(logical_date=None, use_executor=False)
+    with pytest.raises(SystemExit, match=r"^DAG 'words' cannot be tried out: an executor.*Leave --use-executor"):
+        made.test(logical_date=None, use_executor=True)

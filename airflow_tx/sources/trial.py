@@ -1,0 +1,115 @@
+"""The source of a trial: the first rows of the batch that another source decides, and no other effect.
+
+Source: Trident's FeederBatchSpout, for rows that a test gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, rebuild
+from airflow_tx.sources.sizing import Limit, Measured
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_tx.compat import RunInfo
+    from airflow_tx.errors import TxError
+
+_Self = TypeVar("_Self", bound="TrialSource")
+
+
+class TrialSource(Source):
+    """Gives at most `most` rows of each batch of a source. The source never learns of the trial.
+
+    :param source: the source of the DAG, or what its `serialize` gave.
+    :param most: how many rows of its batch to read.
+    :param rows: rows to read in place of its own.
+    """
+
+    def __init__(
+        self,
+        source: Source | Sequence[Any],
+        *,
+        most: int,
+        rows: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.source = source if isinstance(source, Source) else rebuild(*source)
+        self.normalize(source=list(self.source.serialize()))
+        self.most = most
+        self.rows = None if rows is None else [dict(row) for row in rows]
+        self.kind = self.source.kind
+        # Given rows are one batch, whatever partitions the source has.
+        self.partitioned = self.source.partitioned and rows is None  # type: ignore[misc]
+        self.per_run = self.source.per_run  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return repr(self.source)
+
+    def named(self: _Self, topology: str) -> _Self:
+        copied = super().named(topology)
+        copied.source = self.source.named(topology)
+        return copied
+
+    def key(self, run: RunInfo) -> str:
+        return self.source.key(run)
+
+    def for_run(self, run: RunInfo) -> Source:
+        return self._over(self.source.for_run(run))
+
+    def for_key(self, key: str) -> Source:
+        return self._over(self.source.for_key(key))
+
+    def with_limit(self: _Self, measured: Measured) -> _Self:
+        limited = self._over(self.source.with_limit(measured))
+        if limited.source.batch_size is not None:
+            # A source that keeps within a limit need not decide more rows than the trial reads.
+            limited.source.limit = Limit(self.most, None, f"a trial reads {self.most} rows")
+        return limited
+
+    def is_ready(self) -> bool:
+        return self.rows is not None or self.source.is_ready()
+
+    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
+        if self.rows is not None:
+            return Batch(
+                metadata="rows of the trial", position="their end", count=len(self.rows), reason="given to the trial"
+            )
+        batch = self.source.decide(attempt, position)
+        if batch is None or batch.count is None or batch.unit != "rows":
+            return batch
+        return replace(batch, count=min(batch.count, self.most), at_most=batch.at_most)
+
+    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+        if self.rows is not None:
+            return self.rows if spark is None else _frame(spark, self.rows)
+        emitted: Any = self.source.emit_batch(attempt, metadata, spark)
+        if spark is None:
+            return islice(emitted, self.most)
+        # The rows are fetched, so that each application of the batch reads the same ones.
+        return spark.createDataFrame(emitted.take(self.most), emitted.schema)
+
+    def check_read(self, attempt: TransactionAttempt) -> None:
+        self.source.check_read(attempt)
+
+    def connections(self) -> Mapping[str, str]:
+        return {} if self.rows is not None else self.source.connections()
+
+    def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+        return self.source.explain_error(attempt, error)
+
+    def close(self) -> None:
+        self.source.close()
+
+    def _over(self: _Self, source: Source) -> _Self:
+        copied = super().named(self.topology)
+        copied.source = source
+        return copied
+
+
+def _frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    return spark.createDataFrame([dict(row) for row in rows])

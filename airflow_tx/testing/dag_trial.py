@@ -1,0 +1,38 @@
+"""A trial of a DAG in pytest: no scheduler, no ZooKeeper, no database of a state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx import compat
+from airflow_tx.topology.trial import Trial, TrialResult
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+
+def trial(
+    dag: DAG,
+    *,
+    rows: Sequence[Mapping[str, Any]] | None = None,
+    states: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    logical_date: datetime | None = None,
+) -> TrialResult:
+    """Run all tasks of a DAG once, and return what they have made and what would have been written.
+
+        result = trial(dag, rows=[{"word": "cat"}, {"word": "cat"}])
+        assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 2}]
+
+    Airflow's own database has to be there for `DAG.test`; an SQLite database without tables gets its tables here.
+
+    :param rows: the rows of the batch; None: the first ones that the source of the DAG has.
+    :param states: per name the rows that a state holds before; a state that is not named is empty.
+    :param logical_date: of the run; None: now.
+    :raises TrialRefused: the DAG cannot be tried out.
+    """
+    compat.prepare_test(dag)
+    made = Trial(dag, rows=rows, states=states or {})
+    with made.running():
+        return made.result(type(dag).test(dag, logical_date=logical_date or datetime.now(timezone.utc)))

@@ -1,0 +1,113 @@
+"""The example DAGs, each tried out: their quickest test."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG
+
+from airflow_tx.errors import TrialRefused
+from airflow_tx.testing.dag_trial import trial
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+
+ROOT = Path(__file__).resolve().parents[2]
+SENTENCES = [{"sentence": "the cat jumped"}, {"sentence": "the dog"}]
+FLIGHTS = [
+    {"carrier": "UA", "origin": "EWR", "dep_delay": "5"},
+    {"carrier": "UA", "origin": "EWR", "dep_delay": "NA"},
+    {"carrier": "AA", "origin": "JFK", "dep_delay": "7"},
+]
+
+
+@pytest.fixture(autouse=True)
+def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a task asks for by itself; no source and no state has a connection."""
+    monkeypatch.setenv("AIRFLOW_TX_DATA", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    monkeypatch.setenv("AIRFLOW_CONN_TX_STATE", json.dumps({"conn_type": "sqlite", "host": str(tmp_path / "state.db")}))
+    monkeypatch.syspath_prepend(str(ROOT / "dags"))
+    monkeypatch.chdir(ROOT)
+
+
+def example(dag_id: str, file: str = "") -> DAG:
+    bag = DagBag(dag_folder=str(ROOT / "dags" / f"{file or dag_id}.py"))
+    assert bag.import_errors == {}
+    return bag.dags[dag_id]
+
+
+def test_orders_of_a_day_are_added_up() -> None:
+    rows = [{"product": "tea", "amount": 3}, {"product": "tea", "amount": 4}]
+    result = trial(example("daily_orders"), rows=rows)
+    assert result.states["tx_state.daily_orders"].read() == [{"product": "tea", "orders": 2, "amount": 7}]
+
+
+def test_words_are_counted_in_the_database_that_each_belongs_to() -> None:
+    result = trial(example("words"), rows=SENTENCES)
+    found = [row for name in (0, 1) for row in result.states[f"tx_words_{name}.word_counts"].read()]
+    assert {row["word"]: row["count"] for row in found} == {"the": 2, "cat": 1, "dog": 1, "jumped": 1}
+
+
+def test_tweets_are_counted_by_url_and_by_domain() -> None:
+    result = trial(example("tweeted_urls"), rows=[{"text": "http://a.b/c http://a.b/d http://a.b/c"}])
+    assert result.states["tx_domains.tweeted_domains"].read() == [{"domain": "a.b", "tweets": 1}]
+    assert len(result.states["tx_urls.tweeted_urls"].read()) == 2
+
+
+def test_a_batch_of_tuples_is_added_to_the_one_number() -> None:
+    result = trial(example("global_count"), states={"tx_state.global_count": [{"tuples": 100}]})
+    assert result.states["tx_state.global_count"].read() == [{"tuples": 109}]
+
+
+def test_orders_are_added_up_by_region_and_product() -> None:
+    rows = [{"region": "north", "product": "tea", "amount": "3"}, {"region": "north", "product": "tea", "amount": "4"}]
+    result = trial(example("orders"), rows=rows)
+    wanted = [{"region": "north", "product": "tea", "orders": 2, "amount": 7}]
+    assert result.states["tx_state.order_totals"].read() == wanted
+
+
+def test_a_database_of_locations_would_be_given_the_rows() -> None:
+    result = trial(example("locations"), rows=[{"user": "7", "location": "Rome"}])
+    assert result.state == "success", result.text()
+    (state,) = result.states.values()
+    assert [row["location"] for row in state.rows] == ["Rome"]  # type: ignore[union-attr]
+
+
+def test_messages_that_leave_the_dag_cannot_be_tried_out() -> None:
+    with pytest.raises(TrialRefused, match="queued_words.*cannot be tried out: its messages leave the DAG"):
+        trial(example("queued_words"), rows=SENTENCES)
+
+
+@pytest.mark.spark
+def test_flights_are_counted_by_an_application_of_spark_submit() -> None:
+    result = trial(example("flights"), rows=FLIGHTS)
+    assert result.states["tx_state.flight_totals"].read() == [
+        {"carrier": "AA", "origin": "JFK", "flights": 1, "dep_delay": 7},
+        {"carrier": "UA", "origin": "EWR", "flights": 2, "dep_delay": 5},
+    ]
+    assert result.states["tx_state.flights_overall"].read() == [{"flights": 3}]
+
+
+@pytest.mark.spark
+def test_orders_are_counted_by_an_application_of_spark_connect(
+    spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark_connect.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP_SPARK", json.dumps(connection))
+    rows = [{"id": 1, "product": "tea", "amount": 3}, {"id": 2, "product": "tea", "amount": 4}]
+    result = trial(example("sql_orders"), rows=rows)
+    assert result.states["shop_db.order_totals"].read() == [{"product": "tea", "orders": 2, "amount": 7}]
+
+
+@pytest.mark.spark
+def test_new_values_of_a_commit_phase_reach_the_tasks_inside() -> None:
+    result = trial(example("trident_words"), rows=SENTENCES, states={"tx_state.trident_words": [_count("dog", 41)]})
+    assert result.outputs["commit_phase.commonest"] == "dog"
+    assert _count("the", 2) in result.states["tx_state.trident_words"].read()
+
+
+def _count(word: str, count: int) -> dict[str, Any]:
+    return {"word": word, "count": count}

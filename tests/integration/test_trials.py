@@ -1,0 +1,240 @@
+"""A DAG is tried out: all of it runs, and neither ledger, source nor states know of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_tx import (
+    CommitOperator,
+    DataIntervalSource,
+    FileSource,
+    Transaction,
+    commit_phase,
+    current_batch,
+    partition_persist,
+    persistent_aggregate,
+)
+from airflow_tx.compat import prepare_test
+from airflow_tx.errors import TrialRefused
+from airflow_tx.sources.memory import MemorySource
+from airflow_tx.spec import spec_of
+from airflow_tx.state import Avg, Count, MemoryState, SqlGuard, SqlState, Sum
+from airflow_tx.testing.dag_trial import trial
+from airflow_tx.testing.suites.state_tools import Grants
+
+ROWS = [{"word": "cat", "n": 2}, {"word": "dog", "n": 5}, {"word": "cat", "n": 4}]
+COUNTED = [{"word": "cat", "count": 2}, {"word": "dog", "count": 1}]
+CALLS: list[str] = []
+
+
+class ToldSource(MemorySource):
+    """A source that notes what it is told of its batches."""
+
+    def begun(self, txid: int, metadata: Any) -> None:
+        CALLS.append("begun")
+
+    def committed(self, txid: int, metadata: Any) -> None:
+        CALLS.append("committed")
+
+    def failed(self, txid: int, metadata: Any, reason: str) -> None:
+        CALLS.append("failed")
+
+    def cleanup_before(self, txid: int) -> None:
+        CALLS.append("cleanup_before")
+
+
+@pytest.fixture(autouse=True)
+def no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no ZooKeeper: whoever asked for one would fail."""
+    monkeypatch.delenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", raising=False)
+    CALLS.clear()
+
+
+@task
+def count_words(*, broken: bool = False) -> list[dict[str, Any]]:
+    words = Counter(row["word"] for row in current_batch().read())
+    assert not broken, "the job has a bug"
+    return [{"word": word, "count": count} for word, count in words.items()]
+
+
+@task
+def report(ref: Any) -> list[dict[str, Any]]:
+    return list(current_batch().read_output(ref))
+
+
+@task
+def means() -> list[dict[str, Any]]:
+    assert list(current_batch().read()) == ROWS
+    return [{"word": "cat", "n": 1, "mean_sum": 3, "mean_count": 1}]
+
+
+def words(name: str = "words", kind: str = "opaque") -> SqlState:
+    return SqlState("tx_state", table=name, keys=["word"], values={"count": Count()}, kind=kind)
+
+
+def word_dag(dag_id: str, state: Any, source: Any = None, schedule: str | None = None, **options: Any) -> DAG:
+    with DAG(dag_id, schedule=schedule) as dag:
+        with Transaction(source=source or MemorySource({"0": ROWS}, per_batch=5), **options):
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(count_words(), state=state)])
+    return dag
+
+
+def test_a_trial_returns_outputs_and_what_the_states_would_hold() -> None:
+    dag = word_dag("tried_words", words())
+    result = trial(dag, rows=ROWS, states={"tx_state.words": [{"word": "cat", "count": 40}]})
+    assert result.state == "success"
+    assert result.outputs["count_words"] == COUNTED
+    assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 42}, {"word": "dog", "count": 1}]
+
+
+def test_the_real_state_is_read_and_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "state.db"
+    monkeypatch.setenv("AIRFLOW_CONN_TX_STATE", json.dumps({"conn_type": "sqlite", "host": str(database)}))
+    state = words()
+    real = SqlState.from_url(f"sqlite:///{database}", table="words", keys=["word"], values={"count": Count()})
+    real.raise_and_write(Grants()(7), [{"word": "cat", "count": 40}])
+    before = database.read_bytes()
+    dag = word_dag("tried_real", state, ToldSource({"0": ROWS}, per_batch=5))
+    prepare_test(dag)
+
+    run = dag.test()
+
+    assert run is not None
+    assert str(run.state) == "success"
+    assert database.read_bytes() == before
+    assert CALLS == []
+
+
+def test_the_table_says_what_would_be_added(capsys: pytest.CaptureFixture[str]) -> None:
+    state = MemoryState("totals", keys=["word"], values={"n": Sum(), "mean": Avg()}, types={"word": "text"})
+    with DAG("tried_table", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+            given = means()
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(given, state=state)])
+    text = trial(dag, states={"totals": []}).text()
+    assert "State totals: 1 keys would be written." in text
+    assert "word  column      before  added  after" in text
+    assert "cat   n           -       1      1" in text
+    assert state.read() == []
+
+
+def test_a_replaced_state_and_source_are_back_after_the_trial() -> None:
+    state = words()
+    dag = word_dag("tried_back", state)
+    trial(dag, rows=ROWS)
+    commit: Any = dag.get_task("commit")
+    assert [update.state for update in commit.updates] == [state]
+    assert isinstance(spec_of(dag).source, MemorySource)
+
+
+def test_a_batch_is_cut_to_the_rows_of_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__TRIAL_ROWS", "2")
+    result = trial(word_dag("tried_cut", words()))
+    assert result.outputs["count_words"] == [{"word": "cat", "count": 1}, {"word": "dog", "count": 1}]
+
+
+def test_a_trial_of_a_commit_phase_gives_new_values_to_the_tasks_inside() -> None:
+    first, second = words("first"), words("second")
+    with DAG("tried_phase", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+            counted = count_words()
+            with commit_phase():
+                update = persistent_aggregate(counted, state=first, new_values="totals")
+                one = CommitOperator(task_id="one", updates=[update])
+                derived = report(one.output["totals"])
+                CommitOperator(task_id="two", updates=[persistent_aggregate(derived, state=second)])
+    result = trial(dag, states={"tx_state.first": [{"word": "dog", "count": 9}]})
+    assert result.state == "success"
+    assert result.states["tx_state.second"].read() == [{"word": "cat", "count": 2}, {"word": "dog", "count": 10}]
+
+
+def test_a_state_without_columns_shows_the_rows_that_it_would_be_given() -> None:
+    guard = SqlGuard("tx_state", name="mail", statements=str)
+    with DAG("tried_guard", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+            CommitOperator(task_id="commit", updates=[partition_persist(count_words(), state=guard)])
+    result = trial(dag)
+    assert result.states[guard.name].rows == COUNTED  # type: ignore[union-attr]
+    assert f"State {guard.name}: it would be given 2 rows." in result.text()
+
+
+def test_a_trial_that_fails_says_so_and_writes_nothing() -> None:
+    with DAG("tried_broken", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(count_words(broken=True), state=words())])
+    result = trial(dag)
+    assert result.state == "failed"
+    assert result.text().startswith("Trial: the run ended as failed.")
+    assert result.states["tx_state.words"].read() == []
+
+
+def test_a_transactional_state_is_tried_out_as_well() -> None:
+    result = trial(word_dag("tried_kind", words(kind="transactional")), rows=ROWS, states={"tx_state.words": COUNTED})
+    assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 4}, {"word": "dog", "count": 2}]
+
+
+def test_a_trial_leaves_nothing_in_the_staging_area(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__STAGING", str(tmp_path))
+    with DAG("tried_staging", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+            update = persistent_aggregate(count_words(), state=words(), new_values="totals")
+            commit = CommitOperator(task_id="commit", updates=[update])
+        report(commit.output["totals"])
+    result = trial(dag)
+    assert result.outputs["report"] == COUNTED
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({"ackers": 1}, "its messages leave the DAG"), ({"source": "queue"}, "takes its rows out of the queue")],
+    ids=["ackers", "queue"],
+)
+def test_what_cannot_be_tried_out_is_refused_in_one_line(options: dict[str, Any], problem: str) -> None:
+    from airflow_tx import RabbitQueueSource
+
+    if "source" in options:
+        options = {"source": RabbitQueueSource("rabbit", queue="words")}
+    dag = word_dag("tried_refused", words(kind="opaque"), at_least_once=True, **options)
+    with pytest.raises(TrialRefused, match=problem) as refused:
+        trial(dag)
+    assert "\n" not in str(refused.value)
+    with pytest.raises(SystemExit, match=problem):
+        dag.test()
+
+
+def test_the_rows_of_a_day_are_tried_out_whatever_day_is_next() -> None:
+    source = DataIntervalSource("tests.integration.test_trials.rows_of_a_day", in_order=True)
+    dag = word_dag("tried_dates", words(), source, schedule="@daily")
+    result = trial(dag, logical_date=datetime(2026, 2, 3, tzinfo=timezone.utc))
+    assert result.outputs["count_words"] == [{"word": "2026-02-02", "count": 1}]
+
+
+def rows_of_a_day(start: Any, end: Any, **_: Any) -> list[dict[str, Any]]:
+    return [{"word": f"{start:%Y-%m-%d}"}]
+
+
+def test_a_file_is_read_and_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("word,n\ncat,2\ndog,5\ncat,4\n")
+    dag = word_dag("tried_file", words(), FileSource(f"{tmp_path}/*.csv"))
+    assert trial(dag).outputs["count_words"] == COUNTED
+    assert trial(dag).outputs["count_words"] == COUNTED
+
+
+def test_the_first_page_tests_its_dag_in_ten_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "start.md").read_text()
+    dag_file, test_file = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(test_file.strip().splitlines()) <= 12
+    (tmp_path / "text_words.py").write_text(dag_file)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    named: dict[str, Any] = {}
+    exec(test_file, named)
+    named["test_each_word_is_counted"]()
