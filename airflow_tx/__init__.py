@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from airflow_tx.operators.begin import BeginTransactionOperator as BeginTransactionOperator
     from airflow_tx.operators.commit import CommitOperator as CommitOperator
     from airflow_tx.operators.sensor import TransactionCommittedSensor as TransactionCommittedSensor
-    from airflow_tx.operators.spark_connect import SparkConnectBatchOperator as SparkConnectBatchOperator
+    from airflow_tx.operators.spark_connect import (
+        SparkConnectBatchOperator as SparkConnectBatchOperator,
+    )
     from airflow_tx.operators.spark_submit import SparkBatchOperator as SparkBatchOperator
     from airflow_tx.processing.batch import current_batch as current_batch
     from airflow_tx.sources.api import Source as Source
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from airflow_tx.sources.partitioned import (
         OpaquePartitionedTransactionalSource as OpaquePartitionedTransactionalSource,
     )
-    from airflow_tx.sources.partitioned import PartitionedTransactionalSource as PartitionedTransactionalSource
+    from airflow_tx.sources.partitioned import (
+        PartitionedTransactionalSource as PartitionedTransactionalSource,
+    )
     from airflow_tx.sources.rabbit.source import RabbitQueueSource as RabbitQueueSource
     from airflow_tx.sources.redis.list import RedisListSource as RedisListSource
     from airflow_tx.sources.redis.numbered import RedisNumberedSource as RedisNumberedSource

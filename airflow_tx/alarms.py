@@ -137,9 +137,16 @@ class AlarmTopology:
         found = [self._blocked(opened, blocked), self._late(opened, now, lag)]
         return [alarm for alarm in found if alarm is not None]
 
-    def _blocked(self, opened: Mapping[int, TransactionRecord], mark: Mapping[str, Any] | None) -> Alarm | None:
+    def _blocked(
+        self, opened: Mapping[int, TransactionRecord], mark: Mapping[str, Any] | None
+    ) -> Alarm | None:
         record = None if mark is None else opened.get(mark["txid"])
-        if mark is None or record is None or record.attempt != mark["attempt"] or record.skip is not None:
+        if (
+            mark is None
+            or record is None
+            or record.attempt != mark["attempt"]
+            or record.skip is not None
+        ):
             return None
         txid = mark["txid"]
         reason = str(mark["reason"])
@@ -150,7 +157,9 @@ class AlarmTopology:
         reason = f"Transaction {txid}.{record.attempt} of {self.name} is blocked, and none after it commits: {reason}"
         return self._alarm(AlarmKind.BLOCKED, reason, remedy, txid, record)
 
-    def _late(self, opened: Mapping[int, TransactionRecord], now: datetime, lag: Lag | None) -> Alarm | None:
+    def _late(
+        self, opened: Mapping[int, TransactionRecord], now: datetime, lag: Lag | None
+    ) -> Alarm | None:
         age = oldest_seconds(opened, now)
         limits = self.limits
         if limits.late_after is not None and age > limits.late_after:
@@ -163,7 +172,9 @@ class AlarmTopology:
             remedy = f"Why: airflow tx show {self.name} {txid}"
             return self._alarm(AlarmKind.LATE, reason, remedy, txid, record)
         if limits.max_lag is not None and lag is not None and lag.count > limits.max_lag:
-            reason = f"The source of {self.name} is {lag} ahead, more than max_lag = {limits.max_lag}."
+            reason = (
+                f"The source of {self.name} is {lag} ahead, more than max_lag = {limits.max_lag}."
+            )
             return self._alarm(AlarmKind.LATE, reason, f"Why: airflow tx show {self.name}")
         return None
 
@@ -207,11 +218,15 @@ class AlarmChange:
 def changes(alarms: Sequence[Alarm], raised: Mapping[str, Mapping[str, Any]]) -> list[AlarmChange]:
     """Compare what is wrong now with what is raised already."""
     found = {alarm.kind: alarm for alarm in alarms}
-    compared = [AlarmChange(kind, found.get(kind), raised.get(kind.value, {})) for kind in AlarmKind]
+    compared = [
+        AlarmChange(kind, found.get(kind), raised.get(kind.value, {})) for kind in AlarmKind
+    ]
     return [each for each in compared if (each.alarm and each.alarm.of) != each.note.get("of")]
 
 
 def certain(due: Sequence[AlarmChange], limits: AlarmLimits, lag: Lag | None) -> list[AlarmChange]:
     """Leave out the end of a lateness that may be one of the lag, while that is not known."""
     unknown = limits.max_lag is not None and lag is None
-    return [each for each in due if not (unknown and each.kind is AlarmKind.LATE and each.alarm is None)]
+    return [
+        each for each in due if not (unknown and each.kind is AlarmKind.LATE and each.alarm is None)
+    ]

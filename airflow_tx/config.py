@@ -18,8 +18,9 @@ Lookup = Callable[[str], str | None]
 
 def _refuse(option: str, value: str, what: str) -> ConfigError:
     variable = f"AIRFLOW__{SECTION.upper()}__{option.upper()}"
+    default = OPTIONS[option]["default"]
     remedy = (
-        f"It has to be {what}. Set it in airflow.cfg or by {variable}; the default is {OPTIONS[option]['default']!r}."
+        f"It has to be {what}. Set it in airflow.cfg or by {variable}; the default is {default!r}."
     )
     return ConfigError(option=f"[{SECTION}] {option}", value=value, remedy=remedy)
 
@@ -37,8 +38,14 @@ def _connection_id(option: str, value: str) -> str:
 def _znode(option: str, value: str) -> str:
     path = value.strip()
     parts = path.split("/")[1:]
-    if not path.startswith("/") or any(part in ("", ".", "..") for part in parts) or parts[0] == "zookeeper":
-        raise _refuse(option, value, "the path of a znode such as /airflow_tx, with no slash at its end")
+    if (
+        not path.startswith("/")
+        or any(part in ("", ".", "..") for part in parts)
+        or parts[0] == "zookeeper"
+    ):
+        raise _refuse(
+            option, value, "the path of a znode such as /airflow_tx, with no slash at its end"
+        )
     return path
 
 

@@ -44,11 +44,17 @@ class Described:
     def __repr__(self) -> str:
         told = self._told(())
         texts = [repr(_alone(told.pop(name))) for name in list(told)[:1]]
-        texts += [f"{name}={value!r}" for name, value in told.items() if self.in_repr is None or name in self.in_repr]
+        texts += [
+            f"{name}={value!r}"
+            for name, value in told.items()
+            if self.in_repr is None or name in self.in_repr
+        ]
         return f"{type(self).__name__}({', '.join(texts)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        made_here = {name for each in type(self).__mro__ for name, of in vars(each).items() if _is_cached(of)}
+        made_here = {
+            name for each in type(self).__mro__ for name, of in vars(each).items() if _is_cached(of)
+        }
         return {name: value for name, value in vars(self).items() if name not in made_here}
 
     def _told(self, also: tuple[str, ...]) -> dict[str, Any]:
@@ -118,7 +124,9 @@ def _parameters(cls: type) -> dict[str, Any]:
     for number, init in enumerate(inits):
         _, *own = inspect.signature(init).parameters.values()
         for each in own:
-            if each.kind is each.KEYWORD_ONLY or (number == 0 and each.kind is each.POSITIONAL_OR_KEYWORD):
+            if each.kind is each.KEYWORD_ONLY or (
+                number == 0 and each.kind is each.POSITIONAL_OR_KEYWORD
+            ):
                 found.setdefault(each.name, each.default)
         if not any(each.kind is each.VAR_KEYWORD for each in own):
             break

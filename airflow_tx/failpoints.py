@@ -64,7 +64,9 @@ class Rule:
             elif has_value and key:
                 match.append((key, value))
             else:
-                raise ValueError(f"failpoint rule {text!r}: {part!r} is neither an action nor KEY=VALUE")
+                raise ValueError(
+                    f"failpoint rule {text!r}: {part!r} is neither an action nor KEY=VALUE"
+                )
         if not (name and action and marker):
             raise ValueError(
                 f"failpoint rule {text!r}: it needs a name, an action (kill, raise, pause=FILE) and once=MARKER"
@@ -73,11 +75,20 @@ class Rule:
 
     def __str__(self) -> str:
         action = f"pause={self.until}" if self.action == "pause" else self.action
-        return ":".join([self.name, *(f"{key}={value}" for key, value in self.match), action, f"once={self.marker}"])
+        return ":".join(
+            [
+                self.name,
+                *(f"{key}={value}" for key, value in self.match),
+                action,
+                f"once={self.marker}",
+            ]
+        )
 
     def applies(self, name: str, context: dict[str, object]) -> bool:
         """Whether this rule is about the point `name` reached with `context`."""
-        return name == self.name and all(str(context.get(key)) == value for key, value in self.match)
+        return name == self.name and all(
+            str(context.get(key)) == value for key, value in self.match
+        )
 
     def claim(self) -> bool:
         """Create the marker; False if another hit, in whatever process, was first."""

@@ -20,7 +20,12 @@ class Inquiry(Generic[_Answer]):
     """
 
     def __init__(
-        self, name: str, *, every: float = 0.0, patience: float = 0.0, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        *,
+        every: float = 0.0,
+        patience: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name = name
         self._every = every

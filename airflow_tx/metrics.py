@@ -59,7 +59,9 @@ class Metric(Enum):
         """Send a value; of a timer, seconds."""
         if compat.sends_metrics():
             tags = {"topology": paths.topology, "root": paths.root, **tags}
-            compat.send_metric(self.kind, f"airflow_tx.{self.suffix}", value, tags=tags, named="topology")
+            compat.send_metric(
+                self.kind, f"airflow_tx.{self.suffix}", value, tags=tags, named="topology"
+            )
 
 
 def send_failure(paths: Paths, noted: FailureNoted | AlreadyCommitted) -> None:
@@ -91,7 +93,8 @@ def _durations(own: History, before: History | None) -> dict[Metric, float]:
     if own.processed is None or own.granted_at is None:
         return {}
     began, processed, granted, ended = (
-        datetime.fromisoformat(each) for each in (own.began, own.processed, own.granted_at, own.ended)
+        datetime.fromisoformat(each)
+        for each in (own.began, own.processed, own.granted_at, own.ended)
     )
     ready = processed if before is None else max(processed, datetime.fromisoformat(before.ended))
     found = {
@@ -103,7 +106,9 @@ def _durations(own: History, before: History | None) -> dict[Metric, float]:
     return {metric: max(each.total_seconds(), 0.0) for metric, each in found.items()}
 
 
-def send_open(paths: Paths, opened: Mapping[int, TransactionRecord], *, blocked: bool, now: datetime) -> None:
+def send_open(
+    paths: Paths, opened: Mapping[int, TransactionRecord], *, blocked: bool, now: datetime
+) -> None:
     """Send what is open.
 
     :param blocked: whether a transaction is replayed no more.

@@ -31,7 +31,9 @@ OPTIONS: dict[str, _Option] = {
         "zookeeper_prod",
     ),
     "root": _option(
-        "string", "/airflow_tx", "The znode below which every topology has its own; it starts with a slash."
+        "string",
+        "/airflow_tx",
+        "The znode below which every topology has its own; it starts with a slash.",
     ),
     "max_pending": _option(
         "integer",
@@ -56,13 +58,19 @@ OPTIONS: dict[str, _Option] = {
     ),
     "history": _option("integer", "1000", "How many ended transactions a topology remembers."),
     "keep_new_values": _option(
-        "integer", "100", "For how many transactions the new values are kept that updates leave for later tasks."
+        "integer",
+        "100",
+        "For how many transactions the new values are kept that updates leave for later tasks.",
     ),
     "trial_rows": _option(
-        "integer", "1000", "How many rows `airflow dags test` and DAG.test() read of a batch to try out a DAG."
+        "integer",
+        "1000",
+        "How many rows `airflow dags test` and DAG.test() read of a batch to try out a DAG.",
     ),
     "warm_wait": _option(
-        "float", "60", "Seconds that a committer which is next in line waits in its worker before it defers itself."
+        "float",
+        "60",
+        "Seconds that a committer which is next in line waits in its worker before it defers itself.",
     ),
     "warm_places": _option(
         "integer",
@@ -107,7 +115,9 @@ OPTIONS: dict[str, _Option] = {
         "proven",
     ),
     "coordinator_poll": _option(
-        "float", "1", "Seconds between two looks of the coordinator at the ledger and at its source."
+        "float",
+        "1",
+        "Seconds between two looks of the coordinator at the ledger and at its source.",
     ),
     "coordinator_linger": _option(
         "float",
@@ -131,14 +141,20 @@ OPTIONS: dict[str, _Option] = {
         "AWS_*, DATA_BUCKET",
     ),
     "session_timeout": _option(
-        "float", "10", "Seconds without a sign of life after which ZooKeeper ends a client's session."
+        "float",
+        "10",
+        "Seconds without a sign of life after which ZooKeeper ends a client's session.",
     ),
     "connect_timeout": _option("float", "10", "Seconds to wait for the connection to ZooKeeper."),
 }
 
 
 def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
-    return {"label": label, "description": description, "schema": {"type": ["string", "null"], **schema}}
+    return {
+        "label": label,
+        "description": description,
+        "schema": {"type": ["string", "null"], **schema},
+    }
 
 
 # The keys are those of the connection's extra; the hook reads these and no others.
@@ -154,7 +170,9 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
         "description": "Encrypt the connection.",
         "schema": {"type": ["boolean", "null"], "default": False},
     },
-    "ca_file": _field("CA file", "PEM file of the authorities to trust. Default: those of the system."),
+    "ca_file": _field(
+        "CA file", "PEM file of the authorities to trust. Default: those of the system."
+    ),
     "cert_file": _field("Certificate file", "PEM file of the client's certificate."),
     "key_file": _field("Key file", "PEM file of the client's private key."),
     "key_password": _field("Key password", "Password of the private key.", format="password"),
@@ -187,7 +205,9 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": CONNECTION_FIELDS,
             }
         ],
-        "hooks": [{"integration-name": INTEGRATION, "python-modules": ["airflow_tx.hooks.zookeeper"]}],
+        "hooks": [
+            {"integration-name": INTEGRATION, "python-modules": ["airflow_tx.hooks.zookeeper"]}
+        ],
         "triggers": [
             {
                 "integration-name": INTEGRATION,
@@ -200,7 +220,9 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
-        "asset-uris": [{"schemes": ["airflow-tx"], "handler": "airflow_tx.triggers.watcher.checked_uri"}],
+        "asset-uris": [
+            {"schemes": ["airflow-tx"], "handler": "airflow_tx.triggers.watcher.checked_uri"}
+        ],
         "cli": ["airflow_tx.cli.definition.get_tx_cli_commands"],
         "config": {
             "tx": {

@@ -112,7 +112,11 @@ class TransactionSpec:
     @property
     def place(self) -> str:
         """Tell where its topology lies, as JSON: a serialized DAG keeps texts alone; "" is what `[tx]` says."""
-        place = {"topology": self.topology, "conn_id": self.zookeeper_conn_id or "", "root": self.root or ""}
+        place = {
+            "topology": self.topology,
+            "conn_id": self.zookeeper_conn_id or "",
+            "root": self.root or "",
+        }
         return json.dumps(place, sort_keys=True)
 
     @property
@@ -124,7 +128,9 @@ class TransactionSpec:
     def request(self) -> TopologyRequest:
         from airflow_tx.protocol.batch import TopologyRequest
 
-        return TopologyRequest(self.dag_id, self.source.kind.value, self.window, self.source.partitioned)
+        return TopologyRequest(
+            self.dag_id, self.source.kind.value, self.window, self.source.partitioned
+        )
 
     @property
     def conn_id(self) -> str:
@@ -150,7 +156,9 @@ class TransactionSpec:
         from airflow_tx.protocol.api import SystemClock, SystemIds
         from airflow_tx.protocol.ledger import Ledger
 
-        return Ledger(store, self.paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history)
+        return Ledger(
+            store, self.paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history
+        )
 
     @property
     def timeout(self) -> float:
@@ -239,7 +247,9 @@ def put_back(ti: Any) -> NoReturn:
     """
     from airflow.sdk.exceptions import AirflowRescheduleException
 
-    log.info("Run %s begins again: Airflow starts this task once more when `begin` has ended.", ti.run_id)
+    log.info(
+        "Run %s begins again: Airflow starts this task once more when `begin` has ended.", ti.run_id
+    )
     # Scheduled again sooner, it would be failed like a deferred task that is woken too soon.
     at = datetime.now(timezone.utc) + timedelta(seconds=Settings.load().min_deferral)
     raise AirflowRescheduleException(at)  # type: ignore[no-untyped-call]

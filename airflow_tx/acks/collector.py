@@ -13,7 +13,13 @@ from airflow_tx.acks.location import open_ackers
 from airflow_tx.acks.message import Anchors, Message
 from airflow_tx.acks.reference import Lineage, Origin, split
 from airflow_tx.acks.stream import Stream
-from airflow_tx.errors import AckersBehind, AckersUnavailable, ForeignMessage, MessageError, UnknownMessage
+from airflow_tx.errors import (
+    AckersBehind,
+    AckersUnavailable,
+    ForeignMessage,
+    MessageError,
+    UnknownMessage,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,7 +48,9 @@ class Collector:
     :param interval: seconds between two sendings.
     """
 
-    def __init__(self, ackers: AckerStore | str, *, topology: str | None = None, interval: float = 0.05) -> None:
+    def __init__(
+        self, ackers: AckerStore | str, *, topology: str | None = None, interval: float = 0.05
+    ) -> None:
         self._store = open_ackers(ackers) if isinstance(ackers, str) else ackers
         self._topology = topology
         self._interval = interval
@@ -91,7 +99,10 @@ class Collector:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -113,7 +124,9 @@ class Collector:
     def _stream(self, origin: Origin, acker: int) -> Stream:
         found = self._streams.get((origin, acker))
         if found is None:
-            found = self._streams[origin, acker] = Stream(self._store, origin, acker, filled=self._fill)
+            found = self._streams[origin, acker] = Stream(
+                self._store, origin, acker, filled=self._fill
+            )
         return found
 
     # --- sending
@@ -167,5 +180,7 @@ def _unknown(origin: Origin, roots: list[int]) -> UnknownMessage:
     topology, txid, attempt = origin
     trees = ", ".join(f"{root:016x}" for root in roots[:5])
     more = f" and {len(roots) - 5} more" if len(roots) > 5 else ""
-    problem = f"tree {trees}{more} is complete, or was never registered; the message was acked before"
+    problem = (
+        f"tree {trees}{more} is complete, or was never registered; the message was acked before"
+    )
     return UnknownMessage(topology=topology, txid=txid, attempt=attempt, problem=problem)

@@ -37,7 +37,9 @@ class AckerWatch(Inquiry[AckerLoad]):
         self._looked_at: float | None = None
 
     def ask_ackers(
-        self, connect: Callable[[], AbstractContextManager[AckerStore]], opened: Mapping[int, TransactionRecord]
+        self,
+        connect: Callable[[], AbstractContextManager[AckerStore]],
+        opened: Mapping[int, TransactionRecord],
     ) -> None:
         """Look in a thread, unless one still waits for an answer.
 

@@ -73,7 +73,9 @@ def open_ackers(where: str, *, root: str = DEFAULT_ROOT) -> AckerStore:
         return RedisAckers(parameters_of_url(where), where="redis")
     connection = airflow_connection(where, option=_OPTION, conn_type="redis")
     if connection.conn_type == "redis":
-        return RedisAckers(parameters_of_connection(where, what=_OPTION), where=f"connection {where}")
+        return RedisAckers(
+            parameters_of_connection(where, what=_OPTION), where=f"connection {where}"
+        )
     if connection.conn_type == "zookeeper":
         return _of_zookeeper_connection(where, root)
     raise wrong_type(connection, _OPTION, "redis or zookeeper")
@@ -87,9 +89,13 @@ def _of_zookeeper_url(url: str) -> ZnodeAckers:
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     if not hosts:
-        raise ConfigError(option=_OPTION, value="zookeeper://", remedy="Use zookeeper://host:port/root.")
+        raise ConfigError(
+            option=_OPTION, value="zookeeper://", remedy="Use zookeeper://host:port/root."
+        )
     try:
-        client = connect(ClientConfig(hosts, login=unquote(user) or None, password=unquote(password) or None))
+        client = connect(
+            ClientConfig(hosts, login=unquote(user) or None, password=unquote(password) or None)
+        )
     except StoreError as error:
         raise AckersUnavailable(where=f"ZooKeeper {hosts}", reason=str(error)) from error
     root = parts.path if parts.path.strip("/") else DEFAULT_ROOT

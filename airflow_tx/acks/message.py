@@ -24,7 +24,13 @@ class Anchors:
 
     __slots__ = ("lineage", "refusal", "store", "streams", "text")
 
-    def __init__(self, lineage: Lineage, text: str, streams: tuple[tuple[Stream, int], ...], store: AckerStore) -> None:
+    def __init__(
+        self,
+        lineage: Lineage,
+        text: str,
+        streams: tuple[tuple[Stream, int], ...],
+        store: AckerStore,
+    ) -> None:
         self.lineage = lineage
         self.text = text
         self.streams = streams
@@ -102,13 +108,18 @@ class Message:
         self._check("Fail")
         self._done = "failed"
         if self._anchors.streams:
-            self._anchors.store.fail(self._anchors.lineage.origin, reason or f"message {self.reference} was failed")
+            self._anchors.store.fail(
+                self._anchors.lineage.origin, reason or f"message {self.reference} was failed"
+            )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._done:
             return
@@ -126,7 +137,12 @@ class Message:
                 raise MixedAnchors(first=str(origin), second=str(each._anchors.lineage.origin))
             anchors = each._anchors
             trees.update(
-                {tree: stream for tree, (stream, _) in zip(anchors.lineage.trees, anchors.streams, strict=True)}
+                {
+                    tree: stream
+                    for tree, (stream, _) in zip(
+                        anchors.lineage.trees, anchors.streams, strict=True
+                    )
+                }
             )
         # Once in each tree, however many of its anchors stand there: twice would cancel out.
         for (_, root), stream in trees.items():

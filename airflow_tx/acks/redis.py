@@ -10,7 +10,13 @@ from airflow_tx.acks.api import not_open
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.tree import Acker, Portion, Tree, TreeReport, check_number
 from airflow_tx.connections.redis import AWAY, failure_text, make_client
-from airflow_tx.errors import AckersRefused, AckersUnavailable, StaleMessage, UnknownMessage, shortened_reason
+from airflow_tx.errors import (
+    AckersRefused,
+    AckersUnavailable,
+    StaleMessage,
+    UnknownMessage,
+    shortened_reason,
+)
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import encode_name
 
@@ -103,7 +109,9 @@ class RedisAckers:
     :param where: for messages; no password.
     """
 
-    def __init__(self, parameters: Mapping[str, Any], *, where: str, prefix: str = "airflow_tx.acks") -> None:
+    def __init__(
+        self, parameters: Mapping[str, Any], *, where: str, prefix: str = "airflow_tx.acks"
+    ) -> None:
         self._parameters = parameters
         self._where = where
         self._prefix = prefix
@@ -123,7 +131,13 @@ class RedisAckers:
 
     def take(self, origin: Origin, acker: int, portion: Portion) -> list[int]:
         transaction, ackers = self._keys(origin)
-        arguments: list[Any] = [origin.attempt, portion.stream, portion.number, portion.emitter, portion.acked]
+        arguments: list[Any] = [
+            origin.attempt,
+            portion.stream,
+            portion.number,
+            portion.emitter,
+            portion.acked,
+        ]
         for root, (value, count) in portion.changes.items():
             arguments += (f"{root:016x}", f"{value:016x}", count)
         answer, *found = self._eval(_TAKE, [transaction, f"{ackers}{acker}"], arguments)
@@ -134,7 +148,12 @@ class RedisAckers:
         return [int(root, 16) for root in found]
 
     def fail(self, origin: Origin, reason: str) -> None:
-        self._check(origin, self._eval(_FAIL, self._keys(origin)[:1], [origin.attempt, shortened_reason(reason, 500)]))
+        self._check(
+            origin,
+            self._eval(
+                _FAIL, self._keys(origin)[:1], [origin.attempt, shortened_reason(reason, 500)]
+            ),
+        )
 
     def report(self, origin: Origin) -> TreeReport:
         newest, failed, ackers = self._eval(_REPORT, self._keys(origin), [origin.attempt])
@@ -146,7 +165,9 @@ class RedisAckers:
             known = self._client.smembers(self._txids(topology))
         for each in sorted(int(each) for each in known):
             if each <= txid:
-                self._eval(_FORGET, [*self._keys(Origin(topology, each, 0)), self._txids(topology)], [each])
+                self._eval(
+                    _FORGET, [*self._keys(Origin(topology, each, 0)), self._txids(topology)], [each]
+                )
 
     def close(self) -> None:
         self._client.close()
@@ -177,11 +198,17 @@ class RedisAckers:
             yield
         except ResponseError as error:
             if str(error).startswith(AWAY):
-                raise AckersUnavailable(where=self._where, reason=failure_text(error, self._parameters)) from None
-            remedy = "Look into the server's log; no transaction with messages is committed meanwhile."
+                raise AckersUnavailable(
+                    where=self._where, reason=failure_text(error, self._parameters)
+                ) from None
+            remedy = (
+                "Look into the server's log; no transaction with messages is committed meanwhile."
+            )
             raise AckersRefused(where=self._where, problem=str(error), remedy=remedy) from None
         except (RedisError, OSError) as error:
-            raise AckersUnavailable(where=self._where, reason=failure_text(error, self._parameters)) from None
+            raise AckersUnavailable(
+                where=self._where, reason=failure_text(error, self._parameters)
+            ) from None
 
 
 def _acker(pairs: list[bytes]) -> Acker:
@@ -203,4 +230,9 @@ def _acker(pairs: list[bytes]) -> Acker:
             acked = int(value)
         else:
             roots[key] = int(value)
-    return Acker(trees, numbers, {stream: (emitter, roots[stream]) for stream, emitter in emitters.items()}, acked)
+    return Acker(
+        trees,
+        numbers,
+        {stream: (emitter, roots[stream]) for stream, emitter in emitters.items()},
+        acked,
+    )

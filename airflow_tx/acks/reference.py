@@ -52,7 +52,9 @@ class Lineage:
             origin = Origin(decode_name(topology), int(txid), int(number))
             found = cls(origin, tuple(_tree(tree) for tree in trees.split(",") if tree))
         except ValueError:
-            raise NotAReference(text=text[:120], problem=f"{_SCHEME}:TOPOLOGY:TXID.ATTEMPT:TREES:ID is one") from None
+            raise NotAReference(
+                text=text[:120], problem=f"{_SCHEME}:TOPOLOGY:TXID.ATTEMPT:TREES:ID is one"
+            ) from None
         if scheme != _SCHEME:
             raise NotAReference(text=text[:120], problem=f"it does not begin with {_SCHEME!r}")
         return found
@@ -91,7 +93,9 @@ def split(text: str) -> tuple[str, int]:
         lineage, _, number = text.rpartition(":")
         return lineage, message_id(number)
     except (AttributeError, TypeError, ValueError):
-        raise NotAReference(text=str(text)[:120], problem="16 hexadecimal digits are missing at its end") from None
+        raise NotAReference(
+            text=str(text)[:120], problem="16 hexadecimal digits are missing at its end"
+        ) from None
 
 
 def message_id(text: str) -> int:

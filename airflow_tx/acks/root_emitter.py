@@ -18,14 +18,21 @@ class RootEmitter:
     """
 
     def __init__(
-        self, store: AckerStore, topology: str, attempt: TransactionAttempt, ackers: int, task: TaskTry
+        self,
+        store: AckerStore,
+        topology: str,
+        attempt: TransactionAttempt,
+        ackers: int,
+        task: TaskTry,
     ) -> None:
         self.count = 0
         self._origin = Origin(topology, attempt.txid, attempt.attempt)
         self._store = store
         self._task = task
         emitter = emitter_text(task)
-        self._streams = [Stream(store, self._origin, acker, emitter=emitter) for acker in range(ackers)]
+        self._streams = [
+            Stream(store, self._origin, acker, emitter=emitter) for acker in range(ackers)
+        ]
 
     def emit(self, count: int) -> list[str]:
         """Make messages, each the root of a tree. No reference leaves before every acker knows its tree.
@@ -41,11 +48,16 @@ class RootEmitter:
         for stream in self._streams:
             stream.send()
         self.count += count
-        return [str(Reference(Lineage(self._origin, ((root % len(self._streams), root),)), root)) for root in roots]
+        return [
+            str(Reference(Lineage(self._origin, ((root % len(self._streams), root),)), root))
+            for root in roots
+        ]
 
     def _refuse_second_try(self) -> None:
         for other in self._store.report(self._origin).emitted:
             same = (other.task_id, other.map_index) == (self._task.task_id, self._task.map_index)
             if same and other.task_try != self._task.task_try:
                 topology, txid, attempt = self._origin
-                raise EmittedBefore(task=str(self._task), topology=topology, txid=txid, attempt=attempt)
+                raise EmittedBefore(
+                    task=str(self._task), topology=topology, txid=txid, attempt=attempt
+                )

@@ -55,13 +55,17 @@ class TaskEmitter:
             lineage = Lineage(Origin(self._topology, self._attempt.txid, self._attempt.attempt))
             return [str(Reference(lineage, new_id())) for _ in range(count)]
         if self._ackers is None:
-            raise self._untracked(f"task {self._task} emits messages", "Write Transaction(..., ackers=1)")
+            raise self._untracked(
+                f"task {self._task} emits messages", "Write Transaction(..., ackers=1)"
+            )
         if not self._anchored:
             problem = f"task {self._task} emits messages, and is not upstream of the committer, which would not wait"
             raise self._untracked(problem, "Put it upstream of the committer")
         if self._roots is None:
             store = self._connected.enter_context(self._connect())
-            self._roots = RootEmitter(store, self._topology, self._attempt, self._ackers, self._task)
+            self._roots = RootEmitter(
+                store, self._topology, self._attempt, self._ackers, self._task
+            )
         return self._roots.emit(count)
 
     def close(self) -> None:

@@ -97,7 +97,9 @@ class Acker:
             changed = replace(before, value=before.value ^ value, count=before.count + count)
             if not changed.complete:
                 trees[root] = changed
-        after = replace(self, trees=trees, numbers=self._numbers(portion), emitters=self._emitters(portion))
+        after = replace(
+            self, trees=trees, numbers=self._numbers(portion), emitters=self._emitters(portion)
+        )
         return replace(after, acked=self.acked + portion.acked), refused
 
     def _numbers(self, portion: Portion) -> Mapping[str, int]:
@@ -110,8 +112,16 @@ class Acker:
         return {**self.emitters, portion.stream: (portion.emitter, before + len(portion.changes))}
 
     def to_json(self) -> bytes:
-        trees = {f"{root:016x}": [f"{tree.value:016x}", tree.count, tree.owner] for root, tree in self.trees.items()}
-        value = {"trees": trees, "numbers": self.numbers, "emitters": self.emitters, "acked": self.acked}
+        trees = {
+            f"{root:016x}": [f"{tree.value:016x}", tree.count, tree.owner]
+            for root, tree in self.trees.items()
+        }
+        value = {
+            "trees": trees,
+            "numbers": self.numbers,
+            "emitters": self.emitters,
+            "acked": self.acked,
+        }
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
@@ -120,9 +130,12 @@ class Acker:
             return cls()
         value = json.loads(data)
         trees = {
-            int(root, 16): Tree(int(val, 16), count, owner) for root, (val, count, owner) in value["trees"].items()
+            int(root, 16): Tree(int(val, 16), count, owner)
+            for root, (val, count, owner) in value["trees"].items()
         }
-        emitters = {stream: (emitter, count) for stream, (emitter, count) in value["emitters"].items()}
+        emitters = {
+            stream: (emitter, count) for stream, (emitter, count) in value["emitters"].items()
+        }
         return cls(trees, value["numbers"], emitters, value.get("acked", 0))
 
 
@@ -133,7 +146,9 @@ def check_number(origin: Origin, portion: Portion, last: int) -> None:
     """
     if last != portion.number - 1:
         expected, (topology, txid, attempt) = portion.number - 1, origin
-        raise AckersBehind(found=last, expected=expected, topology=topology, txid=txid, attempt=attempt)
+        raise AckersBehind(
+            found=last, expected=expected, topology=topology, txid=txid, attempt=attempt
+        )
 
 
 @dataclass(frozen=True)
@@ -162,7 +177,9 @@ class TreeReport:
         acked = 0
         for acker in ackers:
             acked += acker.acked
-            owners = {stream: emitter_try(emitter) for stream, (emitter, _) in acker.emitters.items()}
+            owners = {
+                stream: emitter_try(emitter) for stream, (emitter, _) in acker.emitters.items()
+            }
             for stream, (_, count) in acker.emitters.items():
                 emitted[owners[stream]] += count
             for tree in acker.trees.values():

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from airflow_tx.acks.api import not_open
 from airflow_tx.acks.reference import Origin
@@ -55,7 +56,12 @@ class ZnodeAckers:
     """
 
     def __init__(
-        self, store: Store, root: str, *, where: str = "the ledger's ZooKeeper", close: Callable[[], None] | None = None
+        self,
+        store: Store,
+        root: str,
+        *,
+        where: str = "the ledger's ZooKeeper",
+        close: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
         self._base = f"{root.rstrip('/')}.acks"
@@ -110,10 +116,14 @@ class ZnodeAckers:
         with self._errors():
             self._store.sync()
             _, opened = self._newest(origin)
-            nodes = [self._store.get(f"{self._path(origin)}/{acker}") for acker in range(opened.ackers)]
+            nodes = [
+                self._store.get(f"{self._path(origin)}/{acker}") for acker in range(opened.ackers)
+            ]
             if None in nodes:  # it ended, or another attempt was opened, in between
                 raise self._unknown(origin)
-            return TreeReport.of((Acker.from_json(node.data) for node in nodes if node is not None), opened.failed)
+            return TreeReport.of(
+                (Acker.from_json(node.data) for node in nodes if node is not None), opened.failed
+            )
 
     def forget(self, topology: str, txid: int) -> None:
         folder = f"{self._base}/{encode_name(topology)}"
@@ -121,7 +131,7 @@ class ZnodeAckers:
             found = self._store.children(folder)
             for name in found.names if found is not None else ():
                 if int(name) <= txid:
-                    self._repeat(lambda path=f"{folder}/{name}": self._sent([], self._removal(path)))  # type: ignore[misc]
+                    self._repeat(partial(self._send_removal, f"{folder}/{name}"))
 
     def close(self) -> None:
         if self._close is not None:
@@ -134,7 +144,9 @@ class ZnodeAckers:
             if step():
                 return
             self._store.sync()
-        raise AckersUnavailable(where=self._where, reason=f"a write was overtaken {_PASSES} times in a row")
+        raise AckersUnavailable(
+            where=self._where, reason=f"a write was overtaken {_PASSES} times in a row"
+        )
 
     def _sent(self, held: Sequence[Requirement], writes: Sequence[Write]) -> bool:
         """Whether it has happened; if nobody knows, the step finds out."""
@@ -149,11 +161,15 @@ class ZnodeAckers:
         found = None if node is None else OpenAttempt(**json.loads(node.data))
         if found is None:
             made: list[Write] = [Create(path, wanted.to_json())]
-            return self._sent([], made + [Create(f"{path}/{acker}", b"") for acker in range(wanted.ackers)])
+            return self._sent(
+                [], made + [Create(f"{path}/{acker}", b"") for acker in range(wanted.ackers)]
+            )
         assert node is not None
         if found.birth == wanted.birth and found.attempt >= wanted.attempt:
             if found.attempt > wanted.attempt:
-                raise StaleMessage(topology=topology, txid=txid, attempt=wanted.attempt, newest=found.attempt)
+                raise StaleMessage(
+                    topology=topology, txid=txid, attempt=wanted.attempt, newest=found.attempt
+                )
             return True
         kept = min(found.ackers, wanted.ackers)
         return self._sent(
@@ -171,6 +187,9 @@ class ZnodeAckers:
         if children is None:
             return []
         return [*(Delete(f"{path}/{name}") for name in children.names), Delete(path)]
+
+    def _send_removal(self, path: str) -> bool:
+        return self._sent([], self._removal(path))
 
     # --- reading
 

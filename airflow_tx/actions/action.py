@@ -100,7 +100,9 @@ class PersonalAction(ABC):
         """Make a preview."""
         return PreviewAnswer(version, sentence, tuple(effects), tuple(refused), self.needs_reason)
 
-    def refusal(self, version: str, why: object, txid: int | None = None, run_id: str | None = None) -> PreviewAnswer:
+    def refusal(
+        self, version: str, why: object, txid: int | None = None, run_id: str | None = None
+    ) -> PreviewAnswer:
         """Make a preview of an action that cannot be done."""
         return self.answer(version, str(why), (), [EffectLine(txid, run_id, str(why))])
 

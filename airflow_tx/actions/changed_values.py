@@ -64,7 +64,9 @@ class ChangeAcceptance(PersonalAction):
             return self.refusal("", refused)
         effects = [EffectLine(None, None, _shown(each)) for each in found.changes]
         what = "; ".join(each.what for each in effects)
-        sentence = f"Accept what state {self.state} of topology {self.target.topology} holds now: {what}."
+        sentence = (
+            f"Accept what state {self.state} of topology {self.target.topology} holds now: {what}."
+        )
         return self.answer(found.version, sentence, effects)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:

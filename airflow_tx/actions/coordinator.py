@@ -43,4 +43,6 @@ class CoordinatorPause(PersonalAction):
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         if not compat.pause_dag(self.dag_id, self.paused):
             raise PreviewOutdated(what="The coordinator", topology=self.target.topology)
-        yield EffectLine(None, None, f"DAG {self.dag_id} {'is paused' if self.paused else 'is unpaused'}")
+        yield EffectLine(
+            None, None, f"DAG {self.dag_id} {'is paused' if self.paused else 'is unpaused'}"
+        )

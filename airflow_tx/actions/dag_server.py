@@ -98,7 +98,11 @@ class DagServer:
         if "find" in question:
             asked = _SourceQuestion(question["find"][-1], *question["find"])
             ledger = _ledger(asked.conn_id, asked.paths)
-            return asdict(search_ledger(ledger, self._source(asked), question["what"], seconds=FIND_WITHIN_THERE))
+            return asdict(
+                search_ledger(
+                    ledger, self._source(asked), question["what"], seconds=FIND_WITHIN_THERE
+                )
+            )
         action = self._action(ActionRequest.from_json(question["request"]))
         if question["what"] == "preview":
             return asdict(action.preview())
@@ -120,7 +124,9 @@ class DagServer:
                     "age": watch.age,
                 }
             elif not in_time:
-                found[each.name] = {"why": f"its source has not answered within {LAGS_WITHIN_THERE:g} s"}
+                found[each.name] = {
+                    "why": f"its source has not answered within {LAGS_WITHIN_THERE:g} s"
+                }
             elif watch.answer is not None:
                 found[each.name] = {"why": str(watch.answer.reason), "age": watch.age}
         for each in questions:
@@ -131,7 +137,9 @@ class DagServer:
                 found[each.name]["ackers"] = self._acker_load(each, spec, left)
         return found
 
-    def _acker_load(self, question: _SourceQuestion, spec: TransactionSpec, seconds: float) -> dict[str, Any] | None:
+    def _acker_load(
+        self, question: _SourceQuestion, spec: TransactionSpec, seconds: float
+    ) -> dict[str, Any] | None:
         """Look at the ackers of a topology; None: it has none, or they do not answer in time."""
         if not spec.ackers:
             return None
@@ -153,7 +161,9 @@ class DagServer:
     def _ask(self, question: _SourceQuestion) -> dict[str, Any]:
         """Let a source be asked, unless it has still to answer; what is returned holds if that cannot be."""
         if question not in self._watches:
-            self._watches[question] = LagWatch(question.topology, lambda: self._source(question), every=0.0)
+            self._watches[question] = LagWatch(
+                question.topology, lambda: self._source(question), every=0.0
+            )
         try:
             self._watches[question].latest(_ledger(question.conn_id, question.paths).position)
         except TxError as error:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from airflow_tx.state.api import FencedState
 
 
-def transactional_dag(dag_id: str, *, anywhere: bool = True) -> tuple[TransactionSpec, dict[str, FencedState]]:
+def transactional_dag(
+    dag_id: str, *, anywhere: bool = True
+) -> tuple[TransactionSpec, dict[str, FencedState]]:
     """Find the transaction of a DAG, and by name the states that its committers update.
 
     The file is the one that Airflow knows the DAG by.
@@ -34,8 +36,13 @@ def transactional_dag(dag_id: str, *, anywhere: bool = True) -> tuple[Transactio
         dag: DAG | None = bag.dags.get(dag_id)
         if dag is not None:
             return spec_of(dag), states_of(dag)
-        broken += [f"{path} ({error.strip().splitlines()[-1]})" for path, error in bag.import_errors.items()]
-    trouble = f" These files could not be read: {'; '.join(dict.fromkeys(broken))}." if broken else ""
+        broken += [
+            f"{path} ({error.strip().splitlines()[-1]})"
+            for path, error in bag.import_errors.items()
+        ]
+    trouble = (
+        f" These files could not be read: {'; '.join(dict.fromkeys(broken))}." if broken else ""
+    )
     raise ConfigError(
         option="--dag-id",
         value=dag_id,
@@ -51,7 +58,9 @@ def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
     return f"DAG {spec.dag_id!r} keeps topology {spec.topology!r} at {spec.paths.root} of {spec.conn_id!r}"
 
 
-def checked_dag(dag_id: str, paths: Paths, conn_id: str) -> tuple[TransactionSpec, dict[str, FencedState]]:
+def checked_dag(
+    dag_id: str, paths: Paths, conn_id: str
+) -> tuple[TransactionSpec, dict[str, FencedState]]:
     """Find the transaction of a DAG that keeps its topology at `paths`, and its states by name.
 
     :raises ConfigError: it keeps another one.

@@ -77,7 +77,9 @@ class LedgerPlaces:
         """List the places elsewhere that a person may mean by the name of a topology, or mean by their whole name."""
         self._refresh()
         exact = self._elsewhere.get(name)
-        places = [task.place for task in self._elsewhere.values() if task.place.paths.topology == name]
+        places = [
+            task.place for task in self._elsewhere.values() if task.place.paths.topology == name
+        ]
         return places if exact is None else [exact.place]
 
     def coordinator(self, place: LedgerPlace) -> str:
@@ -99,17 +101,23 @@ class LedgerPlaces:
         return next((task.place for task in tasks if task.begins is begins), None)
 
     def _at_home(self, topology: str) -> LedgerPlace:
-        return LedgerPlace(topology, self.settings.zookeeper_conn_id, Paths(self.settings.root, topology))
+        return LedgerPlace(
+            topology, self.settings.zookeeper_conn_id, Paths(self.settings.root, topology)
+        )
 
     def _refresh(self) -> None:
         with self._lock:
             if time.monotonic() - self._read_at < PLACES_EVERY:
                 return
             self._hashes, changed = _serialized_tasks(self._hashes)
-            self._tasks.update({dag_id: list(self._named_by(dag_id, tasks)) for dag_id, tasks in changed})
+            self._tasks.update(
+                {dag_id: list(self._named_by(dag_id, tasks)) for dag_id, tasks in changed}
+            )
             tasks = [task for dag_id in self._hashes for task in self._tasks[dag_id]]
             self._elsewhere = {
-                task.place.name: task for task in tasks if task.begins and task.place != self._at_home(task.place.name)
+                task.place.name: task
+                for task in tasks
+                if task.begins and task.place != self._at_home(task.place.name)
             }
             self._coordinators = {task.place: task.dag_id for task in tasks if not task.begins}
             self._read_at = time.monotonic()

@@ -30,7 +30,8 @@ class LossAcceptance(PersonalAction):
             return self.refusal(version, LossRefused(topology=self.target.topology))
         what = "; ".join(shortened([loss.description for loss in losses]))
         sentence = (
-            f"Continue topology {self.target.topology} without these rows. No transaction will ever have them: {what}."
+            f"Continue topology {self.target.topology} without these rows. "
+            f"No transaction will ever have them: {what}."
         )
         effects = [EffectLine(None, None, loss.description) for loss in losses]
         return self.answer(version, sentence, effects)
@@ -63,7 +64,9 @@ def losses_of(source: Source, positions: Iterable[Any]) -> list[Loss]:
     found: dict[str, Loss] = {}
     try:
         for position in positions:
-            found |= {digest([loss.partition, loss.position]): loss for loss in source.losses(position)}
+            found |= {
+                digest([loss.partition, loss.position]): loss for loss in source.losses(position)
+            }
     except TxError:
         raise
     except Exception as error:

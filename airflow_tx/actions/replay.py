@@ -57,7 +57,9 @@ class RunReplay(PersonalAction):
             self.ledger.run(skip.withdraw_skip, txid)
             done.append("its skip was withdrawn")
         if live is not None:
-            done.append(f"its run was left alone: it is {live} (--force starts it again all the same)")
+            done.append(
+                f"its run was left alone: it is {live} (--force starts it again all the same)"
+            )
         else:
             # First: the next attempt may begin as soon as the run is cleared.
             self.ledger.run(recovery.note_person, txid, audit)
@@ -73,7 +75,9 @@ class NamedReplay(RunReplay):
     :param changed_rows: with the rows as they are now.
     """
 
-    def __init__(self, target: ActionTarget, txids: Sequence[int], *, force: bool, changed_rows: bool) -> None:
+    def __init__(
+        self, target: ActionTarget, txids: Sequence[int], *, force: bool, changed_rows: bool
+    ) -> None:
         super().__init__(target)
         self.txids = sorted(set(txids))
         self.force = force
@@ -85,14 +89,24 @@ class NamedReplay(RunReplay):
         found = self.target.opened(self.txids)
         opened = {txid: each for txid, each in found.items() if not isinstance(each, Refused)}
         states = self._states(each.run_id for each in opened.values())
-        live = {txid for txid, each in opened.items() if not self.force and states.get(each.run_id) in LIVE_RUN_STATES}
-        refused = [EffectLine(txid, None, str(each)) for txid, each in found.items() if isinstance(each, Refused)]
+        live = {
+            txid
+            for txid, each in opened.items()
+            if not self.force and states.get(each.run_id) in LIVE_RUN_STATES
+        }
+        refused = [
+            EffectLine(txid, None, str(each))
+            for txid, each in found.items()
+            if isinstance(each, Refused)
+        ]
         refused += self._stuck(opened, live)
         refused += self._forbidden(opened, states)
         effects: list[EffectLine] = []
         # All are replayed, or none.
         stuck = sorted(each.txid for each in refused if each.txid is not None)
-        held_up = f"nothing is done to it, since transaction {', '.join(map(str, stuck))} is refused"
+        held_up = (
+            f"nothing is done to it, since transaction {', '.join(map(str, stuck))} is refused"
+        )
         for txid, record in opened.items():
             if txid in stuck:
                 continue
@@ -121,7 +135,9 @@ class NamedReplay(RunReplay):
         for txid, record, live in self._named():
             yield self._replay(txid, record, audit, live=live, withdraw=True)
 
-    def _changed(self, states: Mapping[int, Mapping[str, bool | None]], audit: Audit) -> Iterator[EffectLine]:
+    def _changed(
+        self, states: Mapping[int, Mapping[str, bool | None]], audit: Audit
+    ) -> Iterator[EffectLine]:
         """Replay with the rows as they are now.
 
         :param states: by transaction, as `undoable` gives them.
@@ -132,9 +148,13 @@ class NamedReplay(RunReplay):
                 check_changeable(self.ledger.paths, txid, record, states[txid])
         for txid, record, live in named:
             if live is None:
-                self.ledger.run(note_changed, txid, states[txid], audit)
+                self.ledger.run(note_changed, txid, states[txid], audit=audit)
             outcome = self._replay(txid, record, audit, live=live, withdraw=True)
-            yield (outcome if live else replace(outcome, what=f"its rows are decided again: {outcome.what}"))
+            yield (
+                outcome
+                if live
+                else replace(outcome, what=f"its rows are decided again: {outcome.what}")
+            )
 
     def _named(self) -> Iterator[tuple[int, TransactionRecord, str | None]]:
         """Give each open transaction with the state of its run, if that forbids to start it again."""
@@ -162,7 +182,9 @@ class NamedReplay(RunReplay):
         rows = ", with the rows as they are now" if self.changed_rows else ""
         return f"Replay transaction {named} of topology {self.target.topology}{rows}."
 
-    def _stuck(self, opened: Mapping[int, TransactionRecord], live: Collection[int]) -> list[EffectLine]:
+    def _stuck(
+        self, opened: Mapping[int, TransactionRecord], live: Collection[int]
+    ) -> list[EffectLine]:
         """Name those whose rows cannot be decided again."""
         if not self.changed_rows or not opened:
             return []
@@ -179,7 +201,9 @@ class NamedReplay(RunReplay):
                 stuck.append(EffectLine(txid, record.run_id, str(refused)))
         return stuck
 
-    def _forbidden(self, opened: Mapping[int, TransactionRecord], states: Mapping[str, str]) -> Iterator[EffectLine]:
+    def _forbidden(
+        self, opened: Mapping[int, TransactionRecord], states: Mapping[str, str]
+    ) -> Iterator[EffectLine]:
         """Name those whose run was deleted, where the person may not create another one."""
         for txid, record in opened.items():
             try:
@@ -250,7 +274,9 @@ class FailedReplay(RunReplay):
                     )
                 )
             elif run.is_lost:
-                effects.append(EffectLine(None, run.run_id, "is forgotten: it had yielded, and was deleted"))
+                effects.append(
+                    EffectLine(None, run.run_id, "is forgotten: it had yielded, and was deleted")
+                )
         txids = [each.view.txid for each in to_replay]
         sentence = f"No transaction of topology {self.target.topology} has failed."
         if txids:

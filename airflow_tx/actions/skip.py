@@ -113,7 +113,9 @@ class TransactionSkip(PersonalAction):
         except SkipRefused:
             raise
         except TxError as error:
-            raise NotInEffect(topology=self.ledger.paths.topology, txid=self.txid, reason=_reason(error)) from error
+            raise NotInEffect(
+                topology=self.ledger.paths.topology, txid=self.txid, reason=_reason(error)
+            ) from error
         yield outcome
         while done is not None and (following := due_skip(self.ledger)) is not None:
             try:
@@ -144,7 +146,9 @@ class TransactionSkip(PersonalAction):
             return EffectLine(txid, run_id, f"{_after_replay(txid)}: {how}"), None
         if isinstance(answer, NotYet):
             return self._later(txid, run_id), None
-        return EffectLine(txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"), answer
+        return EffectLine(
+            txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"
+        ), answer
 
     def _outlook(self, *, is_stale: bool) -> str:
         """Say what becomes of an open transaction that a person wants skipped.
@@ -198,7 +202,11 @@ class Readmission(PersonalAction):
             self.target.runs.check([skipped.run_id])
         except Refused as refused:
             return self.refusal(version, refused, self.txid)
-        how = "is cleared" if self.target.runs.state(skipped.run_id) is not None else "is created again"
+        how = (
+            "is cleared"
+            if self.target.runs.state(skipped.run_id) is not None
+            else "is created again"
+        )
         done = f"its run {how}, and takes the rows of the same place, as they are then, as a new transaction"
         effects = [EffectLine(self.txid, skipped.run_id, done)]
         return self.answer(version, self._sentence(skipped), effects)

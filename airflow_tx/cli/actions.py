@@ -46,7 +46,9 @@ def replay(args: Namespace) -> None:
     if bool(args.txids) == args.failed:
         wrong_usage("Give either the txids to replay, or --failed.")
     if args.failed and args.force:
-        wrong_usage("--force is for transactions that are named; --failed leaves alone what is queued or runs.")
+        wrong_usage(
+            "--force is for transactions that are named; --failed leaves alone what is queued or runs."
+        )
     if args.changed_rows and args.failed:
         wrong_usage("--changed-rows is for transactions that are named.")
     if args.failed:

@@ -20,7 +20,9 @@ ARG_TOPOLOGY = _arg(
     help="The name of the topology: the dag_id, unless its Transaction says otherwise; or NAME@CONNECTION/ROOT",
 )
 ARG_TOPOLOGY_OR_ALL = _arg(
-    "topology", nargs="?", help="The topology whose transactions to list; without it, the topologies"
+    "topology",
+    nargs="?",
+    help="The topology whose transactions to list; without it, the topologies",
 )
 ARG_TXID = _arg("txid", type=int, help="The transaction id")
 ARG_TXID_OR_TOPOLOGY = _arg(
@@ -33,29 +35,52 @@ ARG_ONLY = _arg(
     help="Only topologies in this state: blocked, unreadable, failed, late, waits or fine. Of a named topology, only "
     "transactions that are open, failed, processing, processed, committing, committed, skipped or readmitted",
 )
-ARG_WATCH = _flag("--watch", "Print the list again every two seconds until Ctrl-C. No source is asked for its lag")
-ARG_LIMIT = _arg("--limit", type=int, default=25, help="How many ended transactions to list at most (default: 25)")
-ARG_CONN_ID = _arg("--conn-id", help="The connection of the ledger (default: option zookeeper_conn_id of section tx)")
-ARG_ROOT = _arg("--root", help="The znode below which topologies lie (default: option root of section tx)")
+ARG_WATCH = _flag(
+    "--watch", "Print the list again every two seconds until Ctrl-C. No source is asked for its lag"
+)
+ARG_LIMIT = _arg(
+    "--limit",
+    type=int,
+    default=25,
+    help="How many ended transactions to list at most (default: 25)",
+)
+ARG_CONN_ID = _arg(
+    "--conn-id",
+    help="The connection of the ledger (default: option zookeeper_conn_id of section tx)",
+)
+ARG_ROOT = _arg(
+    "--root", help="The znode below which topologies lie (default: option root of section tx)"
+)
 ARG_STATE_LOST = _arg(
     "--state-lost",
     metavar="STATE",
     help="The state was emptied, or restored to an older backup: accept the values it holds. Lost values stay lost",
 )
 ARG_LEDGER_LOST = _flag(
-    "--ledger-lost", "ZooKeeper was lost, or restored to an older snapshot: resume where the states of the DAG stand"
+    "--ledger-lost",
+    "ZooKeeper was lost, or restored to an older snapshot: resume where the states of the DAG stand",
 )
 ARG_RESET = _flag(
     "--reset",
     "Forget all transactions AND DELETE ALL VALUES of the states of the DAG: start again at the source's first row",
 )
 ARG_DAG_ID = _arg(
-    "--dag-id", help="The DAG that names the states (default: the one the ledger names, else the topology)"
+    "--dag-id",
+    help="The DAG that names the states (default: the one the ledger names, else the topology)",
 )
-ARG_SOURCE_DAG_ID = _arg("--dag-id", help="The DAG that names the source (default: the one the ledger names)")
-ARG_WHY = _arg("--why", default="", metavar="TEXT", help="The reason. Required with --reset; the ledger keeps it")
+ARG_SOURCE_DAG_ID = _arg(
+    "--dag-id", help="The DAG that names the source (default: the one the ledger names)"
+)
+ARG_WHY = _arg(
+    "--why",
+    default="",
+    metavar="TEXT",
+    help="The reason. Required with --reset; the ledger keeps it",
+)
 ARG_REASON = _arg("--why", metavar="TEXT", help="The reason. Required; the ledger keeps it")
-ARG_REPLAY_WHY = _arg("--why", metavar="TEXT", help="The reason. Required with --changed-rows; the ledger keeps it")
+ARG_REPLAY_WHY = _arg(
+    "--why", metavar="TEXT", help="The reason. Required with --changed-rows; the ledger keeps it"
+)
 ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")
 ARG_FAILED = _flag(
     "--failed",
@@ -66,9 +91,14 @@ ARG_CHANGED_ROWS = _flag(
     "--changed-rows",
     "Take the rows of the named transactions as they are now, for example after a file was corrected. Needs --why",
 )
-ARG_STATE = _arg("state", metavar="STATE", help="The name of the state, such as tx_state.flight_totals")
+ARG_STATE = _arg(
+    "state", metavar="STATE", help="The name of the state, such as tx_state.flight_totals"
+)
 ARG_CHANGED_STATE = _arg(
-    "--state", required=True, metavar="STATE", help="The name of the state, such as tx_state.flight_totals"
+    "--state",
+    required=True,
+    metavar="STATE",
+    help="The name of the state, such as tx_state.flight_totals",
 )
 ARG_KEYS = _arg(
     "keys",
@@ -76,25 +106,52 @@ ARG_KEYS = _arg(
     metavar="KEY",
     help="Show these keys: one value for each key column, separated by commas (AA,JFK), or a JSON list",
 )
-ARG_KEYS_LIMIT = _arg("--limit", type=int, default=25, help="Without KEY: how many keys to show at most (default: 25)")
-ARG_OLD = _arg("old", metavar="OLD", help="The name that the ledger knows, such as tx_state.flight_totals")
+ARG_KEYS_LIMIT = _arg(
+    "--limit", type=int, default=25, help="Without KEY: how many keys to show at most (default: 25)"
+)
+ARG_OLD = _arg(
+    "old", metavar="OLD", help="The name that the ledger knows, such as tx_state.flight_totals"
+)
 ARG_STATE_NEW = _arg("new", metavar="NEW", help="The name that the DAG gives the state now")
-ARG_STATE_DAG_ID = _arg("--dag-id", help="The DAG that names the states, instead of the one the ledger names")
+ARG_STATE_DAG_ID = _arg(
+    "--dag-id", help="The DAG that names the states, instead of the one the ledger names"
+)
 
 ARG_NEW = _arg("new", metavar="NEW", nargs="?", help="The new name (default: the name stays)")
-ARG_NEW_DAG_ID = _arg("--dag-id", help="The DAG that owns the renamed topology (default: the DAG with the new name)")
+ARG_NEW_DAG_ID = _arg(
+    "--dag-id", help="The DAG that owns the renamed topology (default: the DAG with the new name)"
+)
 ARG_RELEASE = _flag(
-    "--release-states", "Remove the fences of its states: their values stay, and another topology may use them"
+    "--release-states",
+    "Remove the fences of its states: their values stay, and another topology may use them",
 )
 ARG_DRY_RUN = _flag("--dry-run", "Print what the command would do, and change nothing")
 
-ARG_FROM = _arg("--from", dest="first", type=int, metavar="TXID", help="The first transaction (default: the first)")
-ARG_TO = _arg("--to", dest="last", type=int, metavar="TXID", help="The last transaction (default: the last final one)")
+ARG_FROM = _arg(
+    "--from",
+    dest="first",
+    type=int,
+    metavar="TXID",
+    help="The first transaction (default: the first)",
+)
+ARG_TO = _arg(
+    "--to",
+    dest="last",
+    type=int,
+    metavar="TXID",
+    help="The last transaction (default: the last final one)",
+)
 ARG_RECOUNT = _arg(
-    "--recount", type=int, default=0, metavar="N", help="Read the rows of the last N batches from the source again"
+    "--recount",
+    type=int,
+    default=0,
+    metavar="N",
+    help="Read the rows of the last N batches from the source again",
 )
 ARG_VALUES = _arg(
-    "--values", action="store_true", help="Add up the values of the states, and compare the totals with the receipts"
+    "--values",
+    action="store_true",
+    help="Add up the values of the states, and compare the totals with the receipts",
 )
 ARG_WHAT = _arg(
     "what",
@@ -103,7 +160,9 @@ ARG_WHAT = _arg(
 )
 
 ARG_BACKFILLED = _arg("dag_id", metavar="DAG", help="The DAG, whose source is a DataIntervalSource")
-ARG_FROM_DATE = _arg("--from", dest="first", type=parsedate, required=True, help="The first logical date")
+ARG_FROM_DATE = _arg(
+    "--from", dest="first", type=parsedate, required=True, help="The first logical date"
+)
 ARG_TO_DATE = _arg("--to", dest="last", type=parsedate, required=True, help="The last logical date")
 ARG_IN_FLIGHT = _arg(
     "--in-flight",

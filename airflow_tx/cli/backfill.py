@@ -87,13 +87,19 @@ class BackfilledDate:
     @property
     def is_in_flight(self) -> bool:
         """A run that has committed only ends, while the next one begins."""
-        return self.status is not DateStatus.DONE and self.run is not None and self.run.state in LIVE_RUN_STATES
+        return (
+            self.status is not DateStatus.DONE
+            and self.run is not None
+            and self.run.state in LIVE_RUN_STATES
+        )
 
 
 class BackfilledDates:
     """The intervals from one date to another, as Airflow and the ledger know them."""
 
-    def __init__(self, spec: TransactionSpec, ledger: Ledger, first: datetime, last: datetime) -> None:
+    def __init__(
+        self, spec: TransactionSpec, ledger: Ledger, first: datetime, last: datetime
+    ) -> None:
         self.spec = spec
         self.ledger = ledger
         if not isinstance(spec.source, DataIntervalSource):
@@ -142,7 +148,9 @@ class BackfilledDates:
         end = order_end(position)
         stands = f"The order of txids stands at {end.isoformat()}, and"
         if self._left_out(end, start):
-            raise _misplaced(start, f"{stands} no interval can be left out: --from {end.isoformat()}.")
+            raise _misplaced(
+                start, f"{stands} no interval can be left out: --from {end.isoformat()}."
+            )
         late = [each for each in self.read() if each.interval.start < end and each.txid is None]
         if late:
             raise _misplaced(late[0].interval.start, f"{stands} {self._late()}")
@@ -174,7 +182,11 @@ class BackfilledDates:
     def read(self) -> list[BackfilledDate]:
         """Give all dates as they are now, the earliest one first."""
         self._current = self._turn()
-        position = next_position(Reader(self.ledger.store), self.spec.paths) if self.source.in_order else None
+        position = (
+            next_position(Reader(self.ledger.store), self.spec.paths)
+            if self.source.in_order
+            else None
+        )
         self._order = None if position is None else order_end(position)
         runs = compat.dated_runs(self.spec.dag_id, self.intervals)
         yielded = self._yielded()
@@ -205,11 +217,15 @@ class BackfilledDates:
         yielded: Container[str],
     ) -> BackfilledDate:
         txid = self._done.get(interval.logical_date) or self._begun(interval, run)
-        if txid is not None and (interval.logical_date in self._done or self.ledger.status(txid) is None):
+        if txid is not None and (
+            interval.logical_date in self._done or self.ledger.status(txid) is None
+        ):
             self._done[interval.logical_date] = txid  # what is final stays so
             status = DateStatus.DONE
         elif run is None:
-            status = DateStatus.IN_FLIGHT if txid and self._is_in_lane(interval) else DateStatus.WAITING
+            status = (
+                DateStatus.IN_FLIGHT if txid and self._is_in_lane(interval) else DateStatus.WAITING
+            )
         elif run.state in LIVE_RUN_STATES or run.run_id in yielded:
             status = DateStatus.IN_FLIGHT
         else:
@@ -226,10 +242,14 @@ class BackfilledDates:
 
     def _is_in_lane(self, interval: compat.ScheduledInterval) -> bool:
         """Ask whether a lane works on an interval, which becomes a run if it leaves."""
-        return self.source.in_order and is_in_lane(self.ledger.store, self.spec.paths, self._key(interval))
+        return self.source.in_order and is_in_lane(
+            self.ledger.store, self.spec.paths, self._key(interval)
+        )
 
     def _txid(self, interval: compat.ScheduledInterval) -> int | None:
-        binding = Reader(self.ledger.store).peek_if_any(Binding, self.spec.paths.run(self._key(interval)))
+        binding = Reader(self.ledger.store).peek_if_any(
+            Binding, self.spec.paths.run(self._key(interval))
+        )
         return None if binding is None else binding.txid
 
     def _key(self, interval: compat.ScheduledInterval) -> str:
@@ -241,7 +261,9 @@ def _misplaced(date: datetime, remedy: str) -> ConfigError:
 
 
 def _paused(spec: TransactionSpec, order: datetime | None) -> str:
-    stands = "" if order is None else f"The order of {spec.topology} stands at {order.isoformat()}. "
+    stands = (
+        "" if order is None else f"The order of {spec.topology} stands at {order.isoformat()}. "
+    )
     unpause = f"airflow dags unpause {spec.dag_id}"
     return f"{stands}DAG {spec.dag_id} is paused and starts no run: {unpause}, then repeat this command."
 
@@ -273,10 +295,14 @@ class Progress:
         while True:
             counts = _counts(dates)
             line = f"done {counts[DateStatus.DONE]} of {len(dates)}, " + ", ".join(
-                f"{status.value} {counts[status]}" for status in DateStatus if status is not DateStatus.DONE
+                f"{status.value} {counts[status]}"
+                for status in DateStatus
+                if status is not DateStatus.DONE
             )
             if line != shown:
-                seconds = self._seconds_left(counts, counts[DateStatus.DONE] - at_first, self._clock() - began)
+                seconds = self._seconds_left(
+                    counts, counts[DateStatus.DONE] - at_first, self._clock() - began
+                )
                 print(line + seconds, flush=True)
                 shown = line
             created = self._create(dates)
@@ -340,5 +366,11 @@ def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[s
 
 def _failure(spec: TransactionSpec, each: BackfilledDate) -> str:
     assert each.run is not None
-    why = f"airflow tx show {spec.topology} {each.txid}" if each.txid else "the log of its begin says why; clear it"
-    return f"{each.interval.start.isoformat()}: run {each.run.run_id} ended as {each.run.state}: {why}"
+    why = (
+        f"airflow tx show {spec.topology} {each.txid}"
+        if each.txid
+        else "the log of its begin says why; clear it"
+    )
+    return (
+        f"{each.interval.start.isoformat()}: run {each.run.run_id} ended as {each.run.state}: {why}"
+    )

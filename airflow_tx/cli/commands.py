@@ -71,7 +71,9 @@ def _check_list(args: Namespace) -> None:
     """:raises SystemExit: an option has a value that it cannot have."""
     known = render.TOPOLOGY_STATES if args.topology is None else render.TRANSACTION_STATES
     if args.state is not None and args.state not in known:
-        wrong_usage(f"--state {args.state}: there is no such state. Give one of {', '.join(known)}.")
+        wrong_usage(
+            f"--state {args.state}: there is no such state. Give one of {', '.join(known)}."
+        )
 
 
 def _print_list(args: Namespace, store: Store) -> None:
@@ -117,7 +119,9 @@ def _topology_rows(args: Namespace, store: Store) -> list[render.TableRow]:
             _say_nothing_found(args)
         lags_found = _lags(args, [each for each in found if isinstance(each, ListedTopology)])
     return [
-        render.topology(each.view, lags_found.get(each.view.name)) if isinstance(each, ListedTopology) else each
+        render.topology(each.view, lags_found.get(each.view.name))
+        if isinstance(each, ListedTopology)
+        else each
         for each in found
     ]
 
@@ -135,7 +139,9 @@ def _listed(store: Store, place: LedgerPlace) -> ListedTopology | render.TableRo
         view = topology_view(store, place.paths, recent=0)
     except (UnreadableRecord, UnknownTransaction) as error:
         return render.unreadable(place.name, str(error))  # the others are well
-    return ListedTopology(replace(view, name=place.name), ledger_at(store, place.paths), place.conn_id)
+    return ListedTopology(
+        replace(view, name=place.name), ledger_at(store, place.paths), place.conn_id
+    )
 
 
 def _listed_elsewhere(stores: ExitStack) -> list[ListedTopology | render.TableRow]:
@@ -219,7 +225,9 @@ def repair(args: Namespace) -> None:
     if args.reset and not args.dry_run:
         check_why(args, f"repair {args.topology} --reset")
     with store_of(args) as store:
-        {"state_lost": _state_lost, "ledger_lost": _ledger_lost, "reset": _reset}[chosen[0]](args, store)
+        {"state_lost": _state_lost, "ledger_lost": _ledger_lost, "reset": _reset}[chosen[0]](
+            args, store
+        )
 
 
 # --- repairs -----------------------------------------------------------------------------------------------------

@@ -117,7 +117,9 @@ def ledger_at(store: Store, paths: Paths) -> Ledger:
     from airflow_tx.protocol.api import SystemClock, SystemIds
     from airflow_tx.protocol.ledger import Ledger
 
-    return Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history)
+    return Ledger(
+        store, paths, clock=SystemClock(), ids=SystemIds(), history=Settings.load().history
+    )
 
 
 def conn_id_of(args: Namespace) -> str:
@@ -158,7 +160,9 @@ def audit_of(args: Namespace) -> Any:
 
 
 def print_done(what: str, repaired: Repaired) -> None:
-    print(f"{what}: {repaired.summary}. Generation {repaired.generation}; transaction {repaired.current} commits next.")
+    print(
+        f"{what}: {repaired.summary}. Generation {repaired.generation}; transaction {repaired.current} commits next."
+    )
 
 
 def wrong_usage(text: str) -> NoReturn:
@@ -183,7 +187,9 @@ def is_shown(args: Namespace, preview: PreviewAnswer) -> bool:
             told = f"It would: {preview.sentence}" if preview.effects else preview.sentence
             ending = "" if "Nothing was changed" in told else " Nothing was changed."
             print(without_controls(f"{told}{ending}"))
-        lines = [(each, "") for each in preview.effects] + [(each, "refused: ") for each in preview.refused]
+        lines = [(each, "") for each in preview.effects] + [
+            (each, "refused: ") for each in preview.refused
+        ]
         render.print_rows([render.effect(each, note) for each, note in lines], args.output)
     elif preview.effects:  # else the action itself says why it does nothing
         confirm(args, preview.sentence)

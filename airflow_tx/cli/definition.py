@@ -59,7 +59,15 @@ TX_COMMANDS = (
             "cannot be checked. The command changes nothing."
         ),
         func=_command("receipts.verify"),
-        args=(own.ARG_TOPOLOGY, own.ARG_FROM, own.ARG_TO, own.ARG_RECOUNT, own.ARG_VALUES, own.ARG_DAG_ID, *_LEDGER),
+        args=(
+            own.ARG_TOPOLOGY,
+            own.ARG_FROM,
+            own.ARG_TO,
+            own.ARG_RECOUNT,
+            own.ARG_VALUES,
+            own.ARG_DAG_ID,
+            *_LEDGER,
+        ),
     ),
     ActionCommand(
         name="find",
@@ -122,7 +130,15 @@ TX_COMMANDS = (
             "keeps who, when and --why."
         ),
         func=_command("actions.readmit"),
-        args=(own.ARG_TOPOLOGY, own.ARG_TXID, own.ARG_REASON, own.ARG_DRY_RUN, ARG_YES, ARG_OUTPUT, *_LEDGER),
+        args=(
+            own.ARG_TOPOLOGY,
+            own.ARG_TXID,
+            own.ARG_REASON,
+            own.ARG_DRY_RUN,
+            ARG_YES,
+            ARG_OUTPUT,
+            *_LEDGER,
+        ),
     ),
     ActionCommand(
         name="accept-loss",
@@ -132,7 +148,15 @@ TX_COMMANDS = (
             "all rows before and after them are. The ledger keeps who, when and --why."
         ),
         func=_command("actions.accept_loss"),
-        args=(own.ARG_TOPOLOGY, own.ARG_REASON, own.ARG_DRY_RUN, ARG_YES, own.ARG_SOURCE_DAG_ID, ARG_OUTPUT, *_LEDGER),
+        args=(
+            own.ARG_TOPOLOGY,
+            own.ARG_REASON,
+            own.ARG_DRY_RUN,
+            ARG_YES,
+            own.ARG_SOURCE_DAG_ID,
+            ARG_OUTPUT,
+            *_LEDGER,
+        ),
     ),
     ActionCommand(
         name="accept-change",
@@ -204,7 +228,15 @@ TX_COMMANDS = (
             "unless it has committed. Pause the DAG and end its runs first. If you interrupt the command, repeat it."
         ),
         func=_command("topologies.rename"),
-        args=(own.ARG_TOPOLOGY, own.ARG_NEW, own.ARG_NEW_DAG_ID, own.ARG_REASON, own.ARG_DRY_RUN, ARG_YES, *_LEDGER),
+        args=(
+            own.ARG_TOPOLOGY,
+            own.ARG_NEW,
+            own.ARG_NEW_DAG_ID,
+            own.ARG_REASON,
+            own.ARG_DRY_RUN,
+            ARG_YES,
+            *_LEDGER,
+        ),
     ),
     ActionCommand(
         name="delete",
@@ -214,7 +246,15 @@ TX_COMMANDS = (
             "If you interrupt the command, repeat it."
         ),
         func=_command("topologies.delete"),
-        args=(own.ARG_TOPOLOGY, own.ARG_RELEASE, own.ARG_REASON, own.ARG_DAG_ID, own.ARG_DRY_RUN, ARG_YES, *_LEDGER),
+        args=(
+            own.ARG_TOPOLOGY,
+            own.ARG_RELEASE,
+            own.ARG_REASON,
+            own.ARG_DAG_ID,
+            own.ARG_DRY_RUN,
+            ARG_YES,
+            *_LEDGER,
+        ),
     ),
     GroupCommand(
         name="state",
@@ -263,7 +303,15 @@ TX_COMMANDS = (
                 help="Continue without a state that the DAG no longer updates",
                 description="Another state may take its place, and begins with the values it holds.",
                 func=_command("states.forget"),
-                args=(own.ARG_TOPOLOGY, own.ARG_OLD, own.ARG_DRY_RUN, ARG_YES, own.ARG_WHY, ARG_OUTPUT, *_LEDGER),
+                args=(
+                    own.ARG_TOPOLOGY,
+                    own.ARG_OLD,
+                    own.ARG_DRY_RUN,
+                    ARG_YES,
+                    own.ARG_WHY,
+                    ARG_OUTPUT,
+                    *_LEDGER,
+                ),
             ),
         ),
     ),

@@ -111,7 +111,9 @@ def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
 def _unknown_states(evidence: _Evidence) -> Iterator[str]:
     if evidence.ledger.decisive is None:
         yield "ledger: it never stood still, so what decides later transactions was not compared; repeat it"
-    for name in sorted(evidence.ledger.topology.states.keys() - {state.name for state in evidence.states}):
+    for name in sorted(
+        evidence.ledger.topology.states.keys() - {state.name for state in evidence.states}
+    ):
         yield f"state {name}: the DAG does not name it any more, so it was not compared"
 
 
@@ -133,9 +135,14 @@ def _line(receipt: Receipt, output: str) -> render.TableRow:
         "run_id": receipt.run_id,
         "granted": receipt.granted,
         "rows": receipt.rows,
-        "metadata": (output != "json" and batch_in_words(receipt.metadata)) or dumps(receipt.metadata),
-        "written": ", ".join(f"{name}: {each['keys']} keys" for name, each in sorted(receipt.written.items())) or None,
-        "replays": "; ".join(f"{each['attempt']}: {each['why']}" for each in receipt.replays) or None,
+        "metadata": (output != "json" and batch_in_words(receipt.metadata))
+        or dumps(receipt.metadata),
+        "written": ", ".join(
+            f"{name}: {each['keys']} keys" for name, each in sorted(receipt.written.items())
+        )
+        or None,
+        "replays": "; ".join(f"{each['attempt']}: {each['why']}" for each in receipt.replays)
+        or None,
         "hash": receipt.hash,
     }
 
@@ -165,14 +172,18 @@ def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
             notes.append(f"{where} it could not be recounted: {error}")
             continue
         if counted is None:
-            notes.append(f"{where} {rows.rows} rows in the source now; the transaction did not count its rows")
+            notes.append(
+                f"{where} {rows.rows} rows in the source now; the transaction did not count its rows"
+            )
             continue
         digests = [RowsDigest.of(counted, text) for text in receipt.digest.split()]
         kept = next((each for each in digests if each.form == rows.form), RowsDigest(counted))
         if not rows.agrees(kept):
             findings.append(f"{where} the source has {rows} now, and {kept} were counted")
         elif kept.form != rows.form:
-            notes.append(f"{where} its rows are as many as they were; no digest of them as Python rows was kept")
+            notes.append(
+                f"{where} its rows are as many as they were; no digest of them as Python rows was kept"
+            )
     return Verified(None, 0, tuple(findings), tuple(notes))
 
 

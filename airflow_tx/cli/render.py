@@ -19,7 +19,9 @@ from airflow_tx.sources.lag import Lag, LagUnknown
 
 TableRow = dict[str, Any]
 
-_TOPOLOGY_COLUMNS = "dag_id state source next_commit allocated open failed max_pending lag states repairs".split()
+_TOPOLOGY_COLUMNS = (
+    "dag_id state source next_commit allocated open failed max_pending lag states repairs".split()
+)
 _RUN_COLUMNS = "txid attempt status run_id rows size began processing commit ended".split()
 
 
@@ -69,14 +71,19 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
         # A command to copy should not be wrapped for a column in which nothing stands.
         rows = [{name: value for name, value in row.items() if name != "digest"} for row in rows]
     if output in ("table", "plain"):
-        rows = [{_shown(name, output): _shown(value, output) for name, value in row.items()} for row in rows]
+        rows = [
+            {_shown(name, output): _shown(value, output) for name, value in row.items()}
+            for row in rows
+        ]
     console = AirflowConsole()
     if width is not None:
         console.width = min(width, console.width)
     console.print_as(data=rows, output=output)
 
 
-def print_in_short(rows: Sequence[TableRow], columns: Sequence[str], below: Sequence[str], output: str) -> None:
+def print_in_short(
+    rows: Sequence[TableRow], columns: Sequence[str], below: Sequence[str], output: str
+) -> None:
     """Print a table that fits into a narrow terminal, and below it what is too long for a column; else all of it.
 
     :param columns: of the table; the first one names a row.
@@ -110,7 +117,11 @@ def print_row(row: TableRow, output: str) -> None:
     """Print one thing: in a table one line a property, else as the only entry of a list."""
     if output == "table":
         print_rows(
-            [{"property": name, "value": value} for name, value in row.items() if value is not None],
+            [
+                {"property": name, "value": value}
+                for name, value in row.items()
+                if value is not None
+            ],
             output,
         )
     else:
@@ -156,9 +167,13 @@ def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> TableR
         "incarnation": view.record.incarnation,
         "generation": view.record.generation,
         "rotating_state": view.rotating_state,
-        "pace": ", ".join(f"{rows:g} rows in {seconds:.1f} s" for rows, seconds in view.record.pace) or None,
+        "pace": ", ".join(f"{rows:g} rows in {seconds:.1f} s" for rows, seconds in view.record.pace)
+        or None,
         "accepted_losses": "\n".join(_accepted(view)) or None,
-        "repairs": "\n".join(f"{each.what}: {each.told} ({each.why}; {each.who}, {each.when})" for each in view.repairs)
+        "repairs": "\n".join(
+            f"{each.what}: {each.told} ({each.why}; {each.who}, {each.when})"
+            for each in view.repairs
+        )
         or None,
     }
 
@@ -182,7 +197,11 @@ def _problem(view: TopologyView) -> str | None:
     if blocked is not None:
         return f"blocked at transaction {blocked.txid}: {blocked.blocked}"
     failed = next((each for each in view.opened if each.failed), None)
-    return None if failed is None else f"transaction {failed.txid} has failed: {failed.error or 'no reason noted'}"
+    return (
+        None
+        if failed is None
+        else f"transaction {failed.txid} has failed: {failed.error or 'no reason noted'}"
+    )
 
 
 def unreadable(name: str, problem: str) -> TableRow:
@@ -235,7 +254,9 @@ def _note(view: TransactionView) -> str | None:
     if view.pinned:
         notes.append("re-admitted: its rows stay")
     notes += [f"before it, lost: {what}" for what in view.lost]
-    notes += [f"rows of attempt {each.attempt} decided again: {_person(each)}" for each in view.changed]
+    notes += [
+        f"rows of attempt {each.attempt} decided again: {_person(each)}" for each in view.changed
+    ]
     if view.open and view.skip is not None:
         notes.append(f"to be skipped: {_person(view.skip)}")
     elif view.skip is not None:
@@ -245,7 +266,11 @@ def _note(view: TransactionView) -> str | None:
     if view.readmit is not None:
         notes.append(f"wanted back: {_person(view.readmit)}")
     # One of an older attempt was followed by a replay of a person.
-    if view.replay is not None and view.replay["count"] and view.replay["attempt"] >= view.attempt - 1:
+    if (
+        view.replay is not None
+        and view.replay["count"]
+        and view.replay["attempt"] >= view.attempt - 1
+    ):
         times = "once" if view.replay["count"] == 1 else f"{view.replay['count']} times in a row"
         notes.append(f"replayed {times} by itself: {view.replay['reason']}")
     return "; ".join(notes) or None
@@ -293,7 +318,9 @@ def details(found: TransactionDetails) -> TableRow:
         "error": view.error,
         "waiting_for": view.waiting_for,
         "pinned": "its rows stay: it was skipped and re-admitted" if view.pinned else None,
-        "stale": f"transaction {view.txid - 1} ended elsewhere than its batch starts" if view.stale else None,
+        "stale": f"transaction {view.txid - 1} ended elsewhere than its batch starts"
+        if view.stale
+        else None,
         "blocked": view.blocked,
         "yielded": None if view.yielded is None else f"to the run of transaction {view.yielded}",
         "replay": _replay(view),
@@ -309,7 +336,9 @@ def details(found: TransactionDetails) -> TableRow:
 
 
 def _acks(found: TransactionDetails) -> str:
-    return ", ".join(f"{task}: {'acked' if ack.done else 'started'}" for task, ack in sorted(found.acks.items()))
+    return ", ".join(
+        f"{task}: {'acked' if ack.done else 'started'}" for task, ack in sorted(found.acks.items())
+    )
 
 
 def _position(found: TransactionDetails) -> str | None:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 _OUTRANKED = "its grant is outranked; its commit begins again under a new one"
 
 
-def of_kept(ledger: Ledger, planned: Decision[Repaired], sentence: str, *more: str) -> PreviewAnswer:
+def of_kept(
+    ledger: Ledger, planned: Decision[Repaired], sentence: str, *more: str
+) -> PreviewAnswer:
     """Preview a repair that leaves open transactions open.
 
     :param more: what it does beside the ledger.
@@ -34,7 +36,9 @@ def of_kept(ledger: Ledger, planned: Decision[Repaired], sentence: str, *more: s
     return _preview(planned, sentence, more, outranked)
 
 
-def of_rebuilt(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]) -> PreviewAnswer:
+def of_rebuilt(
+    ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]
+) -> PreviewAnswer:
     """Preview a rebuilt ledger.
 
     :param fences: by state.
@@ -48,7 +52,9 @@ def of_rebuilt(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str,
     return _preview(planned, f"Rebuild the ledger of topology {what}.", (), effects)
 
 
-def of_reset(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]) -> PreviewAnswer:
+def of_reset(
+    ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]
+) -> PreviewAnswer:
     """Preview a reset.
 
     :param fences: by state.
@@ -57,7 +63,9 @@ def of_reset(ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, A
         opened = open_records(ledger.store, ledger.paths)
     except UnreadableRecord:
         opened = {}  # a reset removes what cannot be read, too
-    what = f"all transactions of topology {ledger.paths.topology} and DELETE ALL VALUES of its states"
+    what = (
+        f"all transactions of topology {ledger.paths.topology} and DELETE ALL VALUES of its states"
+    )
     deleted = [
         f"state {name}: all of its values are deleted ({render.fences({name: fences[name]})})"
         for name in sorted(fences)

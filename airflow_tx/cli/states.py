@@ -32,7 +32,9 @@ def rename(args: Namespace) -> None:
         record = topology_record(store, paths_of(args))
         state = _renamed(args, record)
         planned = ledger.preview(repair.rename_state, args.old, args.new, audit=audit)
-        moved = args.old in record.states and not isinstance(state, TridentState)  # which has no fence
+        moved = args.old in record.states and not isinstance(
+            state, TridentState
+        )  # which has no fence
         along = [_checked(args, record, state)] if moved else []
         sentence = f"Go on with state {args.old} of topology {args.topology} as {args.new}."
         if is_shown(args, of_kept(ledger, planned, sentence, *along)):
@@ -61,7 +63,9 @@ def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
 
     spec, states = transactional_dag(args.dag_id or record.dag_id)
     if problem := elsewhere(spec, paths_of(args), conn_id_of(args)):
-        remedy = f"Repeat for {spec.topology} with --conn-id {spec.conn_id} --root {spec.paths.root}"
+        remedy = (
+            f"Repeat for {spec.topology} with --conn-id {spec.conn_id} --root {spec.paths.root}"
+        )
     elif args.new not in states or args.old in states:
         problem = f"the DAG updates {', '.join(sorted(states)) or 'none'}"
         remedy = "Give the name that the ledger knows, and then the one that the DAG gives the state now."
@@ -77,7 +81,11 @@ def _checked(args: Namespace, record: TopologyRecord, state: FencedState) -> str
     """
     fence = state.fence_of(args.old)
     last = record.states[args.old]
-    if fence is not None and fence.incarnation == record.incarnation and fence.token.txid in (last, last + 1):
+    if (
+        fence is not None
+        and fence.incarnation == record.incarnation
+        and fence.token.txid in (last, last + 1)
+    ):
         return f"state {args.new}: its fence comes along, at transaction {fence.token.txid}"
     found = "nothing" if fence is None else f"{fence.token.txid} of ledger {fence.incarnation}"
     raise RenameRefused(

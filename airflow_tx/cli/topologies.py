@@ -54,11 +54,17 @@ def rename(args: Namespace) -> None:
         what = f"Rename topology {old.topology} of DAG {record.dag_id} to topology {new.topology} of DAG {dag_id}"
         lost = f", which has no state {missing}" if missing else ""
         opened = open_records(store, old)
-        after = f"{_txids(opened)} Then: airflow tx replay {new.topology} --failed." if opened else ""
+        after = (
+            f"{_txids(opened)} Then: airflow tx replay {new.topology} --failed." if opened else ""
+        )
         if _is_dry(args, f"{what}{lost}. {after}"):
             return
         confirm(args, f"{what}{lost}.")
-        done = mover.claim(dag_id, audit_of(args)) if new == old else mover.rename(new, dag_id, audit_of(args))
+        done = (
+            mover.claim(dag_id, audit_of(args))
+            if new == old
+            else mover.rename(new, dag_id, audit_of(args))
+        )
         if new != old:
             _forget_output(args, old)
     print(f"Renamed: {done.summary}. Transaction {done.current} commits next. {after}".strip())
@@ -79,7 +85,9 @@ def delete(args: Namespace) -> None:
         if states:
             what += f", and release {', '.join(sorted(states))}: the values stay, and another topology may use them"
         elif record.states:
-            held = "; ".join(f"{name}: transaction {txid}" for name, txid in sorted(record.states.items()))
+            held = "; ".join(
+                f"{name}: transaction {txid}" for name, txid in sorted(record.states.items())
+            )
             what += f". Its states stay fenced, so that no other topology can use them ({held})"
         if _is_dry(args, f"{what}."):
             return
@@ -112,7 +120,9 @@ def _dag_of(args: Namespace, topology: str, record: TopologyRecord) -> tuple[str
     return spec.dag_id, ", ".join(sorted(set(record.states) - set(states)))
 
 
-def _spec(args: Namespace, topology: str, dag_id: str) -> tuple[TransactionSpec, dict[str, FencedState]]:
+def _spec(
+    args: Namespace, topology: str, dag_id: str
+) -> tuple[TransactionSpec, dict[str, FencedState]]:
     """:raises ConfigError: the DAG keeps another topology."""
     from airflow_tx.actions.dags import elsewhere, transactional_dag
 
@@ -128,7 +138,11 @@ def _check_runs(store: Store, paths: Paths, dag_id: str) -> None:
     from airflow_tx import compat
 
     runs = [record.run_id for record in open_records(store, paths).values()]
-    live = {run_id: state for run_id, state in compat.runs_of(dag_id, runs).items() if state in LIVE_RUN_STATES}
+    live = {
+        run_id: state
+        for run_id, state in compat.runs_of(dag_id, runs).items()
+        if state in LIVE_RUN_STATES
+    }
     if live:
         named = ", ".join(f"{run_id} ({state})" for run_id, state in sorted(live.items()))
         problem = f"runs of DAG {dag_id!r} work on its transactions: {named}"
@@ -146,13 +160,18 @@ def _left(store: Store, paths: Paths) -> str:
     skipped = [
         int(name)
         for name in (children.names if children else ())
-        if (found := read.peek_if_any(Skipped, paths.skipped(int(name)))) is not None and found.readmitted_as is None
+        if (found := read.peek_if_any(Skipped, paths.skipped(int(name)))) is not None
+        and found.readmitted_as is None
     ]
     current = read.peek_if_any(Counter, paths.current)
     what = "" if current is None else f", whose last final transaction is {current.txid - 1}"
     opened = open_records(store, paths)
     what += f". {_txids(opened)} Their rows are counted nowhere" if opened else ""
-    return what + (f". Skipped, and never re-admitted: {', '.join(map(str, sorted(skipped)))}" if skipped else "")
+    return what + (
+        f". Skipped, and never re-admitted: {', '.join(map(str, sorted(skipped)))}"
+        if skipped
+        else ""
+    )
 
 
 def _txids(opened: dict[int, TransactionRecord]) -> str:
@@ -168,7 +187,11 @@ def _releasable(args: Namespace, record: TopologyRecord) -> dict[str, FencedStat
 
     _, states = _spec(args, args.topology, args.dag_id or record.dag_id)
     fences = {name: state.fence() for name, state in states.items()}
-    own = {name: fence for name, fence in fences.items() if fence and fence.incarnation == record.incarnation}
+    own = {
+        name: fence
+        for name, fence in fences.items()
+        if fence and fence.incarnation == record.incarnation
+    }
     gone = sorted(set(record.states) - set(states))
     stuck = sorted(name for name in own if not states[name].can_release)
     halves = sorted(name for name, fence in own.items() if not fence.applied)

@@ -36,7 +36,9 @@ def get_values(args: Namespace) -> None:
         )
     # Beside the values, which may be piped into another program.
     print(_last(state.name, fence), file=sys.stderr)
-    render.print_rows([{name: _shown(value) for name, value in row.items()} for row in rows], args.output)
+    render.print_rows(
+        [{name: _shown(value) for name, value in row.items()} for row in rows], args.output
+    )
 
 
 def _state(args: Namespace) -> FencedState:
@@ -109,7 +111,9 @@ def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
         raise ConfigError(option="KEY", value=text, remedy=remedy)
     if types is None:
         return tuple(parts)
-    return tuple(_value(text, name, types[name], part) for name, part in zip(names, parts, strict=True))
+    return tuple(
+        _value(text, name, types[name], part) for name, part in zip(names, parts, strict=True)
+    )
 
 
 def _value(text: str, name: str, kind: str, part: Any) -> Any:

@@ -29,6 +29,7 @@ def raise_alarm(
     change: AlarmChange,
     context: Mapping[str, Any],
     log: Any,
+    *,
     remembered: Mapping[str, Any] | None = None,
 ) -> None:
     """Raise an alarm, unless another process has, or end it.
@@ -52,10 +53,14 @@ def raise_own_alarms(spec: TransactionSpec, context: Any, log: Any) -> None:
         with spec.store() as store:
             opened = open_records(store, spec.paths)
             ledger = spec.ledger(store)
-            found = None if spec.limits.max_lag is None else lag_of(spec.topology, spec.source, ledger)
+            found = (
+                None if spec.limits.max_lag is None else lag_of(spec.topology, spec.source, ledger)
+            )
             lag = found if isinstance(found, Lag) else None
             blocked = _stopped(spec, context["ti"], opened)
-            alarms = spec.alarm_topology.find(opened, blocked=blocked, now=datetime.now(timezone.utc), lag=lag)
+            alarms = spec.alarm_topology.find(
+                opened, blocked=blocked, now=datetime.now(timezone.utc), lag=lag
+            )
             due = changes(alarms, raised_alarms(Reader(store), spec.paths))
             for change in certain(due, spec.limits, lag):
                 raise_alarm(spec, ledger, change, context, log)
@@ -63,11 +68,18 @@ def raise_own_alarms(spec: TransactionSpec, context: Any, log: Any) -> None:
         log.info("Alarms of topology %s are left to the next task: %s", spec.topology, error)
 
 
-def _stopped(spec: TransactionSpec, ti: Any, opened: Mapping[int, TransactionRecord]) -> dict[str, Any] | None:
+def _stopped(
+    spec: TransactionSpec, ti: Any, opened: Mapping[int, TransactionRecord]
+) -> dict[str, Any] | None:
     """Find out whether nobody works on the transaction whose turn is next: without a coordinator, nobody will."""
     txid = min(opened, default=0)
     record = opened.get(txid)
-    if record is None or record.skip is not None or record.yielded is not None or of_lane(record.request):
+    if (
+        record is None
+        or record.skip is not None
+        or record.yielded is not None
+        or of_lane(record.request)
+    ):
         return None
     state = compat.run_state(ti, spec.dag_id, record.run_id)
     if state in LIVE_RUN_STATES:

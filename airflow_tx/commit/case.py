@@ -97,7 +97,11 @@ class CommitCase:
     @property
     def where(self) -> Mapping[str, Any]:
         """Name the attempt for a failpoint."""
-        return {"topology": self.spec.topology, "txid": self.begun.txid, "attempt": self.begun.attempt.attempt}
+        return {
+            "topology": self.spec.topology,
+            "txid": self.begun.txid,
+            "attempt": self.begun.attempt.attempt,
+        }
 
 
 @dataclass(frozen=True)
@@ -152,12 +156,20 @@ class CommitPart:
 
 def ports_of(case: CommitCase) -> CommitPorts:
     """Give the ports of a committer of its own."""
-    return CommitPorts(case.ledger.run, partial(_shown, case), case.log.info, partial(_clean_up, case))
+    return CommitPorts(
+        case.ledger.run, partial(_shown, case), case.log.info, partial(_clean_up, case)
+    )
 
 
 def _shown(case: CommitCase, grant: Grant) -> AbstractContextManager[None]:
-    shown = {"token": grant.token.to_json(), "run_id": case.run.run_id, "task_try": case.run.task_try}
-    return case.ledger.store.announce(case.spec.paths.owner(grant.token.nonce), dumps(shown).encode())
+    shown = {
+        "token": grant.token.to_json(),
+        "run_id": case.run.run_id,
+        "task_try": case.run.task_try,
+    }
+    return case.ledger.store.announce(
+        case.spec.paths.owner(grant.token.nonce), dumps(shown).encode()
+    )
 
 
 def _clean_up(case: CommitCase) -> None:

@@ -13,7 +13,14 @@ from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.commit import handoff
-from airflow_tx.commit.case import CommitCase, CommitPart, CommitPorts, InstanceStates, Prepared, ports_of
+from airflow_tx.commit.case import (
+    CommitCase,
+    CommitPart,
+    CommitPorts,
+    InstanceStates,
+    Prepared,
+    ports_of,
+)
 from airflow_tx.commit.handoff import NewValues, found_again, take_skip
 from airflow_tx.commit.messages import Messages, await_messages
 from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
@@ -67,7 +74,9 @@ class Commit:
     :ivar left: for later tasks, references to new values by name; of the first task of a phase, the grant as JSON.
     """
 
-    def __init__(self, case: CommitCase, part: CommitPart | None = None, ports: CommitPorts | None = None) -> None:
+    def __init__(
+        self, case: CommitCase, part: CommitPart | None = None, ports: CommitPorts | None = None
+    ) -> None:
         self.case = case
         self.part = part or WHOLE_COMMIT
         self.ports = ports or ports_of(case)
@@ -182,7 +191,9 @@ def processed_step(
         processing.processed,
         attempt=case.begun.attempt,
         rows_digest=case.begun.rows_digest,
-        expected={instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES},
+        expected={
+            instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES
+        },
         emitted=emitted,
         same_rows=case.spec.source.kind is SourceKind.TRANSACTIONAL,
         proven=case.spec.requires_proof,
@@ -203,7 +214,9 @@ def _check_inputs(case: CommitCase, states: InstanceStates) -> None:
 def _check_failed(case: CommitCase, states: InstanceStates) -> None:
     """Refuse to commit while Airflow takes an instance for failed, although it has acked."""
     own = case.begun.attempt
-    failed = sorted(instance for instance, state in states.items() if state in compat.FAILED_TASK_STATES)
+    failed = sorted(
+        instance for instance, state in states.items() if state in compat.FAILED_TASK_STATES
+    )
     if failed:
         names = [task if index < 0 else f"{task}[{index}]" for task, index in failed]
         raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=", ".join(shortened(names)))
@@ -253,7 +266,9 @@ def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswe
 # --- write and mark: in the turn ----------------------------------------------------------------------------------
 
 
-def write_and_mark(case: CommitCase, ports: CommitPorts, prepared: Prepared, granted: Granted) -> dict[str, Any]:
+def write_and_mark(
+    case: CommitCase, ports: CommitPorts, prepared: Prepared, granted: Granted
+) -> dict[str, Any]:
     """Write every update under the grant, mark the commit, and do what follows it.
 
     :return: references to new values, by name.
@@ -274,7 +289,9 @@ def write_and_mark(case: CommitCase, ports: CommitPorts, prepared: Prepared, gra
     return left
 
 
-def write(case: CommitCase, grant: Grant, rows: Sequence[RowsToWrite], staged: NewValues) -> dict[str, Written]:
+def write(
+    case: CommitCase, grant: Grant, rows: Sequence[RowsToWrite], staged: NewValues
+) -> dict[str, Written]:
     """Write every update; what was written, per state."""
     if len(case.updates) == 1 and fits_one_write(case.updates[0], rows[0]):
         (update,) = case.updates
@@ -328,8 +345,12 @@ def committed_before(case: CommitCase) -> dict[str, Any]:
     """Do what follows a commit that an earlier try has marked; references to its new values, by name."""
     # The task that marked it may have been killed before it left its new values.
     own = case.begun.attempt
-    left = found_again(case.spec.staging().kept, case.spec.topology, own, case.run.task_id, case.updates)
-    case.log.info("Transaction %s of %s is already committed: nothing to do", own.txid, case.spec.topology)
+    left = found_again(
+        case.spec.staging().kept, case.spec.topology, own, case.run.task_id, case.updates
+    )
+    case.log.info(
+        "Transaction %s of %s is already committed: nothing to do", own.txid, case.spec.topology
+    )
     note_committed(case.spec, case.begun)
     return left
 

@@ -40,7 +40,12 @@ _PACE = 0.2
 
 
 def pass_on(
-    ledger: Ledger, states: Mapping[str, FencedState], runs: Runs, ended: Committed | NotYet, *, log: Any
+    ledger: Ledger,
+    states: Mapping[str, FencedState],
+    runs: Runs,
+    ended: Committed | NotYet,
+    *,
+    log: Any,
 ) -> None:
     """Go on from a transaction that is final: take skips that are due, start runs that yielded. It fails nothing.
 
@@ -58,7 +63,11 @@ def pass_on(
             for run_id, _ in start_yielded(ledger, runs, ended.waiting, patience=_PATIENCE):
                 log.info("Run %s had yielded, and is started again", run_id)
         except (TxError, AirflowRuntimeError) as error:
-            log.warning("Runs that yielded (%s) are not started again now: %s", ", ".join(ended.waiting), error)
+            log.warning(
+                "Runs that yielded (%s) are not started again now: %s",
+                ", ".join(ended.waiting),
+                error,
+            )
 
 
 def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: Any) -> None:
@@ -66,7 +75,10 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
 
     def has_live_run(txid: int) -> bool:
         history = Reader(ledger.store).peek_if_any(History, spec.paths.history(txid))
-        return history is not None and compat.run_state(ti, spec.dag_id, history.run_id) in LIVE_RUN_STATES
+        return (
+            history is not None
+            and compat.run_state(ti, spec.dag_id, history.run_id) in LIVE_RUN_STATES
+        )
 
     try:
         area = spec.staging()
@@ -87,7 +99,11 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
 
 def states_of(dag: Any) -> dict[str, FencedState]:
     """Return the states that the committers of a DAG update, by name."""
-    return {update.state.name: update.state for task in dag.tasks for update in getattr(task, "updates", ())}
+    return {
+        update.state.name: update.state
+        for task in dag.tasks
+        for update in getattr(task, "updates", ())
+    }
 
 
 def due_skip(ledger: Ledger) -> int | None:
@@ -113,7 +129,9 @@ def _undoes(state: FencedState) -> bool:
     return state.kind is StateKind.OPAQUE and state.can_roll_back
 
 
-def take_skip(ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, log: Any) -> Committed | NotYet:
+def take_skip(
+    ledger: Ledger, txid: int, states: Mapping[str, FencedState], *, log: Any
+) -> Committed | NotYet:
     """Skip a transaction, if it is its turn.
 
     :param states: all states of the topology, by name.
@@ -218,7 +236,9 @@ class NewValues:
         if name is None:
             return None
         # A new one, since an update may be written again under the same grant.
-        place = OutputFolder.of(self.area, self.grant.topology, self.grant.token, self.task_id, name)
+        place = OutputFolder.of(
+            self.area, self.grant.topology, self.grant.token, self.task_id, name
+        )
         self.outputs[name] = NewValuesOutput(place)
         return self.outputs[name]
 
@@ -234,7 +254,11 @@ class NewValues:
 
 
 def found_again(
-    area: StagingArea, topology: str, own: TransactionAttempt, task_id: str, updates: Iterable[Update]
+    area: StagingArea,
+    topology: str,
+    own: TransactionAttempt,
+    task_id: str,
+    updates: Iterable[Update],
 ) -> dict[str, dict[str, Any]]:
     """Return what the committer of a final transaction had staged; nothing, if it is not kept any more."""
     wanted = {update.new_values for update in updates} - {None}

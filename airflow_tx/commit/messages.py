@@ -65,7 +65,9 @@ def messages_of(
         found = Messages(waiting=str(error))
     began = datetime.fromisoformat(record.began)
     if found.waiting and now >= began + timedelta(seconds=timeout):
-        return Messages(problem=f"after {timeout:g} s (message_timeout) it still waits: {found.waiting}")
+        return Messages(
+            problem=f"after {timeout:g} s (message_timeout) it still waits: {found.waiting}"
+        )
     return found
 
 
@@ -77,7 +79,9 @@ def _judged(report: TreeReport) -> Messages:
     if not report.open:
         return Messages(report.emitted)
     trees = ", ".join(f"{count} of task {task}" for task, count in report.open.items())
-    return Messages(waiting=f"of {sum(report.emitted.values())} trees of messages these are not complete: {trees}")
+    return Messages(
+        waiting=f"of {sum(report.emitted.values())} trees of messages these are not complete: {trees}"
+    )
 
 
 def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messages:

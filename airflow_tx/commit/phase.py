@@ -15,7 +15,12 @@ from airflow_tx.commit.commit import after, committed_before, complete, mark_ste
 from airflow_tx.commit.handoff import NewValues
 from airflow_tx.commit.rows import RowsToWrite, check_empty, rows_to_write
 from airflow_tx.commit.update import Update
-from airflow_tx.commit.write import output_digests, outranked_explained, take_other_output, write_update
+from airflow_tx.commit.write import (
+    output_digests,
+    outranked_explained,
+    take_other_output,
+    write_update,
+)
 from airflow_tx.errors import Outranked, PhaseIncomplete, StagingError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.processing.outputs import RETURN_KEY, is_ref, xcom_fingerprint
@@ -87,13 +92,17 @@ def _phase(case: CommitCase) -> PhaseSpec:
 def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
     """Read the rows of transactional states alone: only their digest counts before the turn."""
     rows: list[RowsToWrite] = [
-        _rows_in_phase(case, update, processed) if update.state.kind is StateKind.TRANSACTIONAL else ()
+        _rows_in_phase(case, update, processed)
+        if update.state.kind is StateKind.TRANSACTIONAL
+        else ()
         for update in case.updates
     ]
     return Prepared(processed, rows, output_digests(case.updates, rows))
 
 
-def _share_turn(case: CommitCase, ports: CommitPorts, prepared: Prepared, granted: Granted) -> dict[str, Any]:
+def _share_turn(
+    case: CommitCase, ports: CommitPorts, prepared: Prepared, granted: Granted
+) -> dict[str, Any]:
     """Raise every fence, and write again for committers that are not to run again."""
     grant = granted.grant
     ports.log("Transaction %s of %s commits", case.begun.attempt, case.spec.topology)
@@ -118,7 +127,9 @@ def _heal(case: CommitCase, processed: Processed, grant: Grant) -> dict[str, dic
         task: {update.input.operator.task_id for update in own}.intersection(phase.inside)
         for task, own in updates.items()
     }
-    states = compat.task_states(case.ti, {*inputs, *(each for found in inputs.values() for each in found)})
+    states = compat.task_states(
+        case.ti, {*inputs, *(each for found in inputs.values() for each in found)}
+    )
     healed = dict[str, dict[str, Any]]()
     for task, own in updates.items():
         # A committer whose input is made again has to run again, too: the last task names it.

@@ -30,7 +30,9 @@ RowsToWrite = Iterable[Mapping[str, Any]]
 Pull = Callable[[str, str, int], Any]
 
 
-def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull, *, empty: bool = False) -> list[Any]:
+def values_of(
+    update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull, *, empty: bool = False
+) -> list[Any]:
     """Read the output of every task instance that has one, and compare it with what the instance acked.
 
     :param pull: asked for (task id, name, map index).
@@ -42,8 +44,14 @@ def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pul
     name = update.input.key
     expected = acked(acks, task, name)
     found = {index: pull(task, name, index) for index in expected}
-    wrong = [index for index, fingerprinted in expected.items() if xcom_fingerprint(found[index]) != fingerprinted]
-    emitted = sorted({entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs})
+    wrong = [
+        index
+        for index, fingerprinted in expected.items()
+        if xcom_fingerprint(found[index]) != fingerprinted
+    ]
+    emitted = sorted(
+        {entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs}
+    )
     silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
     if wrong:
         problem = "its XCom is not what the task acked"
@@ -56,7 +64,12 @@ def values_of(update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pul
             check_empty(update, attempt, silent[0])
         return list(found.values())
     raise StagingError(
-        output=name, task=task, txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy
+        output=name,
+        task=task,
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        problem=problem,
+        remedy=remedy,
     )
 
 
@@ -85,7 +98,9 @@ class StagedRows:
     :raises StagingError: exactly this output is not there whole.
     """
 
-    def __init__(self, area: StagingArea, ref: Mapping[str, Any], state: Any, attempt: TransactionAttempt) -> None:
+    def __init__(
+        self, area: StagingArea, ref: Mapping[str, Any], state: Any, attempt: TransactionAttempt
+    ) -> None:
         from airflow_tx.staging.manifest import open_output
 
         self._area = area
@@ -136,7 +151,9 @@ class StagedRows:
         return pa.schema([found.field(name) for name in self.columns])
 
 
-def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt) -> RowsToWrite:
+def rows_to_write(
+    update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt
+) -> RowsToWrite:
     """Give the rows of an update: one per key, or, if the state has a reducer, all of them in their order.
 
     That is the order of the map indexes, of the files of an output, and of the rows in each of these. The output of a
@@ -151,7 +168,11 @@ def rows_to_write(update: Update, values: list[Any], area: StagingArea, attempt:
         return StagedRows(area, values[0], state, attempt)
     chained = chain.from_iterable(_rows(value, state, area, attempt) for value in values)
     rows = chained if has_reducers(state) else combined(chained, state)
-    again = state.kind is StateKind.TRANSACTIONAL or has_reducers(state) or update.new_values is not None
+    again = (
+        state.kind is StateKind.TRANSACTIONAL
+        or has_reducers(state)
+        or update.new_values is not None
+    )
     return list(rows) if again else rows
 
 

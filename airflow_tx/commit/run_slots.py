@@ -80,7 +80,11 @@ def yield_slot(
         if not is_queued:
             return
         if compat.is_paused(spec.dag_id):
-            log.info("Run %s waits for a run slot while DAG %s is paused: nobody makes room.", holder, spec.dag_id)
+            log.info(
+                "Run %s waits for a run slot while DAG %s is paused: nobody makes room.",
+                holder,
+                spec.dag_id,
+            )
             return
         try:
             answer = ledger.run(run_slots.note_yield, Waiter(ti.run_id, txid, str(ti.id), blocking))
@@ -140,7 +144,9 @@ class TaskRuns:
         return self._start(run_id, key, reset=False)
 
     def _start(self, run_id: str, key: str, *, reset: bool) -> bool:
-        return compat.start_run(self.dag_id, run_id, conf=conf_of(key), reset=reset, interval=self.interval_of(key))
+        return compat.start_run(
+            self.dag_id, run_id, conf=conf_of(key), reset=reset, interval=self.interval_of(key)
+        )
 
 
 class Comeback(Enum):

@@ -49,16 +49,30 @@ def write_by_spark(
     :raises StateError: what an executor was refused with.
     :raises WritersFailed: the job ended without an answer.
     """
-    from airflow_tx.spark.writers import WriteJob, portions_of, read_by, seal, staged_parts, total, written_by
+    from airflow_tx.spark.writers import (
+        WriteJob,
+        portions_of,
+        read_by,
+        seal,
+        staged_parts,
+        total,
+        written_by,
+    )
     from airflow_tx.staging.manifest import check_emitted
 
     copied = state.for_executors()
     assert copied is not None
     name = f"{grant.topology} {grant.token.txid}.{grant.token.attempt} {state.name}"
-    job = WriteJob(name, rows.files, rows.columns, list(state.columns.keys), partitions, has_reducers(state))
+    job = WriteJob(
+        name, rows.files, rows.columns, list(state.columns.keys), partitions, has_reducers(state)
+    )
     sealed = seal(copied, grant, rows.schema(), output.place if output is not None else None)
     url = _connect_url(spark)
-    answers = _on_server(url, spark, job, sealed) if url else _by_driver(spark, job, sealed, dag_file, state, grant)
+    answers = (
+        _on_server(url, spark, job, sealed)
+        if url
+        else _by_driver(spark, job, sealed, dag_file, state=state, grant=grant)
+    )
     _, taken = total(answers)
     read = read_by(answers)
     if read is not None and rows.output.reliable:
@@ -92,7 +106,7 @@ def _on_server(url: str, spark: str, job: WriteJob, sealed: bytes) -> list[dict[
 
 
 def _by_driver(
-    spark: str, job: WriteJob, sealed: bytes, dag_file: str, state: FencedState, grant: Grant
+    spark: str, job: WriteJob, sealed: bytes, dag_file: str, *, state: FencedState, grant: Grant
 ) -> list[dict[str, Any]]:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
@@ -104,7 +118,9 @@ def _by_driver(
     if _MASTER.match(spark):
         conn_id = _OWN_CONNECTION
         # This process belongs to the one task.
-        os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps({"conn_type": "spark", "host": spark})
+        os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(
+            {"conn_type": "spark", "host": spark}
+        )
     connection = spark_connection(conn_id)
     binary = connection.extra_dejson.get("spark-binary") or "spark-submit"
     local = (connection.host or "").startswith("local")
@@ -112,7 +128,9 @@ def _by_driver(
     with tempfile.TemporaryDirectory(prefix="airflow-tx-writers-") as folder:
         writers.write_job(f"{folder}/job", job)
         # Where the driver is on another machine, the pipe would not reach it.
-        hook = SparkSubmitHook(conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client")
+        hook = SparkSubmitHook(
+            conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client"
+        )
         with writers.sealed_pipe(f"{folder}/pipe", sealed):
             try:
                 hook.submit(str(Path(writers.__file__)))
@@ -122,7 +140,9 @@ def _by_driver(
             except Exception as error:
                 reason = str(error).strip().splitlines()
                 first = reason[0] if reason else type(error).__name__
-                raise writers.WritersFailed(state=state.name, txid=grant.txid, reason=first) from error
+                raise writers.WritersFailed(
+                    state=state.name, txid=grant.txid, reason=first
+                ) from error
             finally:
                 with suppress(Exception):
                     hook.on_kill()

@@ -98,9 +98,13 @@ class WaitingLine:
         """The earlier transactions as plain JSON; a committer waits for the same ones in its worker only once."""
         if self.wait is not Wait.WARM:
             return []
-        return [[each.txid, each.run_id, each.phase.value, each.ready] for each in self.earlier.values()]
+        return [
+            [each.txid, each.run_id, each.phase.value, each.ready] for each in self.earlier.values()
+        ]
 
-    def wake_event(self, *, op: str | None, waited: Sequence[Sequence[object]]) -> dict[str, Any] | None:
+    def wake_event(
+        self, *, op: str | None, waited: Sequence[Sequence[object]]
+    ) -> dict[str, Any] | None:
         """Give the event that wakes a committer which waits elsewhere than in its worker; None: none yet.
 
         :param op: of its own record when it began to wait.
@@ -153,7 +157,9 @@ def read_line(
     return line if own is None else replace(line, op=own.op, phase=own.phase, acks=own.acks)
 
 
-def _is_ready(store: Store, paths: Paths, record: TransactionRecord, mapped: Collection[str]) -> bool:
+def _is_ready(
+    store: Store, paths: Paths, record: TransactionRecord, mapped: Collection[str]
+) -> bool:
     """Ask whether nothing but its commit is to come for a transaction."""
     if record.phase in _ON_THEIR_WAY:
         return True
@@ -307,16 +313,34 @@ def commit_in_turn(
     return None
 
 
-def _read(case: CommitCase, store: Store, read: Reader, *, places: int, works_again: bool) -> WaitingLine:
+def _read(
+    case: CommitCase, store: Store, read: Reader, *, places: int, works_again: bool
+) -> WaitingLine:
     spec = case.spec
-    return read_line(store, spec.paths, case.begun.txid, spec.mapped, read, places=places, works_again=works_again)
+    return read_line(
+        store,
+        spec.paths,
+        case.begun.txid,
+        spec.mapped,
+        read,
+        places=places,
+        works_again=works_again,
+    )
 
 
 def _watch(case: CommitCase, store: Store, line: WaitingLine, seconds: float) -> None:
     with store.watch(*line.watched(case.spec.paths)) as watch:
         # A change before the watches were set would never be noticed.
-        if _read(case, store, Reader(store), places=line.places, works_again=line.op is not None) == line:
-            case.log.info("Transaction %s of %s waits: the turn is at %s", line.txid, case.spec.topology, line.current)
+        if (
+            _read(case, store, Reader(store), places=line.places, works_again=line.op is not None)
+            == line
+        ):
+            case.log.info(
+                "Transaction %s of %s waits: the turn is at %s",
+                line.txid,
+                case.spec.topology,
+                line.current,
+            )
             watch.wait(max(seconds, 0.0))
 
 

@@ -33,7 +33,11 @@ class Update(StateUpdate):
 
     def __repr__(self) -> str:
         source = getattr(self.input, "operator", None)
-        name = f"{source.task_id}[{self.input.key!r}]" if source is not None else type(self.input).__name__
+        name = (
+            f"{source.task_id}[{self.input.key!r}]"
+            if source is not None
+            else type(self.input).__name__
+        )
         return f"persistent_aggregate({name}, state={self.state!r})"
 
 
@@ -78,15 +82,21 @@ def persistent_aggregate(
         raise ConfigError(option="persistent_aggregate(writers=)", value=writers, remedy=remedy)
     if spark_from_rows is not None and (spark_from_rows < 1 or writers != "auto"):
         remedy = 'Use a number of rows from 1, with writers="auto".'
-        raise ConfigError(option="persistent_aggregate(spark_from_rows=)", value=spark_from_rows, remedy=remedy)
+        raise ConfigError(
+            option="persistent_aggregate(spark_from_rows=)", value=spark_from_rows, remedy=remedy
+        )
     if spark is not None and ";" in spark:
         remedy = "Parameters may be secret, and a DAG file is not: make a connection of type spark_connect of it."
-        raise ConfigError(option="persistent_aggregate(spark=)", value=spark.partition(";")[0], remedy=remedy)
+        raise ConfigError(
+            option="persistent_aggregate(spark=)", value=spark.partition(";")[0], remedy=remedy
+        )
     if new_values is not None:
         _check_name(new_values, "persistent_aggregate")
         if not isinstance(state, QueryableState):
             remedy = f"{type(state).__name__} cannot be asked for the values of keys, so it has none to give."
-            raise ConfigError(option="persistent_aggregate(new_values=)", value=new_values, remedy=remedy)
+            raise ConfigError(
+                option="persistent_aggregate(new_values=)", value=new_values, remedy=remedy
+            )
     return Update(input, state, writers, spark_from_rows, spark, new_values, allow_empty)
 
 
@@ -125,10 +135,14 @@ def partition_persist(
         _check_name(new_values, "partition_persist")
         if updater is None:
             remedy = "Only an updater emits new values: give updater=."
-            raise ConfigError(option="partition_persist(new_values=)", value=new_values, remedy=remedy)
+            raise ConfigError(
+                option="partition_persist(new_values=)", value=new_values, remedy=remedy
+            )
     if isinstance(partition_by, str):
         remedy = f"Give a list: [{partition_by!r}]."
-        raise ConfigError(option="partition_persist(partition_by=)", value=partition_by, remedy=remedy)
+        raise ConfigError(
+            option="partition_persist(partition_by=)", value=partition_by, remedy=remedy
+        )
     made = as_fenced(state, updater, kind, Writers(partitions, tuple(partition_by), conf))
     return Update(input, made, "worker", new_values=new_values, allow_empty=allow_empty)
 
@@ -139,15 +153,21 @@ def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
     :raises ConfigError: they are no list, or two of them leave new values of one name.
     """
     if not isinstance(updates, Iterable):
-        raise ConfigError(option="CommitOperator(updates=)", value=updates, remedy="Give a list: updates=[...].")
+        raise ConfigError(
+            option="CommitOperator(updates=)", value=updates, remedy="Give a list: updates=[...]."
+        )
     found = tuple(updates)
     names = [name for update in found if (name := getattr(update, "new_values", None)) is not None]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(option="new_values", value=twice[0], remedy="Two updates of a committer need two names.")
+        raise ConfigError(
+            option="new_values", value=twice[0], remedy="Two updates of a committer need two names."
+        )
     return found
 
 
-def _with_columns(state: Any, keys: Sequence[str] | None, values: Mapping[str, Any] | None, kind: str | None) -> Any:
+def _with_columns(
+    state: Any, keys: Sequence[str] | None, values: Mapping[str, Any] | None, kind: str | None
+) -> Any:
     """The state with the columns that rows have; what is no state at all, the block refuses."""
     from airflow_tx.state.trident.aggregate import TridentAggregate
     from airflow_tx.state.trident.state import has_methods, is_factory, is_map, is_snapshottable
@@ -157,7 +177,9 @@ def _with_columns(state: Any, keys: Sequence[str] | None, values: Mapping[str, A
         for option, value in given.items():
             if value is not None:
                 remedy = f"{type(state).__name__} has its own: leave {option} out here."
-                raise ConfigError(option=f"persistent_aggregate({option}=)", value=value, remedy=remedy)
+                raise ConfigError(
+                    option=f"persistent_aggregate({option}=)", value=value, remedy=remedy
+                )
         return state
     name = type(state).__name__
     if not (is_factory(state) or has_methods(state, "begin_commit", "commit")):

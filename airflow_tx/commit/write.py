@@ -90,7 +90,9 @@ def take_other_output(
 
 
 @contextmanager
-def outranked_explained(ledger: Ledger, states: Mapping[str, FencedState], grant: Grant) -> Iterator[None]:
+def outranked_explained(
+    ledger: Ledger, states: Mapping[str, FencedState], grant: Grant
+) -> Iterator[None]:
     """Let a state's refusal say whether the grant is outranked, or the ledger was set back."""
     try:
         yield
@@ -98,7 +100,9 @@ def outranked_explained(ledger: Ledger, states: Mapping[str, FencedState], grant
         raise explain_outranked(ledger, states, grant, error) from None
 
 
-def explain_outranked(ledger: Ledger, states: Mapping[str, FencedState], grant: Grant, error: StateError) -> TxError:
+def explain_outranked(
+    ledger: Ledger, states: Mapping[str, FencedState], grant: Grant, error: StateError
+) -> TxError:
     """Tell an outranked grant, as it should be, from a ledger that was set back to before that grant.
 
     The fences are read before the ledger: a grant that raised one of them by then is in a ledger that is whole.
@@ -113,10 +117,16 @@ def explain_outranked(ledger: Ledger, states: Mapping[str, FencedState], grant: 
     if not is_granted:
         return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
     for name, fence in fences.items():
-        if fence is not None and fence.incarnation == grant.incarnation and fence.token.rank > grant.token.rank:
+        if (
+            fence is not None
+            and fence.incarnation == grant.incarnation
+            and fence.token.rank > grant.token.rank
+        ):
             last = grant.last_txids.get(name, "nothing")
             found = fence.token.txid
-            return LedgerBehind(state=name, topology=grant.topology, found=found, expected=last, txid=grant.txid)
+            return LedgerBehind(
+                state=name, topology=grant.topology, found=found, expected=last, txid=grant.txid
+            )
     return error
 
 
@@ -136,7 +146,9 @@ def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
     return rows
 
 
-def write_at_once(update: Update, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None) -> Written:
+def write_at_once(
+    update: Update, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None
+) -> Written:
     """Raise the fence and write, in one store transaction; what was written. Raises as `write_update`."""
     return _write_one(update.state, grant, rows, output, raising=True)
 
@@ -162,7 +174,12 @@ def write_update(
         from airflow_tx.commit.spark_writers import spark_label, write_by_spark
 
         assert isinstance(rows, StagedRows)
-        log.info("State %s: %d rows are written by Spark (%s)", update.state.name, len(rows), spark_label(spark))
+        log.info(
+            "State %s: %d rows are written by Spark (%s)",
+            update.state.name,
+            len(rows),
+            spark_label(spark),
+        )
         return write_by_spark(
             update.state,
             grant,
@@ -196,14 +213,18 @@ def spark_of(update: Update, rows: RowsToWrite) -> str | None:
     spark = update.spark or getattr(getattr(update.input, "operator", None), "conn_id", None)
     problem = ""
     if not isinstance(rows, StagedRows):
-        problem = "Spark writes the staged output of one task; rows that tasks return are combined here"
+        problem = (
+            "Spark writes the staged output of one task; rows that tasks return are combined here"
+        )
     elif not spark:
         problem = 'there is no Spark: the output is of no Spark task; say which one by spark="spark_default"'
     elif update.state.for_executors() is None:
         problem = f"state {update.state.name!r} takes one writer at a time, as SQLite does"
     if problem and forced:
         raise ConfigError(
-            option="persistent_aggregate(writers=)", value="spark", remedy=f"{problem[0].upper()}{problem[1:]}."
+            option="persistent_aggregate(writers=)",
+            value="spark",
+            remedy=f"{problem[0].upper()}{problem[1:]}.",
         )
     return None if problem else spark
 
@@ -219,7 +240,9 @@ def _in_portions(rows: RowsToWrite, update: Update) -> TypeGuard[StagedRows]:
 
 
 def _partitions(state: Any, rows: StagedRows) -> int:
-    return min(max(2, math.ceil(len(rows) / ROWS_A_WRITER)), MOST_WRITERS) if state.columns.keys else 1
+    return (
+        min(max(2, math.ceil(len(rows) / ROWS_A_WRITER)), MOST_WRITERS) if state.columns.keys else 1
+    )
 
 
 # --- by this process ----------------------------------------------------------------------------------------------
@@ -237,13 +260,17 @@ def _write_one(
     if output is not None:
         given = list(given)
     tally = RowTally(given, state.added_up)
-    written = tally.written(state.raise_and_write(grant, tally) if raising else state.write(grant, tally))
+    written = tally.written(
+        state.raise_and_write(grant, tally) if raising else state.write(grant, tally)
+    )
     if output is not None:
         output.keys(state, _keys(state, given), chunk=0)
     return written
 
 
-def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutput | None) -> Written:
+def _in_turns(
+    state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutput | None
+) -> Written:
     """Write chunk after chunk, each in a store transaction of its own: memory, locks and undo stay small."""
     written = Written()
     chunk = -1
@@ -254,7 +281,9 @@ def _in_turns(state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutpu
         if output is not None:
             output.keys(state, _keys(state, given), chunk=chunk)
     # A state without a fence begins with chunk 0.
-    state.write(replace(grant, written=written, portions=chunk + 1), (), chunk=chunk + 1, complete=True)
+    state.write(
+        replace(grant, written=written, portions=chunk + 1), (), chunk=chunk + 1, complete=True
+    )
     return written
 
 

@@ -34,7 +34,9 @@ def clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool =
             return False
         dag = DBDagBag().get_dag_for_run(run, session=session)
         if dag is None:
-            raise RunNotStarted(dag_id=dag_id, run_id=run_id, status=None, reason="Airflow does not know this DAG")
+            raise RunNotStarted(
+                dag_id=dag_id, run_id=run_id, status=None, reason="Airflow does not know this DAG"
+            )
         dag.clear(
             run_id=run_id,
             only_failed=only_failed,
@@ -79,7 +81,9 @@ def create_run(
     except DagRunAlreadyExists:
         return False
     except (AirflowException, ValueError) as error:
-        raise RunNotStarted(dag_id=dag_id, run_id=run_id, status=None, reason=one_line(error)) from error
+        raise RunNotStarted(
+            dag_id=dag_id, run_id=run_id, status=None, reason=one_line(error)
+        ) from error
     return True
 
 
@@ -95,7 +99,9 @@ def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str,
     start, end = interval
     with create_session() as session:
         dag = DBDagBag().get_latest_version_of_dag(dag_id, session=session)
-        taken = session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.logical_date == start))
+        taken = session.scalar(
+            select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.logical_date == start)
+        )
     if taken is not None or dag is None or not IntervalSchedule(dag.timetable).makes(start, end):
         return {}
     return {"logical_date": start, "run_after": end}
@@ -112,7 +118,9 @@ def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
     with create_session() as session:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
-            query = select(DagRun.run_id, DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id.in_(some))
+            query = select(DagRun.run_id, DagRun.state).where(
+                DagRun.dag_id == dag_id, DagRun.run_id.in_(some)
+            )
             found.update({run_id: text(state) for run_id, state in session.execute(query)})
     return found
 
@@ -136,12 +144,18 @@ def pause_dag(dag_id: str, paused: bool) -> bool:
 
     with create_session() as session:
         # In one statement, so that of two who do it at once one has done it.
-        changed = update(DagModel).where(DagModel.dag_id == dag_id, DagModel.is_paused.is_not(paused))
-        done = session.execute(changed.values(is_paused=paused).execution_options(synchronize_session=False))
+        changed = update(DagModel).where(
+            DagModel.dag_id == dag_id, DagModel.is_paused.is_not(paused)
+        )
+        done = session.execute(
+            changed.values(is_paused=paused).execution_options(synchronize_session=False)
+        )
     return bool(done.rowcount)  # type: ignore[attr-defined]
 
 
-def log_action(what: str, *, who: str, dag_id: str, entries: Iterable[tuple[str | None, Mapping[str, Any]]]) -> None:
+def log_action(
+    what: str, *, who: str, dag_id: str, entries: Iterable[tuple[str | None, Mapping[str, Any]]]
+) -> None:
     """Make entries in Airflow's audit log.
 
     :param entries: the details, each with the run that it concerns; None: it concerns no run.
@@ -153,7 +167,15 @@ def log_action(what: str, *, who: str, dag_id: str, entries: Iterable[tuple[str 
 
     with create_session() as session:
         for run_id, details in entries:
-            session.add(Log(event=what, owner=who, dag_id=dag_id, run_id=run_id, extra=json.dumps(dict(details))))
+            session.add(
+                Log(
+                    event=what,
+                    owner=who,
+                    dag_id=dag_id,
+                    run_id=run_id,
+                    extra=json.dumps(dict(details)),
+                )
+            )
 
 
 class DagFile(NamedTuple):
@@ -170,7 +192,9 @@ def dag_file(dag_id: str) -> DagFile | None:
     from sqlalchemy import select
 
     with create_session() as session:
-        query = select(DagModel.bundle_name, DagModel.relative_fileloc).where(DagModel.dag_id == dag_id)
+        query = select(DagModel.bundle_name, DagModel.relative_fileloc).where(
+            DagModel.dag_id == dag_id
+        )
         found = session.execute(query).first()
     if found is None or not found.relative_fileloc:
         return None
@@ -197,7 +221,9 @@ def prepare_test(dag: Any) -> None:
         session.merge(DagBundleModel(name=_TEST_BUNDLE))
         session.flush()
         found = [LazyDeserializedDAG.from_dag(dag)]
-        update_dag_parsing_results_in_db(_TEST_BUNDLE, None, found, {}, None, set(), session=session)
+        update_dag_parsing_results_in_db(
+            _TEST_BUNDLE, None, found, {}, None, set(), session=session
+        )
 
 
 def is_scheduled(dag_id: str) -> bool:
@@ -212,3 +238,20 @@ def is_scheduled(dag_id: str) -> bool:
             return False
         scheduler = most_recent_job("SchedulerJob", session=session)
         return scheduler is not None and scheduler.is_alive()
+
+
+def pushed_xcoms(run: Any) -> list[tuple[str, str, int, Any]]:
+    """List what the tasks of a run have pushed, in a process with a database: task id, key, map index, value."""
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    wanted = select(XComModel).where(XComModel.dag_id == run.dag_id, XComModel.run_id == run.run_id)
+    with create_session() as session:
+        found = session.scalars(
+            wanted.order_by(XComModel.task_id, XComModel.map_index, XComModel.key)
+        ).all()
+        return [
+            (each.task_id, each.key, each.map_index, XComModel.deserialize_value(each))
+            for each in found
+        ]

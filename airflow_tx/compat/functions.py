@@ -68,14 +68,23 @@ def task_function(task: Any, *, dated: bool = False) -> TaskFunction:
         raise ValueError("its function is async")
     if task.templates_dict:
         raise ValueError("it has a templates_dict")
-    known = INTERVAL_KEYS.intersection(inspect.signature(task.python_callable).parameters) if dated else frozenset()
+    known = (
+        INTERVAL_KEYS.intersection(inspect.signature(task.python_callable).parameters)
+        if dated
+        else frozenset()
+    )
     _check_parameters(task, known)
     arguments = (tuple(task.op_args), dict(task.op_kwargs))
     check_argument(arguments)
     multiple = bool(task.multiple_outputs)
     pushes = pushes_xcom(task)
     return TaskFunction(
-        task.python_callable, arguments, multiple, pushes, time_allowed(task), known - arguments[1].keys()
+        task.python_callable,
+        arguments,
+        multiple,
+        pushes,
+        time_allowed(task),
+        known - arguments[1].keys(),
     )
 
 
@@ -98,7 +107,10 @@ def check_plain(task: Any, *, commits: bool = False) -> None:
     for when in ("execute", "success", "skipped"):
         if any(not _is_ours(each) for each in _as_list(getattr(task, f"on_{when}_callback"))):
             raise ValueError(f"it has an on_{when}_callback")
-    for option, hook in (("pre_execute", task._pre_execute_hook), ("post_execute", task._post_execute_hook)):
+    for option, hook in (
+        ("pre_execute", task._pre_execute_hook),
+        ("post_execute", task._post_execute_hook),
+    ):
         if isinstance(hook, _Both) or (hook is not None and not _is_ours(hook)):
             raise ValueError(f"it has {option}")
 
@@ -140,7 +152,9 @@ def from_xcom(stored: Any) -> Any:
 
 class _NoContext(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
-        raise LookupError(f"there is no {key!r}: the context of a DAG run is asked for, and there is no run")
+        raise LookupError(
+            f"there is no {key!r}: the context of a DAG run is asked for, and there is no run"
+        )
 
     def __bool__(self) -> bool:
         return True
@@ -189,14 +203,28 @@ def check_argument(value: Any) -> None:
 
     if isinstance(value, str) and any(braces in value for braces in _BRACES):
         raise ValueError(f"its argument {value[:60]!r} is a template")
-    if (isinstance(value, ResolveMixin) and not isinstance(value, PlainXComArg)) or hasattr(value, "template_fields"):
+    if (isinstance(value, ResolveMixin) and not isinstance(value, PlainXComArg)) or hasattr(
+        value, "template_fields"
+    ):
         raise ValueError(f"its argument is a {type(value).__name__}")
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ():
+    for each in (
+        value.values()
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, (list, tuple, set))
+        else ()
+    ):
         check_argument(each)
 
 
 def _as_list(callbacks: Any) -> list[Any]:
-    return list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks] if callbacks else []
+    return (
+        list(callbacks)
+        if isinstance(callbacks, (list, tuple))
+        else [callbacks]
+        if callbacks
+        else []
+    )
 
 
 def _is_ours(hook: Any) -> bool:

@@ -67,9 +67,15 @@ class IntervalSchedule:
     @classmethod
     def of_dag(cls, dag: Any) -> IntervalSchedule:
         """Read the schedule of a DAG, whose tasks may have dates of their own."""
-        starts = [date for date in (dag.start_date, *(task.start_date for task in dag.tasks)) if date]
+        starts = [
+            date for date in (dag.start_date, *(task.start_date for task in dag.tasks)) if date
+        ]
         ends = [task.end_date for task in dag.tasks]
-        latest = max([*ends, *([dag.end_date] if dag.end_date else [])]) if ends and all(ends) else dag.end_date
+        latest = (
+            max([*ends, *([dag.end_date] if dag.end_date else [])])
+            if ends and all(ends)
+            else dag.end_date
+        )
         return cls(dag.timetable, min(starts, default=None), latest, bool(dag.catchup))
 
     @classmethod
@@ -78,7 +84,9 @@ class IntervalSchedule:
         from airflow.serialization.decoders import decode_timetable
 
         earliest, latest = (each and datetime.fromisoformat(each) for each in value["dates"])
-        return cls(decode_timetable(json.loads(value["timetable"])), earliest, latest, value["catchup"])
+        return cls(
+            decode_timetable(json.loads(value["timetable"])), earliest, latest, value["catchup"]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Give it as plain JSON, for another process."""
@@ -104,13 +112,18 @@ class IntervalSchedule:
             catchup=self.catchup or after is not None,
         )
         info = None
-        while info := self._core.next_dagrun_info_v2(last_dagrun_info=info, restriction=restriction):
+        while info := self._core.next_dagrun_info_v2(
+            last_dagrun_info=info, restriction=restriction
+        ):
             interval = info.data_interval
             if interval is None or max(interval.end, info.run_after) > now:
                 return None
             if after is None or interval.start >= after:
                 return ScheduledInterval(
-                    _utc(info.logical_date), _utc(interval.start), _utc(interval.end), _utc(info.run_after)
+                    _utc(info.logical_date),
+                    _utc(interval.start),
+                    _utc(interval.end),
+                    _utc(info.run_after),
                 )
         return None
 
@@ -126,7 +139,9 @@ class IntervalSchedule:
 
         dates = DataInterval(pendulum.instance(interval.start), pendulum.instance(interval.end))
         name: str = self._core.generate_run_id(
-            run_type=DagRunType.SCHEDULED, run_after=pendulum.instance(interval.run_after), data_interval=dates
+            run_type=DagRunType.SCHEDULED,
+            run_after=pendulum.instance(interval.run_after),
+            data_interval=dates,
         )
         return name
 
@@ -194,7 +209,9 @@ def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[Sc
         dag = _backfilled_dag(dag_id, session)
     now = datetime.now(timezone.utc)
     return [
-        ScheduledInterval(_utc(info.logical_date), _utc(interval.start), _utc(interval.end), _utc(info.run_after))
+        ScheduledInterval(
+            _utc(info.logical_date), _utc(interval.start), _utc(interval.end), _utc(info.run_after)
+        )
         for info in dag.iter_dagrun_infos_between(first, last)
         if (interval := info.data_interval) is not None and interval.end < now
     ]
@@ -212,7 +229,10 @@ def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[date
         DagRun.dag_id == dag_id, DagRun.logical_date >= first, DagRun.logical_date <= last
     )
     with create_session() as session:
-        return {_utc(date): DatedRun(run_id, text(state)) for date, run_id, state in session.execute(query)}
+        return {
+            _utc(date): DatedRun(run_id, text(state))
+            for date, run_id, state in session.execute(query)
+        }
 
 
 def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> bool:
@@ -249,7 +269,9 @@ def create_backfill_run(dag_id: str, interval: ScheduledInterval, user: str) -> 
     except IntegrityError:
         return False
     except (AirflowException, ValueError) as error:
-        raise RunNotStarted(dag_id=dag_id, run_id=str(date), status=None, reason=one_line(error)) from error
+        raise RunNotStarted(
+            dag_id=dag_id, run_id=str(date), status=None, reason=one_line(error)
+        ) from error
     return True
 
 

@@ -24,7 +24,9 @@ def sends_metrics() -> bool:
     return get_stats_factory() is not NoStatsLogger
 
 
-def send_metric(kind: MetricKind, name: str, value: float, *, tags: Mapping[str, str], named: str) -> None:
+def send_metric(
+    kind: MetricKind, name: str, value: float, *, tags: Mapping[str, str], named: str
+) -> None:
     """Send a value as Airflow sends its own: with tags, and, for servers without them, with one of them in its name.
 
     :param value: of a timer, seconds.
@@ -40,7 +42,9 @@ def send_metric(kind: MetricKind, name: str, value: float, *, tags: Mapping[str,
     if conf.getboolean("metrics", "legacy_names_on", fallback=True):
         # A point would be another level of the name.
         last = stats.normalize_name_for_stats(tags[named].replace(".", "__"), log_warning=False)
-        _send(kind, f"{name}.{last}", value, {tag: text for tag, text in tags.items() if tag != named})
+        _send(
+            kind, f"{name}.{last}", value, {tag: text for tag, text in tags.items() if tag != named}
+        )
 
 
 def _send(kind: MetricKind, name: str, value: float, tags: dict[str, str]) -> None:

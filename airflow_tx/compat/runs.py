@@ -62,13 +62,22 @@ def start_run(
         reset = True
     date, after = interval or (datetime.now(timezone.utc) if dated else None, None)
     message = TriggerDagRun(
-        dag_id=dag_id, run_id=run_id, logical_date=date, run_after=after, conf=dict(conf or {}), reset_dag_run=reset
+        dag_id=dag_id,
+        run_id=run_id,
+        logical_date=date,
+        run_after=after,
+        conf=dict(conf or {}),
+        reset_dag_run=reset,
     )
     try:
         answer = _ask(message)
     except AirflowRuntimeError as error:
-        raise RunNotStarted(dag_id=dag_id, run_id=run_id, status=_status(error), reason=_reason(error)) from error
-    return not (isinstance(answer, ErrorResponse) and answer.error == ErrorType.DAGRUN_ALREADY_EXISTS)
+        raise RunNotStarted(
+            dag_id=dag_id, run_id=run_id, status=_status(error), reason=_reason(error)
+        ) from error
+    return not (
+        isinstance(answer, ErrorResponse) and answer.error == ErrorType.DAGRUN_ALREADY_EXISTS
+    )
 
 
 def restart_dead(dag_id: str, run_id: str) -> bool:
@@ -148,7 +157,9 @@ async def run_states(dag_id: str, run_ids: Collection[str]) -> dict[str, str | N
     import asyncio
 
     wanted = list(dict.fromkeys(run_ids))
-    return dict(zip(wanted, await asyncio.gather(*(_state(dag_id, each) for each in wanted)), strict=True))
+    return dict(
+        zip(wanted, await asyncio.gather(*(_state(dag_id, each) for each in wanted)), strict=True)
+    )
 
 
 async def is_paused_async(dag_id: str) -> bool | None:
@@ -228,7 +239,9 @@ async def _state(dag_id: str, run_id: str) -> str | None:
 def _count(dag_id: str, states: Collection[str], date: datetime | None = None) -> Any:
     from airflow.sdk.execution_time.comms import GetDRCount
 
-    return GetDRCount(dag_id=dag_id, states=list(states), logical_dates=None if date is None else [date])
+    return GetDRCount(
+        dag_id=dag_id, states=list(states), logical_dates=None if date is None else [date]
+    )
 
 
 def _status(error: AirflowRuntimeError) -> int | None:

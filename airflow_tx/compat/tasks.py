@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def pushes_xcom(task: Any) -> bool:
     """Whether what a task returns becomes an XCom."""
-    return bool(getattr(task, "partial_kwargs", {}).get("do_xcom_push", getattr(task, "do_xcom_push", True)))
+    return bool(
+        getattr(task, "partial_kwargs", {}).get("do_xcom_push", getattr(task, "do_xcom_push", True))
+    )
 
 
 def is_mapped(task: Task) -> bool:
@@ -105,7 +107,11 @@ def empty_interval(dag: Any) -> str | None:
     """Name the timetable of a DAG whose runs have a data interval of no length, as `@daily` has in Airflow 3."""
     timetable = dag.timetable
     name = type(timetable).__name__
-    return name if name.endswith("TriggerTimetable") and not getattr(timetable, "interval", None) else None
+    return (
+        name
+        if name.endswith("TriggerTimetable") and not getattr(timetable, "interval", None)
+        else None
+    )
 
 
 def give_intervals(dag: Any) -> None:
@@ -158,7 +164,10 @@ def run_after_skipped(task: Any) -> None:
 class _Options:
     """Reads and sets options of a task; a mapped one keeps them for the instances it will make."""
 
-    _ATTRIBUTES: Mapping[str, str] = {"pre_execute": "_pre_execute_hook", "post_execute": "_post_execute_hook"}
+    _ATTRIBUTES: Mapping[str, str] = {
+        "pre_execute": "_pre_execute_hook",
+        "post_execute": "_post_execute_hook",
+    }
 
     def __init__(self, task: Any) -> None:
         self._task = task
@@ -188,7 +197,16 @@ class _Both:
 
 
 LIVE_TASK_STATES = frozenset(
-    {None, "scheduled", "queued", "running", "restarting", "up_for_retry", "up_for_reschedule", "deferred"}
+    {
+        None,
+        "scheduled",
+        "queued",
+        "running",
+        "restarting",
+        "up_for_retry",
+        "up_for_reschedule",
+        "deferred",
+    }
 )
 _UNDER_WAY = frozenset({"scheduled", "queued", "running", "restarting"})
 # Such an instance has nothing to give, whatever an earlier try of it acked.
@@ -233,10 +251,15 @@ def run_info(context: Mapping[str, Any]) -> RunInfo:
 def task_states(ti: Any, task_ids: Collection[str]) -> dict[str, str | None]:
     """The states of tasks of the asking task's run; a mapped instance is called `task_<map index>`."""
     found = ti.get_task_states(dag_id=ti.dag_id, task_ids=sorted(task_ids), run_ids=[ti.run_id])
-    return {name: None if state is None else text(state) for name, state in found.get(ti.run_id, {}).items()}
+    return {
+        name: None if state is None else text(state)
+        for name, state in found.get(ti.run_id, {}).items()
+    }
 
 
-def instance_states(ti: Any, task_ids: Collection[str], mapped: Collection[str]) -> dict[tuple[str, int], str | None]:
+def instance_states(
+    ti: Any, task_ids: Collection[str], mapped: Collection[str]
+) -> dict[tuple[str, int], str | None]:
     """The state of every instance of tasks of the asking task's run, by task id and map index (−1: not mapped).
 
     A task of which Airflow says nothing has the state None.
@@ -249,7 +272,10 @@ def instance_states(ti: Any, task_ids: Collection[str], mapped: Collection[str])
     for task in sorted(set(task_ids).intersection(mapped)):
         instances = task_states(ti, [task])
         # Before it is expanded, and when it has expanded to nothing, a mapped task is one instance without an index.
-        named = {(task, int(name[len(task) + 1 :]) if name != task else -1): each for name, each in instances.items()}
+        named = {
+            (task, int(name[len(task) + 1 :]) if name != task else -1): each
+            for name, each in instances.items()
+        }
         states.update(named or {(task, -1): None})
     return states
 
@@ -296,24 +322,14 @@ def is_test_run() -> bool:
     except RuntimeError:
         return False  # no task is running
     # A scheduler that lives beside the command may take up its tasks, and then executes them like any others.
-    return run.triggering_user_name == "dag_test" or run.run_id.startswith("__airflow_temporary_run_")
+    return run.triggering_user_name == "dag_test" or run.run_id.startswith(
+        "__airflow_temporary_run_"
+    )
 
 
 def replace_test(dag: Any, made: Callable[..., Any]) -> None:
     """Let `airflow dags test` and `DAG.test()` call something else, which gets Airflow's own method first."""
     dag.test = partial(made, type(dag).test.__get__(dag), dag)
-
-
-def pushed_xcoms(run: Any) -> list[tuple[str, str, int, Any]]:
-    """List what the tasks of a run have pushed, in a process with a database: task id, key, map index, value."""
-    from airflow.models.xcom import XComModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    wanted = select(XComModel).where(XComModel.dag_id == run.dag_id, XComModel.run_id == run.run_id)
-    with create_session() as session:
-        found = session.scalars(wanted.order_by(XComModel.task_id, XComModel.map_index, XComModel.key)).all()
-        return [(each.task_id, each.key, each.map_index, XComModel.deserialize_value(each)) for each in found]
 
 
 def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
@@ -324,7 +340,9 @@ def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
 
     :param operator: a SkipMixin.
     """
-    found = instance_states(ti, [task.task_id for task in tasks], [task.task_id for task in tasks if is_mapped(task)])
+    found = instance_states(
+        ti, [task.task_id for task in tasks], [task.task_id for task in tasks if is_mapped(task)]
+    )
     under_way = {task for (task, _), state in found.items() if state in _UNDER_WAY}
     others = [task for task in tasks if task.task_id not in under_way]
     if others and under_way:
@@ -343,7 +361,10 @@ def is_skipped_by(ti: Any, task_id: str) -> bool:
 
     skipped = pull(ti, task_id, XCOM_SKIPMIXIN_KEY)
     if isinstance(skipped, dict):
-        return ti.task_id in (*skipped.get(XCOM_SKIPMIXIN_SKIPPED, ()), *(pull(ti, task_id, _SKIPS_ITSELF) or ()))
+        return ti.task_id in (
+            *skipped.get(XCOM_SKIPMIXIN_SKIPPED, ()),
+            *(pull(ti, task_id, _SKIPS_ITSELF) or ()),
+        )
     return task_states(ti, [task_id]).get(task_id) == "skipped"
 
 

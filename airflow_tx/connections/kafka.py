@@ -58,7 +58,11 @@ class KafkaAddress:
         if connection.conn_type != "kafka":
             raise wrong_type(connection, what, "kafka")
         extra = connection.extra_dejson
-        given = {name: _text(value) for name, value in extra.items() if _taken(name) and value not in (None, "")}
+        given = {
+            name: _text(value)
+            for name, value in extra.items()
+            if _taken(name) and value not in (None, "")
+        }
         spark = extra.get(SPARK) or {}
         if not isinstance(spark, Mapping):
             remedy = 'Give settings of the Java client, such as {"sasl.jaas.config": "..."}.'
@@ -84,35 +88,51 @@ class KafkaAddress:
 
     def hide(self, text: str) -> str:
         """Remove the secrets of the connection from a text."""
-        secrets = [value for name, value in {**self.client, **self.spark}.items() if value and _is_secret(name)]
+        secrets = [
+            value
+            for name, value in {**self.client, **self.spark}.items()
+            if value and _is_secret(name)
+        ]
         for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return text
 
     def _sasl(self) -> dict[str, str]:
-        mechanism = (self.client.get("sasl.mechanism") or self.client.get("sasl.mechanisms") or "GSSAPI").upper()
+        mechanism = (
+            self.client.get("sasl.mechanism") or self.client.get("sasl.mechanisms") or "GSSAPI"
+        ).upper()
         found = {"sasl.mechanism": mechanism}
         if "sasl.jaas.config" in self.spark:
             return found
         if mechanism in _MODULES:
-            user, password = (_quoted(self.client.get(f"sasl.{name}", "")) for name in ("username", "password"))
-            found["sasl.jaas.config"] = f"{_MODULES[mechanism]} required username={user} password={password};"
+            user, password = (
+                _quoted(self.client.get(f"sasl.{name}", "")) for name in ("username", "password")
+            )
+            found["sasl.jaas.config"] = (
+                f"{_MODULES[mechanism]} required username={user} password={password};"
+            )
             return found
         if mechanism == "GSSAPI" and "sasl.kerberos.keytab" in self.client:
             names = ("sasl.kerberos.keytab", "sasl.kerberos.principal")
             keytab, principal = (_quoted(self.client.get(name, "")) for name in names)
-            module = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true"
+            module = (
+                "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true"
+            )
             found["sasl.jaas.config"] = f"{module} keyTab={keytab} principal={principal};"
             return found
         raise self._untranslated("sasl.mechanism", mechanism, "sasl.jaas.config")
 
     def _ssl(self) -> dict[str, str]:
         if self.client.get("enable.ssl.certificate.verification", "true").lower() in ("false", "0"):
-            raise self._untranslated("enable.ssl.certificate.verification", "false", "ssl.truststore.location")
+            raise self._untranslated(
+                "enable.ssl.certificate.verification", "false", "ssl.truststore.location"
+            )
         found = {}
         if "ssl.endpoint.identification.algorithm" in self.client:
             algorithm = self.client["ssl.endpoint.identification.algorithm"]
-            found["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
+            found["ssl.endpoint.identification.algorithm"] = (
+                "" if algorithm == "none" else algorithm
+            )
         # As text, not as a path: executors need not have the file.
         if authorities := self._pem("ssl.ca"):
             found |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": authorities}
@@ -120,7 +140,10 @@ class KafkaAddress:
             found |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": certificate}
             found["ssl.keystore.key"] = self._pem("ssl.key") or ""
         elif "ssl.keystore.location" in self.client:
-            found |= {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": self.client["ssl.keystore.location"]}
+            found |= {
+                "ssl.keystore.type": "PKCS12",
+                "ssl.keystore.location": self.client["ssl.keystore.location"],
+            }
             found["ssl.keystore.password"] = self.client.get("ssl.keystore.password", "")
         return found
 
@@ -137,7 +160,9 @@ class KafkaAddress:
 
     def _untranslated(self, name: str, value: str, java: str) -> ConfigError:
         example = f'{{"spark": {{"{java}": ...}}}}'
-        remedy = f"Spark reads with the Java client, which has other settings for it: extra {example}."
+        remedy = (
+            f"Spark reads with the Java client, which has other settings for it: extra {example}."
+        )
         return _unusable(self.conn_id, name, value, remedy)
 
 
@@ -150,7 +175,9 @@ def _servers(connection: Endpoint) -> dict[str, str]:
         return {}
     hosts = connection.host.split(",")
     port = connection.port or 9092
-    return {"bootstrap.servers": ",".join(host if ":" in host else f"{host}:{port}" for host in hosts)}
+    return {
+        "bootstrap.servers": ",".join(host if ":" in host else f"{host}:{port}" for host in hosts)
+    }
 
 
 def _login(connection: Endpoint, given: Mapping[str, str]) -> dict[str, str]:
@@ -160,7 +187,11 @@ def _login(connection: Endpoint, given: Mapping[str, str]) -> dict[str, str]:
         remedy = "It has a login: say how it is sent, SASL_SSL or SASL_PLAINTEXT."
         raise _unusable(connection.conn_id, "security.protocol", None, remedy)
     login = {"sasl.username": connection.login, "sasl.password": connection.password or ""}
-    return login if {"sasl.mechanism", "sasl.mechanisms"} & set(given) else {**login, "sasl.mechanism": "PLAIN"}
+    return (
+        login
+        if {"sasl.mechanism", "sasl.mechanisms"} & set(given)
+        else {**login, "sasl.mechanism": "PLAIN"}
+    )
 
 
 def _taken(name: str) -> bool:
@@ -168,7 +199,9 @@ def _taken(name: str) -> bool:
 
 
 def _is_secret(name: str) -> bool:
-    return (any(part in name for part in _SECRET) and not name.endswith((".location", ".keytab"))) or "jaas" in name
+    return (
+        any(part in name for part in _SECRET) and not name.endswith((".location", ".keytab"))
+    ) or "jaas" in name
 
 
 def _text(value: Any) -> str:

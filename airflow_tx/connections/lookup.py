@@ -97,7 +97,11 @@ def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
 
 def handed_over(connection: Endpoint) -> dict[str, str]:
     """Make the environment in which a process of ours that is no task finds this connection."""
-    plain = {each.name: getattr(connection, each.name) for each in fields(connection) if each.name != "conn_id"}
+    plain = {
+        each.name: getattr(connection, each.name)
+        for each in fields(connection)
+        if each.name != "conn_id"
+    }
     return {_OURS + connection.conn_id: json.dumps(plain)}
 
 

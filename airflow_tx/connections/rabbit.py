@@ -58,7 +58,9 @@ class RabbitBroker:
             raise wrong_type(connection, what, "amqp")
         if not connection.host:
             remedy = "Give the host of the broker; and port, login, password, schema (the virtual host) where needed."
-            raise ConfigError(option=f"Connection {conn_id!r}, host", value=connection.host, remedy=remedy)
+            raise ConfigError(
+                option=f"Connection {conn_id!r}, host", value=connection.host, remedy=remedy
+            )
         extra = connection.extra_dejson
         tls = str(extra.get("ssl", False)).lower() in ("true", "1")
         return cls(
@@ -94,7 +96,9 @@ class RabbitBroker:
             return BlockingConnection(parameters)
         except (exceptions.AuthenticationError, exceptions.ProbableAuthenticationError):
             remedy = "The broker refuses it: correct login and password of the connection."
-            raise ConfigError(option=f"Connection {self.conn_id!r}, login", value=self.login, remedy=remedy) from None
+            raise ConfigError(
+                option=f"Connection {self.conn_id!r}, login", value=self.login, remedy=remedy
+            ) from None
         except exceptions.ProbableAccessDeniedError:
             remedy = "The broker has no such virtual host, or not for this login: correct schema, or the user's rights."
             option = f"Connection {self.conn_id!r}, schema"
@@ -110,6 +114,8 @@ class RabbitBroker:
         try:
             return SSLOptions(create_default_context(cafile=self.authorities), self.host)
         except OSError as error:
-            remedy = f"Give a PEM file with the certificates to be trusted ({error.strerror or error})."
+            remedy = (
+                f"Give a PEM file with the certificates to be trusted ({error.strerror or error})."
+            )
             option = f"Connection {self.conn_id!r}, extra ssl_ca_certs"
             raise ConfigError(option=option, value=self.authorities, remedy=remedy) from None

@@ -20,7 +20,15 @@ REDIS_EXTRAS = (
 # A server that does not answer is as good as one that cannot be reached.
 _PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
 # What a server says that cannot be used now, while another one, or the same one later, can.
-AWAY = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "NOREPLICAS", "TRYAGAIN", "You can't write against a read")
+AWAY = (
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
+    "NOREPLICAS",
+    "TRYAGAIN",
+    "You can't write against a read",
+)
 
 
 def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
@@ -46,10 +54,18 @@ def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
 
 def redis_url(conn_id: str, *, what: str) -> str:
     """Spell an Airflow connection as a URL with its password, for a process without Airflow."""
-    found = {name: value for name, value in parameters_of_connection(conn_id, what=what).items() if value is not None}
-    host, port, user, password = (found.pop(name, "") for name in ("host", "port", "username", "password"))
+    found = {
+        name: value
+        for name, value in parameters_of_connection(conn_id, what=what).items()
+        if value is not None
+    }
+    host, port, user, password = (
+        found.pop(name, "") for name in ("host", "port", "username", "password")
+    )
     scheme = "rediss" if found.pop("ssl", False) else "redis"
-    who = f"{quote(str(user), safe='')}:{quote(str(password), safe='')}@" if user or password else ""
+    who = (
+        f"{quote(str(user), safe='')}:{quote(str(password), safe='')}@" if user or password else ""
+    )
     return f"{scheme}://{who}{host}:{port}/?{urlencode(found)}"
 
 
@@ -71,7 +87,9 @@ def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
     try:
         return kind(value)
     except (TypeError, ValueError):
-        raise ConfigError(option=f"Connection {conn_id!r}, extra {name}", value=value, remedy="Use a number.") from None
+        raise ConfigError(
+            option=f"Connection {conn_id!r}, extra {name}", value=value, remedy="Use a number."
+        ) from None
 
 
 def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:

@@ -55,7 +55,9 @@ def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
         query = _extras(connection, MYSQL_EXTRAS)
         ssl = connection.extra_dejson.get("ssl")
         if isinstance(ssl, dict):
-            query.update({ours: str(ssl[theirs]) for theirs, ours in MYSQL_SSL.items() if theirs in ssl})
+            query.update(
+                {ours: str(ssl[theirs]) for theirs, ours in MYSQL_SSL.items() if theirs in ssl}
+            )
         return _server_url("mysql+pymysql", connection, query)
     raise wrong_type(connection, what, "sqlite, postgres or mysql")
 
@@ -72,7 +74,9 @@ def parsed_url(url: str) -> URL:
         return make_url(url)
     except (ArgumentError, ValueError):
         remedy = "Use postgresql:// or mysql+pymysql:// with user:password@host/database, or sqlite:///file."
-        raise ConfigError(option="SqlState.from_url(url)", value="(hidden)", remedy=remedy) from None
+        raise ConfigError(
+            option="SqlState.from_url(url)", value="(hidden)", remedy=remedy
+        ) from None
 
 
 def located(conn_id: str, url: str | None) -> tuple[URL, str]:

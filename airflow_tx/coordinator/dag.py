@@ -60,7 +60,9 @@ def coordinator_dag(
     :param dag_options: of the DAG, such as `tags` or `default_args`.
     :raises TransactionDefinitionError: there is no such transaction above.
     """
-    spec, of = defined(transaction.topology if isinstance(transaction, Transaction) else transaction)
+    spec, of = defined(
+        transaction.topology if isinstance(transaction, Transaction) else transaction
+    )
     spec = replace(spec, coordinated=True)
     begin: Any = of.get_task(spec.begin)
     begin.transaction = spec

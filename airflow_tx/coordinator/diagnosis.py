@@ -103,12 +103,18 @@ class CoordinatorMemory:
     def tried(self, txid: int) -> CoordinatorMemory:
         """Note that a run was started, or could not be: the next time comes later."""
         one = self.health.get(txid)
-        return self if one is None else self._with(txid, replace(one, tries=one.tries + 1, lasts=0.0))
+        return (
+            self if one is None else self._with(txid, replace(one, tries=one.tries + 1, lasts=0.0))
+        )
 
     def blocked(self, txid: int) -> CoordinatorMemory:
         """Note that a transaction is replayed no more in this attempt."""
         one = self.health.get(txid)
-        return self if one is None else self._with(txid, replace(one, blocked=True, finding=Finding.BLOCKED))
+        return (
+            self
+            if one is None
+            else self._with(txid, replace(one, blocked=True, finding=Finding.BLOCKED))
+        )
 
     def answered(self, wait: float) -> CoordinatorMemory:
         """Note that the source answered; it is asked again after `wait` seconds."""
@@ -123,8 +129,15 @@ class CoordinatorMemory:
         return replace(self, health={**self.health, txid: one})
 
     def to_json(self) -> dict[str, Any]:
-        health = {str(txid): {**asdict(one), "finding": one.finding.value} for txid, one in self.health.items()}
-        return {"health": health, "source_wait": self.source_wait, "source_failures": self.source_failures}
+        health = {
+            str(txid): {**asdict(one), "finding": one.finding.value}
+            for txid, one in self.health.items()
+        }
+        return {
+            "health": health,
+            "source_wait": self.source_wait,
+            "source_failures": self.source_failures,
+        }
 
     @classmethod
     def from_json(cls, value: Any) -> CoordinatorMemory:
@@ -165,7 +178,9 @@ def health_of(case: OpenTransaction, before: Health | None, elapsed: float) -> H
         age = (look.now - datetime.fromisoformat(record.began)).total_seconds()
         working = min(max(age, 0.0), case.rules.message_timeout)
         # A new attempt is no success yet: what was tried before is remembered until it has acked everything.
-        one = Health(record.attempt, record.op, working=working, tries=before.tries if before else 0)
+        one = Health(
+            record.attempt, record.op, working=working, tries=before.tries if before else 0
+        )
         elapsed = 0.0
     else:
         one = replace(before, working=before.working + elapsed)
@@ -277,7 +292,11 @@ def _is_decided(case: OpenTransaction, txid: int) -> bool:
         return False
     state = case.states.get(record.run_id)
     # Queued: it was cleared, and its begin decides anew; unless it was not begun at all.
-    return state == "running" or (state == "queued" and record.request == "") or record.skip is not None
+    return (
+        state == "running"
+        or (state == "queued" and record.request == "")
+        or record.skip is not None
+    )
 
 
 def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | None:
@@ -293,6 +312,13 @@ def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | N
         return SUSPICION
     if one.finding is Finding.SILENT:
         return max(rules.silence, FORGOTTEN) if is_noted(record) else rules.silence
-    if one.finding in (Finding.UNBORN, Finding.LEFT, Finding.GONE, Finding.MOVED, Finding.SKIP, Finding.YIELDED):
+    if one.finding in (
+        Finding.UNBORN,
+        Finding.LEFT,
+        Finding.GONE,
+        Finding.MOVED,
+        Finding.SKIP,
+        Finding.YIELDED,
+    ):
         return again
     return None

@@ -21,7 +21,13 @@ from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.handoff import clean_up
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.coordinator.lane_applications import LaneApplications
-from airflow_tx.coordinator.lane_commit import LaneCommit, LaneOutputs, LaneProgress, LaneTurn, lane_run
+from airflow_tx.coordinator.lane_commit import (
+    LaneCommit,
+    LaneOutputs,
+    LaneProgress,
+    LaneTurn,
+    lane_run,
+)
 from airflow_tx.coordinator.lane_plan import LanePlan
 from airflow_tx.coordinator.lane_tasks import LaneTransaction
 from airflow_tx.coordinator.lane_window import LaneWindow
@@ -199,7 +205,9 @@ class Lane(NoLane):
         self._window.add(begun.txid)
         outputs = LaneOutputs()
         run = lane_run(self.plan, begun, self.task_try, outputs)
-        case = CommitCase(self._spec, begun, self.plan.updates, self._ledger, self._ti, self._log, own_run=run)
+        case = CommitCase(
+            self._spec, begun, self.plan.updates, self._ledger, self._ti, self._log, own_run=run
+        )
         failpoint("lane.after_begin", **case.where)
         own = LaneTransaction(
             self.plan,
@@ -305,8 +313,12 @@ class Lane(NoLane):
             reason = note(reason)
         except TxError as refusal:
             self._log.info("%s", refusal)
-        then = "a person has to see to it" if _is_for_good(error) else f"it becomes run {begun.run_id}"
-        self._log.warning("Transaction %s leaves the lane (%s); %s", begun.attempt, reason, then, exc_info=error)
+        then = (
+            "a person has to see to it" if _is_for_good(error) else f"it becomes run {begun.run_id}"
+        )
+        self._log.warning(
+            "Transaction %s leaves the lane (%s); %s", begun.attempt, reason, then, exc_info=error
+        )
         self._left_in_a_row += 1
         if self.rests:
             text = "%s transactions in a row have left the lane: it begins no more, and the next ones are runs"

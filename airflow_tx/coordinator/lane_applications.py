@@ -49,7 +49,11 @@ class LaneApplications:
         self._idle: dict[str, list[_SessionThread]] = {}
 
     def start(
-        self, task: LaneApplication, descriptor: Descriptor, arguments: Sequence[Any], limit: TimeLimit
+        self,
+        task: LaneApplication,
+        descriptor: Descriptor,
+        arguments: Sequence[Any],
+        limit: TimeLimit,
     ) -> ApplicationRun:
         """Let an application process a batch, within a time limit.
 
@@ -88,7 +92,12 @@ class LaneApplications:
         return process(session, application, run.descriptor, partial(self._load, application))
 
     def over(
-        self, thread: _SessionThread, run: ApplicationRun, outcome: Manifest | BaseException, *, traces: bool
+        self,
+        thread: _SessionThread,
+        run: ApplicationRun,
+        outcome: Manifest | BaseException,
+        *,
+        traces: bool,
     ) -> None:
         """Take what a run has left.
 
@@ -186,7 +195,10 @@ class _SessionThread(threading.Thread):
         traces = SessionTraces()
         try:
             with session(
-                connect_url(self.conn_id), tag=_TAG, server=f"connection {self.conn_id}", traces=traces
+                connect_url(self.conn_id),
+                tag=_TAG,
+                server=f"connection {self.conn_id}",
+                traces=traces,
             ) as opened:
                 self._opened(opened)
                 while run is not None:

@@ -33,7 +33,13 @@ class LaneOutputs:
 
     def keep(self, task: str, values: Mapping[str, Any]) -> None:
         """Keep what a task has returned, by name."""
-        self._stored.update({(task, name): compat.as_xcom(each) for name, each in values.items() if each is not None})
+        self._stored.update(
+            {
+                (task, name): compat.as_xcom(each)
+                for name, each in values.items()
+                if each is not None
+            }
+        )
 
     def get(self, task: str, name: str) -> Any:
         """Give what a task has returned; a copy of its own for each who reads it.
@@ -110,7 +116,9 @@ class LaneCommit:
 
     def __init__(self, case: CommitCase, turn: LaneTurn) -> None:
         self.txid = case.begun.txid
-        self.commit = Commit(case, ports=CommitPorts(self._mark, lambda _: nullcontext(), _nothing, _nothing))
+        self.commit = Commit(
+            case, ports=CommitPorts(self._mark, lambda _: nullcontext(), _nothing, _nothing)
+        )
         self._turn = turn
 
     def processed(self, ack: BoundStep[Done]) -> None:
@@ -119,7 +127,9 @@ class LaneCommit:
         states = case.run.instance_states(case.spec.tasks, case.spec.mapped)
         noted = partial(in_one_multi, first=ack, then=lambda _: processed_step(case, states, {}))
 
-        def turn(answer: Joined[Done, Processed | AlreadyCommitted]) -> BoundStep[AcquireAnswer] | None:
+        def turn(
+            answer: Joined[Done, Processed | AlreadyCommitted],
+        ) -> BoundStep[AcquireAnswer] | None:
             self.commit.forget()
             if isinstance(answer.then, Processed):
                 self.commit.processed = answer.then

@@ -99,7 +99,9 @@ class LanePlan:
     def resolved(self) -> LanePlan:
         """Give the same plan, with what the configuration says in it: a lane need not ask for every transaction."""
         spec = replace(self.spec, max_pending=self.spec.window, message_timeout=self.spec.timeout)
-        spec = replace(spec, zookeeper_conn_id=spec.conn_id, root=spec.paths.root, area=spec.staging())
+        spec = replace(
+            spec, zookeeper_conn_id=spec.conn_id, root=spec.paths.root, area=spec.staging()
+        )
         return replace(self, spec=spec)
 
 
@@ -131,7 +133,11 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
 def _by_schedule(spec: TransactionSpec, dag: Any) -> TransactionSpec:
     """Let the schedule of a DAG say which data interval is next."""
     source = spec.source
-    if type(source) is not DataIntervalSource or not source.in_order or not dag.timetable.can_be_scheduled:
+    if (
+        type(source) is not DataIntervalSource
+        or not source.in_order
+        or not dag.timetable.can_be_scheduled
+    ):
         return spec
     return replace(spec, source=NextIntervalSource.of(source, compat.IntervalSchedule.of_dag(dag)))
 
@@ -175,7 +181,11 @@ def _reason_of_states(plan: LanePlan) -> str:
     from airflow_tx.state.delta.state import DeltaState
 
     own = [update.state.name for update in plan.updates if isinstance(update.state, DeltaState)]
-    return f"state {own[0]!r} has a Spark of its own, beside which applications cannot be clients" if own else ""
+    return (
+        f"state {own[0]!r} has a Spark of its own, beside which applications cannot be clients"
+        if own
+        else ""
+    )
 
 
 def _check_application(task: SparkConnectBatchOperator) -> None:
@@ -192,4 +202,6 @@ def _check(spec: TransactionSpec, task: Any, check: Any) -> Any:
     try:
         return check(task)
     except ValueError as error:
-        raise GoesByRuns(topology=spec.topology, reason=f"of task {task.task_id!r}, {error}") from None
+        raise GoesByRuns(
+            topology=spec.topology, reason=f"of task {task.task_id!r}, {error}"
+        ) from None

@@ -140,7 +140,9 @@ class LaneTransaction:
     def _processing(self, task: LaneTask | LaneApplication) -> LaneProcessing:
         own = TaskTry(task.task_id, -1, self.task_try)
         started = own == self._started
-        self._current = LaneProcessing(self._plan.spec, self.begun, own, self._ledger, self._ack, started=started)
+        self._current = LaneProcessing(
+            self._plan.spec, self.begun, own, self._ledger, self._ack, started=started
+        )
         return self._current
 
     def _ack(self, ack: BoundStep[Done]) -> None:
@@ -158,8 +160,12 @@ class LaneTransaction:
     def _limit_of(self, task: LaneTask | LaneApplication) -> TimeLimit:
         left = max(self._deadline - time.monotonic(), 0.001)
         if task.timeout is not None and task.timeout < left:
-            return TimeLimit(task.timeout, f"it takes longer than execution_timeout, {task.timeout:g} s")
-        return TimeLimit(left, f"it takes longer than message_timeout, {self._plan.spec.timeout:g} s")
+            return TimeLimit(
+                task.timeout, f"it takes longer than execution_timeout, {task.timeout:g} s"
+            )
+        return TimeLimit(
+            left, f"it takes longer than message_timeout, {self._plan.spec.timeout:g} s"
+        )
 
     def _start(self, task: LaneApplication) -> None:
         assert self._applications is not None
@@ -172,7 +178,9 @@ class LaneTransaction:
         inputs = compat.resolved(task.operator.inputs, self.outputs.get)
         arguments = compat.resolved(list(task.operator.application_args or ()), self.outputs.get)
         descriptor = describe_batch(own, inputs)
-        self.application = self._applications.start(task, descriptor, arguments, self._limit_of(task))
+        self.application = self._applications.start(
+            task, descriptor, arguments, self._limit_of(task)
+        )
 
     def _take_output(self, application: ApplicationRun) -> None:
         assert self._current is not None
@@ -189,12 +197,20 @@ class LaneTransaction:
         dates = self._dates()
         limit = self._limit_of(task)
         with closing(own):
-            with own.as_current(), compat.without_context(dates), compat.time_limit(limit.seconds, limit.reason):
+            with (
+                own.as_current(),
+                compat.without_context(dates),
+                compat.time_limit(limit.seconds, limit.reason),
+            ):
                 arguments, named = compat.resolved(task.call.arguments, self.outputs.get)
-                value = task.call.function(*arguments, **named, **{key: dates[key] for key in task.call.dates})
+                value = task.call.function(
+                    *arguments, **named, **{key: dates[key] for key in task.call.dates}
+                )
             outputs = returned(value, multiple=task.call.multiple) if task.call.pushes else []
             several = value if task.call.multiple and isinstance(value, Mapping) else {}
-            self.outputs.keep(task.task_id, {**several, RETURN_KEY: value} if task.call.pushes else {})
+            self.outputs.keep(
+                task.task_id, {**several, RETURN_KEY: value} if task.call.pushes else {}
+            )
             own.ack(outputs)
         self._current = None
 

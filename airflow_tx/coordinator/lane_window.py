@@ -79,7 +79,9 @@ class LaneWindow:
         :param until: of the monotonic clock.
         :return: whether there is nothing more to wait for than an application that is over.
         """
-        deadlines = [each.application.deadline for each in self._applied if each.application is not None]
+        deadlines = [
+            each.application.deadline for each in self._applied if each.application is not None
+        ]
         with self.changed:
             self.changed.wait_for(
                 lambda: self._is_below(count) or any(each.is_ready for each in self._applied),

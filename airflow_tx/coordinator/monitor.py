@@ -61,7 +61,9 @@ class Monitor:
         self._acker_watch = AckerWatch(topology.name)
         waits = topology.limits.max_lag is not None
         asks = source is not None and (waits or compat.sends_metrics())
-        self._lags = LagWatch(topology.name, source, patience=patience * waits) if source and asks else None
+        self._lags = (
+            LagWatch(topology.name, source, patience=patience * waits) if source and asks else None
+        )
 
     def observe(self, store: Store, look: LedgerSnapshot) -> list[AlarmChange]:
         """Send what is due, and find the alarms that are to be raised, or are over."""
@@ -86,7 +88,11 @@ class Monitor:
         watch = self._acker_watch
         if watch.wait(0.0):
             if watch.error is not None:
-                log.info("Metrics of the ackers of topology %s are missing: %s", self._topology.name, watch.error)
+                log.info(
+                    "Metrics of the ackers of topology %s are missing: %s",
+                    self._topology.name,
+                    watch.error,
+                )
             elif watch.answer is not None:
                 send_acker_load(self._paths, watch.answer)
         watch.ask_ackers(partial(self._ackers, store), look.opened)
@@ -129,7 +135,14 @@ class CoordinatorAlarms:
     """
 
     def __init__(
-        self, spec: TransactionSpec, monitor: Monitor, ledger: Ledger, run: BlockedRun, *, context: Any, log: Any
+        self,
+        spec: TransactionSpec,
+        monitor: Monitor,
+        ledger: Ledger,
+        run: BlockedRun,
+        *,
+        context: Any,
+        log: Any,
     ) -> None:
         self._spec = spec
         self._monitor = monitor
@@ -143,7 +156,9 @@ class CoordinatorAlarms:
         for change in self._monitor.observe(self._ledger.store, look):
             # First, because doing it twice is safe: a process that is killed in between leaves no run red for ever.
             shown = self._show(change)
-            raise_alarm(self._spec, self._ledger, change, self._context, self._log, shown)
+            raise_alarm(
+                self._spec, self._ledger, change, self._context, self._log, remembered=shown
+            )
 
     def _show(self, change: AlarmChange) -> dict[str, Any]:
         if change.kind is not AlarmKind.BLOCKED:

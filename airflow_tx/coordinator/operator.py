@@ -83,7 +83,14 @@ class CoordinateOperator(PlacedTask, BaseOperator):
                 lane = self._lane(store, context["ti"])
                 alarms = self._alarms(store, context)
                 work = Coordination(
-                    self.transaction, pace, store, context["ti"], self.log, memory=memory, lane=lane, alarms=alarms
+                    self.transaction,
+                    pace,
+                    store,
+                    context["ti"],
+                    self.log,
+                    memory=memory,
+                    lane=lane,
+                    alarms=alarms,
                 )
                 with lane.opened():
                     hold = work.run()
@@ -93,7 +100,9 @@ class CoordinateOperator(PlacedTask, BaseOperator):
             # Its trigger waits until the ledger can be read again.
             self.log.warning("%s The coordinator goes on as soon as it can be read.", error)
         if event["refresh"] and self._is_old(context):
-            self.log.info("The coordinator goes on in a new run, which has the newest version of its DAG")
+            self.log.info(
+                "The coordinator goes on in a new run, which has the newest version of its DAG"
+            )
             return
         self._defer(pace, memory, max(hold, pace.hold))
 
@@ -114,9 +123,13 @@ class CoordinateOperator(PlacedTask, BaseOperator):
         spec = self.transaction
         source = (lambda: rebuild(*spec.source.serialize())) if allocates(spec) else None
         ackers = spec.open_ackers if spec.ackers else None
-        monitor = Monitor(spec.alarm_topology, spec.paths, source, ackers=ackers, patience=LAG_PATIENCE)
+        monitor = Monitor(
+            spec.alarm_topology, spec.paths, source, ackers=ackers, patience=LAG_PATIENCE
+        )
         run = BlockedRun(blocked_dag_id(self.dag_id))
-        return CoordinatorAlarms(spec, monitor, spec.ledger(store), run, context=context, log=self.log)
+        return CoordinatorAlarms(
+            spec, monitor, spec.ledger(store), run, context=context, log=self.log
+        )
 
     def _pace(self) -> Pace:
         from airflow_tx.coordinator.diagnosis import Rules

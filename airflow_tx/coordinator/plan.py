@@ -113,7 +113,13 @@ class Plan:
 
 
 def plan(
-    look: LedgerSnapshot, states: RunStates, memory: CoordinatorMemory, *, elapsed: float, rules: Rules, ready: bool
+    look: LedgerSnapshot,
+    states: RunStates,
+    memory: CoordinatorMemory,
+    *,
+    elapsed: float,
+    rules: Rules,
+    ready: bool,
 ) -> Plan:
     """Decide what is to be done: at most one action for each transaction.
 
@@ -124,7 +130,9 @@ def plan(
     actions: list[Action] = []
     waits: list[float] = []
     for txid, record in sorted(look.opened.items()):
-        one = health_of(OpenTransaction(look, states, rules, txid, record), memory.health.get(txid), elapsed)
+        one = health_of(
+            OpenTransaction(look, states, rules, txid, record), memory.health.get(txid), elapsed
+        )
         health[txid] = one
         due = due_after(rules, record, one)
         if due is None:
@@ -148,7 +156,9 @@ def _action(txid: int, record: TransactionRecord, finding: Finding) -> Action:
     if finding is Finding.YIELDED:
         return Return(record.run_id, txid)
     counts = finding in (Finding.ENDED, Finding.LATE, Finding.SILENT)
-    reason = record.error if finding in (Finding.LEFT, Finding.ENDED) and record.error else finding.value
+    reason = (
+        record.error if finding in (Finding.LEFT, Finding.ENDED) and record.error else finding.value
+    )
     kind = RestartDead if finding is Finding.SILENT else Replay
     return kind(txid, record.attempt, record.run_id, record.key, reason, counts, is_noted(record))
 
@@ -169,7 +179,9 @@ def _marks(look: LedgerSnapshot, states: RunStates) -> Iterable[Action]:
             yield action
 
 
-def _back(look: LedgerSnapshot, states: RunStates, run_id: str, entry: Mapping[str, Any]) -> Action | None:
+def _back(
+    look: LedgerSnapshot, states: RunStates, run_id: str, entry: Mapping[str, Any]
+) -> Action | None:
     if entry["txid"] is not None:
         record = look.opened.get(entry["txid"])
         # Otherwise it is started as a transaction, see YIELDED.

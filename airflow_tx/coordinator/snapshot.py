@@ -50,7 +50,9 @@ class SnapshotReader:
     :param shows: whether its committer shows in the ledger while it holds the turn, as a single one does.
     """
 
-    def __init__(self, store: Store, paths: Paths, *, shows: bool = True, now: Callable[[], datetime] = _now) -> None:
+    def __init__(
+        self, store: Store, paths: Paths, *, shows: bool = True, now: Callable[[], datetime] = _now
+    ) -> None:
         self.store = store
         self._shows = shows
         self._paths = paths
@@ -86,7 +88,9 @@ class SnapshotReader:
         if self._next is not None and self._next[0] == look.allocated:
             position = self._next[1]
         else:
-            position = RotatingTransactionalState(Reader(self.store), self._paths).position_before(look.allocated + 1)
+            position = RotatingTransactionalState(Reader(self.store), self._paths).position_before(
+                look.allocated + 1
+            )
             # While it is open, a replay may move it.
             self._next = None if look.opened else (look.allocated, position)
         if not look.exists:

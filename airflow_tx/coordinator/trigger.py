@@ -125,7 +125,9 @@ class _Watch:
     async def step(self) -> list[str]:
         """What is due now, in words."""
         trigger = self._trigger
-        found = await until(self._look, trigger.zookeeper_conn_id, hold=0.0, poll=trigger.poll, watched=True)
+        found = await until(
+            self._look, trigger.zookeeper_conn_id, hold=0.0, poll=trigger.poll, watched=True
+        )
         if "reason" in found:
             self._say("ledger", f"{found['reason']} The coordinator waits.", logging.ERROR)
             await asyncio.sleep(max(trigger.poll, min(_DAMAGED, 30 * trigger.poll)))
@@ -158,7 +160,10 @@ class _Watch:
             return {"look": look, "alarms": alarms, "position": self._looker.next_position(look)}
         except UnreadableRecord:
             if look.opened:
-                return {"look": look, "alarms": alarms}  # its last transaction begins again just now
+                return {
+                    "look": look,
+                    "alarms": alarms,
+                }  # its last transaction begins again just now
             raise
 
     async def _states(self, look: LedgerSnapshot) -> Mapping[str, str | None]:
@@ -178,7 +183,8 @@ class _Watch:
             source = self._made()
         except Exception as error:  # noqa: BLE001 - whatever its constructor raises
             self._say(
-                "source", f"The source cannot be asked in the triggerer ({error}); the task asks it now and then."
+                "source",
+                f"The source cannot be asked in the triggerer ({error}); the task asks it now and then.",
             )
             self.memory = self.memory.answered(max(_BLIND, poll))
             return True
@@ -196,7 +202,9 @@ class _Watch:
             self._say("source", f"{answer.error} It is asked again, later and later.")
             return False
         self._said.pop("source", None)
-        self.memory = self.memory.answered(min(max(poll, answer.cost / _SHARE), max(poll, _LONGEST_PAUSE)))
+        self.memory = self.memory.answered(
+            min(max(poll, answer.cost / _SHARE), max(poll, _LONGEST_PAUSE))
+        )
         return answer.ready
 
     def _made(self) -> Source:

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 PAUSED = 60.0
 # Between two questions for the states of runs.
 STATES_EVERY = 3.0
-_ON_ITS_WAY = frozenset({"scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting", "deferred"})
+_ON_ITS_WAY = frozenset(
+    {"scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting", "deferred"}
+)
 
 
 @dataclass(frozen=True)
@@ -142,12 +144,23 @@ class Coordination:
         now = self._clock()
         elapsed = now - self._planned_at
         self._planned_at = now
-        ready = allocates(self.spec) and self.memory.source_wait <= elapsed and not self._lane.is_over
-        found = plan(look, self._run_states(look), self.memory, elapsed=elapsed, rules=self.pace.rules, ready=ready)
+        ready = (
+            allocates(self.spec) and self.memory.source_wait <= elapsed and not self._lane.is_over
+        )
+        found = plan(
+            look,
+            self._run_states(look),
+            self.memory,
+            elapsed=elapsed,
+            rules=self.pace.rules,
+            ready=ready,
+        )
         if any(not isinstance(each, Allocate) for each in found.actions):
             # What was known of the runs may be some seconds old.
             states = self._run_states(look, fresh=True)
-            found = plan(look, states, self.memory, elapsed=elapsed, rules=self.pace.rules, ready=ready)
+            found = plan(
+                look, states, self.memory, elapsed=elapsed, rules=self.pace.rules, ready=ready
+            )
         self.memory = found.memory
         if found.actions and self._is_paused(found.actions):
             return found
@@ -158,8 +171,15 @@ class Coordination:
     def _run_states(self, look: LedgerSnapshot, *, fresh: bool = False) -> Mapping[str, str | None]:
         """The states of the runs, asked for every few seconds, or when something has been done."""
         now = self._clock()
-        if fresh or now - self._asked_at >= STATES_EVERY or not self._states.keys() >= set(look.run_ids):
-            self._states = {run_id: compat.run_state(self._ti, self.spec.dag_id, run_id) for run_id in look.run_ids}
+        if (
+            fresh
+            or now - self._asked_at >= STATES_EVERY
+            or not self._states.keys() >= set(look.run_ids)
+        ):
+            self._states = {
+                run_id: compat.run_state(self._ti, self.spec.dag_id, run_id)
+                for run_id in look.run_ids
+            }
             self._asked_at = now
         return self._states
 
@@ -172,7 +192,9 @@ class Coordination:
         record = look.opened.get(look.current)
         if record is None or look.owner is not False:
             return None
-        found = self._ti.get_task_states(dag_id=self.spec.dag_id, run_ids=[record.run_id]).get(record.run_id, {})
+        found = self._ti.get_task_states(dag_id=self.spec.dag_id, run_ids=[record.run_id]).get(
+            record.run_id, {}
+        )
         states = {text(state) for state in found.values()}
         return "running" in states and states.isdisjoint(_ON_ITS_WAY)
 
@@ -180,10 +202,14 @@ class Coordination:
         """Whether a person has paused the topology's DAG, which executes no run then, or the coordinator's own DAG."""
         if all(isinstance(action, (CameBack, Unblock)) for action in actions):
             return False
-        paused = [dag_id for dag_id in (self.spec.dag_id, self._ti.dag_id) if compat.is_paused(dag_id)]
+        paused = [
+            dag_id for dag_id in (self.spec.dag_id, self._ti.dag_id) if compat.is_paused(dag_id)
+        ]
         self._paused = bool(paused)
         if paused:
-            self._say("paused", f"DAG {paused[0]} is paused: nothing is started until you unpause it.")
+            self._say(
+                "paused", f"DAG {paused[0]} is paused: nothing is started until you unpause it."
+            )
         return self._paused
 
     # --- what it does
@@ -206,7 +232,9 @@ class Coordination:
                 self._ledger.run(run_slots.came_back, action.run_id)
             else:
                 self._ledger.run(recovery.unblock)
-                self._log.info("Transaction %s is blocked no more: a person has seen to it.", action.txid)
+                self._log.info(
+                    "Transaction %s is blocked no more: a person has seen to it.", action.txid
+                )
         except (compat.RunNotStarted, Refused) as error:
             self._say(f"{type(action).__name__} {getattr(action, 'run_id', '')}", str(error))
 
@@ -216,13 +244,21 @@ class Coordination:
 
         before = self._lane.begun
         try:
-            answer = allocate(self.spec, self._ledger) if self._lane.rests else self._lane.work(self.pace.poll)
+            answer = (
+                allocate(self.spec, self._ledger)
+                if self._lane.rests
+                else self._lane.work(self.pace.poll)
+            )
         except (SourceError, ConfigError, Refused) as error:
             self.memory = self.memory.failed(self.pace.poll)
-            self._say("source", f"{error} The source is asked again, later and later; replays go on.")
+            self._say(
+                "source", f"{error} The source is asked again, later and later; replays go on."
+            )
             return
         if self._lane.begun != before:
-            self.memory = self.memory.answered(self.pace.poll if isinstance(answer, NoData) else 0.0)
+            self.memory = self.memory.answered(
+                self.pace.poll if isinstance(answer, NoData) else 0.0
+            )
             self._did()
             return
         if not isinstance(answer, Begun):
@@ -232,7 +268,9 @@ class Coordination:
         self._said.pop("source", None)
         attempt = answer.attempt
         failpoint("coordinator.after_allocate", topology=self.spec.topology, txid=attempt.txid)
-        self._log.info("Transaction %s of %s: rows %.500s", attempt, self.spec.topology, answer.metadata)
+        self._log.info(
+            "Transaction %s of %s: rows %.500s", attempt, self.spec.topology, answer.metadata
+        )
         self._did()
         try:
             self._create(answer.run_id, answer.key)
@@ -242,7 +280,9 @@ class Coordination:
     def _start(self, action: Start) -> None:
         self.memory = self.memory.tried(action.txid)
         if self._create(action.run_id, action.key):
-            self._log.info("Transaction %s had no run yet: whoever allocated it was stopped.", action.txid)
+            self._log.info(
+                "Transaction %s had no run yet: whoever allocated it was stopped.", action.txid
+            )
 
     def _create(self, run_id: str, key: str) -> bool:
         created = self._runs.create(run_id, key)
@@ -265,9 +305,16 @@ class Coordination:
         assert isinstance(answer, ReplayNoted)
         if not answer.first and not action.noted:
             return  # another process starts it
-        failpoint("coordinator.after_note", topology=self.spec.topology, txid=action.txid, attempt=action.attempt)
+        failpoint(
+            "coordinator.after_note",
+            topology=self.spec.topology,
+            txid=action.txid,
+            attempt=action.attempt,
+        )
         counted = (
-            f"automatic replay {answer.count} of {self.pace.rules.max_replays}" if action.counts else "not counted"
+            f"automatic replay {answer.count} of {self.pace.rules.max_replays}"
+            if action.counts
+            else "not counted"
         )
         self._log.info("Transaction %s is replayed (%s): %s", attempt, counted, action.reason)
         if isinstance(action, RestartDead):
@@ -288,7 +335,10 @@ class Coordination:
     def _return(self, action: Return) -> None:
         if action.txid is not None:
             self.memory = self.memory.tried(action.txid)
-        self._log.info("Run %s had yielded its run slot; the way is free, and it is started again.", action.run_id)
+        self._log.info(
+            "Run %s had yielded its run slot; the way is free, and it is started again.",
+            action.run_id,
+        )
         self._runs.restart(action.run_id)
         self._ledger.run(run_slots.came_back, action.run_id)
 

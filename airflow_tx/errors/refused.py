@@ -298,13 +298,17 @@ class TrialRefused(Refused):
 class RepairRefused(Refused):
     """A repair that does not fit what the ledger and the states say."""
 
-    template = "Repair --{what} of topology {topology!r} refused: {problem}. Nothing was changed. {remedy}"
+    template = (
+        "Repair --{what} of topology {topology!r} refused: {problem}. Nothing was changed. {remedy}"
+    )
 
 
 class RowsDiffer(Refused):
     """Rows that were read, and others that were emitted, counted by the source, or read by an earlier attempt."""
 
-    template = "Rows of transaction {txid}.{attempt} differ: {problem}. Nothing was written. {remedy}"
+    template = (
+        "Rows of transaction {txid}.{attempt} differ: {problem}. Nothing was written. {remedy}"
+    )
 
 
 class RowsNotProven(Refused):

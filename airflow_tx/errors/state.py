@@ -58,7 +58,8 @@ class FenceOutranked(StateError):
     """The fence refuses a writer that a later grant has outranked."""
 
     template = (
-        "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}. A newer try goes on."
+        "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}. "
+        "A newer try goes on."
     )
 
 

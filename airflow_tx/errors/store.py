@@ -12,7 +12,9 @@ class StoreError(TxError):
 class RequirementFailed(StoreError):
     """A multi did NOT happen: something it had read has changed. The ledger reads and plans again."""
 
-    template = "Requirement failed at {path}: expected {expected}, found {found}. Nothing was written."
+    template = (
+        "Requirement failed at {path}: expected {expected}, found {found}. Nothing was written."
+    )
 
 
 class OutcomeUnknown(StoreError):

@@ -22,7 +22,9 @@ class KeptClient:
     :param patience: seconds that a read or a write of the store for steps takes at most.
     """
 
-    def __init__(self, conn_id: str, *, connect_timeout: float | None = None, patience: float = 30.0) -> None:
+    def __init__(
+        self, conn_id: str, *, connect_timeout: float | None = None, patience: float = 30.0
+    ) -> None:
         self._conn_id = conn_id
         self._connect_timeout = connect_timeout
         self._patience = patience

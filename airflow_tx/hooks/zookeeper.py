@@ -54,7 +54,9 @@ class ZooKeeperHook(BaseHook):
         connection = connection_of_airflow(conn_id)
         if connection is None:
             remedy = f"No such connection. Make it: airflow connections add {conn_id} --conn-type zookeeper "
-            raise ConfigError(option="zookeeper_conn_id", value=conn_id, remedy=f"{remedy}--conn-host HOST:2181")
+            raise ConfigError(
+                option="zookeeper_conn_id", value=conn_id, remedy=f"{remedy}--conn-host HOST:2181"
+            )
         return client_config(connection, conn_id=conn_id, settings=self.settings)
 
     def get_conn(self) -> Any:
@@ -135,18 +137,27 @@ def _extra(connection: Any, conn_id: str) -> Mapping[str, Any]:
     known = ", ".join(CONNECTION_FIELDS)
     for name in extra:
         if name not in CONNECTION_FIELDS:
-            raise _refuse(conn_id, "extra", name, f"Known extras are {known}; remove it or correct its name.")
+            raise _refuse(
+                conn_id, "extra", name, f"Known extras are {known}; remove it or correct its name."
+            )
     return {name: value for name, value in extra.items() if value not in (None, "")}
 
 
 def _hosts(connection: Any, conn_id: str) -> str:
     port = connection.port or DEFAULT_PORT
-    hosts = [_with_port(host.strip(), port) for host in (connection.host or "").split(",") if host.strip()]
+    hosts = [
+        _with_port(host.strip(), port)
+        for host in (connection.host or "").split(",")
+        if host.strip()
+    ]
     for host in hosts:
         number = host.rpartition(":")[2]
         if "/" in host or not number.isdigit() or not 0 < int(number) < 65536:
             raise _refuse(
-                conn_id, "host", connection.host, "Write it as h1:2181,h2:2181; a chroot goes into the extra."
+                conn_id,
+                "host",
+                connection.host,
+                "Write it as h1:2181,h2:2181; a chroot goes into the extra.",
             )
     if not hosts:
         raise _refuse(conn_id, "host", connection.host, "Name at least one server: h1:2181,h2:2181")
@@ -162,10 +173,17 @@ def _chroot(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str:
     schema = connection.schema or ""
     chroot = _text(extra, "chroot", conn_id) or ""
     if schema and chroot and schema.strip("/") != chroot.strip("/"):
-        raise _refuse(conn_id, "chroot", chroot, f"Its schema says {schema!r}; set one of them only.")
+        raise _refuse(
+            conn_id, "chroot", chroot, f"Its schema says {schema!r}; set one of them only."
+        )
     path = (chroot or schema).strip("/")
     if any(part in ("", ".", "..") for part in path.split("/")) and path:
-        raise _refuse(conn_id, "chroot", chroot or schema, "It has to be the path of a znode such as /production.")
+        raise _refuse(
+            conn_id,
+            "chroot",
+            chroot or schema,
+            "It has to be the path of a znode such as /production.",
+        )
     return f"/{path}" if path else ""
 
 
@@ -174,26 +192,45 @@ def _scheme(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str | No
     if scheme not in (None, "digest", "sasl"):
         raise _refuse(conn_id, "auth_scheme", scheme, "It has to be digest or sasl.")
     if scheme and not connection.login:
-        raise _refuse(conn_id, "auth_scheme", scheme, "It needs a login and a password; set them or remove it.")
+        raise _refuse(
+            conn_id,
+            "auth_scheme",
+            scheme,
+            "It needs a login and a password; set them or remove it.",
+        )
     if connection.login and not connection.password:
-        raise _refuse(conn_id, "login", connection.login, "It needs a password; set one or remove the login.")
+        raise _refuse(
+            conn_id, "login", connection.login, "It needs a password; set one or remove the login."
+        )
     return scheme
 
 
 def _tls(extra: Mapping[str, Any], conn_id: str) -> Tls | None:
     from airflow_tx.store.client import Tls
 
-    files = {name: _text(extra, name, conn_id) for name in ("ca_file", "cert_file", "key_file", "key_password")}
+    files = {
+        name: _text(extra, name, conn_id)
+        for name in ("ca_file", "cert_file", "key_file", "key_password")
+    }
     wanted = _flag(extra, "use_tls", conn_id, default=False)
     given = [name for name, value in files.items() if value]
     if not wanted:
         if given:
-            raise _refuse(conn_id, "use_tls", False, f"{given[0]} is set; set use_tls to true, or remove it.")
+            raise _refuse(
+                conn_id, "use_tls", False, f"{given[0]} is set; set use_tls to true, or remove it."
+            )
         return None
     if bool(files["cert_file"]) != bool(files["key_file"]):
-        raise _refuse(conn_id, "cert_file", files["cert_file"], "cert_file and key_file belong together; set both.")
+        raise _refuse(
+            conn_id,
+            "cert_file",
+            files["cert_file"],
+            "cert_file and key_file belong together; set both.",
+        )
     verify = _flag(extra, "verify", conn_id, default=True)
-    return Tls(files["ca_file"], files["cert_file"], files["key_file"], files["key_password"], verify)
+    return Tls(
+        files["ca_file"], files["cert_file"], files["key_file"], files["key_password"], verify
+    )
 
 
 def _text(extra: Mapping[str, Any], name: str, conn_id: str) -> str | None:

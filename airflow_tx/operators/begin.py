@@ -79,15 +79,26 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             self._wait(context, answer)
         if isinstance(answer, AlreadyCommitted):
             return self._already_committed(ti, answer.txid)
-        raise AirflowSkipException(f"The source of topology {spec.topology!r} has no rows for another transaction now.")
+        raise AirflowSkipException(
+            f"The source of topology {spec.topology!r} has no rows for another transaction now."
+        )
 
-    def execute_again(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
+    def execute_again(
+        self, context: Context, event: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Run when there may be room in the window, or when this run is to give up its run slot."""
         from airflow_tx.commit.run_slots import yield_slot
 
         if event and "yield" in event:
             missing = datetime.fromisoformat(event["missing"]) if "missing" in event else None
-            yield_slot(self.transaction, context, blocking=event["yield"], txid=None, missing=missing, log=self.log)
+            yield_slot(
+                self.transaction,
+                context,
+                blocking=event["yield"],
+                txid=None,
+                missing=missing,
+                log=self.log,
+            )
         return self.execute(context)
 
     def _ask(self, context: Context) -> Begun | NoData | WindowFull | AlreadyCommitted:
@@ -99,7 +110,15 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         run = compat.run_info(context)
         if spec.source.in_order:
             await_lane(spec, key_of(spec, run), seconds=Settings.load().warm_wait)
-        asked = partial(ask, spec, ti, run, retry=compat.is_retry(ti, self.retries or 0), dag=self.dag, log=self.log)
+        asked = partial(
+            ask,
+            spec,
+            ti,
+            run,
+            retry=compat.is_retry(ti, self.retries or 0),
+            dag=self.dag,
+            log=self.log,
+        )
         try:
             return asked()
         except AheadOfOrder as ahead:
@@ -112,7 +131,12 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
 
         spec = self.transaction
         attempt = begun.attempt
-        failpoint("begin.after_allocate", topology=spec.topology, txid=attempt.txid, attempt=attempt.attempt)
+        failpoint(
+            "begin.after_allocate",
+            topology=spec.topology,
+            txid=attempt.txid,
+            attempt=attempt.attempt,
+        )
         self.note_lineage(spec.topology, begun)
         if begun.replay:
             Metric.REPLAYED.send(spec.paths)
@@ -193,7 +217,9 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         spec = self.transaction
         txid = begun.attempt.txid
         assert begun.skip is not None
-        self.log.info("Transaction %s is to be skipped (%s: %s)", txid, begun.skip["who"], begun.skip["why"])
+        self.log.info(
+            "Transaction %s is to be skipped (%s: %s)", txid, begun.skip["who"], begun.skip["why"]
+        )
         with spec.store() as store:
             ledger = spec.ledger(store)
             states = states_of(context["dag"])
@@ -215,7 +241,12 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         skipped = frozenset(spec.inside).difference(spec.ends)
         self._check_after_commit(txid, skipped)
         text = "Transaction %s of %s is already committed: %s. Nothing is counted again. Tasks after the commit run."
-        self.log.info(text, txid, spec.topology, "its other tasks are skipped" if skipped else "it has no other tasks")
+        self.log.info(
+            text,
+            txid,
+            spec.topology,
+            "its other tasks are skipped" if skipped else "it has no other tasks",
+        )
         batch = committed_batch(spec, txid)
         if skipped:
             ti.xcom_push(key="return_value", value=batch)
@@ -226,11 +257,15 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         assert self.dag is not None
         spec = self.transaction
         after = {each for end in spec.ends for each in compat.downstream(self.dag.get_task(end))}
-        for task_id in sorted(compat.skipped_along(self.dag, skipped) & after.difference(spec.inside)):
+        for task_id in sorted(
+            compat.skipped_along(self.dag, skipped) & after.difference(spec.inside)
+        ):
             needs = sorted(skipped.intersection(self.dag.get_task(task_id).upstream_task_ids))
             if needs:
                 named = {"tasks": task_id, "needs": ", ".join(needs)}
-                raise AirflowFailException(str(SkippedAfterCommit(topology=spec.topology, txid=txid, **named)))
+                raise AirflowFailException(
+                    str(SkippedAfterCommit(topology=spec.topology, txid=txid, **named))
+                )
 
     def _skip_tasks(self, ti: Any, tasks: Iterable[str]) -> NoReturn:
         assert self.dag is not None

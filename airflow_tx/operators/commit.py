@@ -80,7 +80,9 @@ def note_commit_failure(context: Context) -> None:
 class RetriedOperator(BaseOperator):
     """A task that is tried again: every line of it may be killed and run again."""
 
-    def __init__(self, *, retries: int = 3, retry_delay: timedelta = timedelta(seconds=2), **kwargs: Any) -> None:
+    def __init__(
+        self, *, retries: int = 3, retry_delay: timedelta = timedelta(seconds=2), **kwargs: Any
+    ) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
 
 
@@ -99,7 +101,9 @@ class InTurnOperator(RetriedOperator, LineageOperator):
             yield_slot(spec, context, blocking=event["yield"], txid=txid, log=self.log)
         return self.execute(context)
 
-    def take_turn(self, context: Context, updates: Sequence[Update], part: CommitPart | None = None) -> Commit:
+    def take_turn(
+        self, context: Context, updates: Sequence[Update], part: CommitPart | None = None
+    ) -> Commit:
         """Commit in its turn, or defer until that is near.
 
         :param part: the part of the commit that the task does; None: all of it.
@@ -111,7 +115,9 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         with final_errors(), commit_case(context, updates, self.log) as case:
             settings = Settings.load()
             commit = Commit(case, part)
-            line = commit_in_turn(commit, case.ledger.store, patience=settings.warm_wait, places=settings.warm_places)
+            line = commit_in_turn(
+                commit, case.ledger.store, patience=settings.warm_wait, places=settings.warm_places
+            )
         raise_own_alarms(case.spec, context, self.log)
         if line is not None:
             self._wait(case.spec, context, line)
@@ -135,10 +141,16 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         trigger: WaitTrigger
         if line.messages:
             attempt = begun_by(context["ti"], spec).attempt.attempt
-            trigger = MessagesTrigger(**common, attempt=attempt, acker_store=spec.acker_store, timeout=spec.timeout)
+            trigger = MessagesTrigger(
+                **common, attempt=attempt, acker_store=spec.acker_store, timeout=spec.timeout
+            )
         else:
             trigger = TurnTrigger(
-                **common, op=line.op, mapped=sorted(spec.mapped), waited=line.waited_for, places=line.places
+                **common,
+                op=line.op,
+                mapped=sorted(spec.mapped),
+                waited=line.waited_for,
+                places=line.places,
             )
         self.defer(trigger=trigger, method_name="execute_turn")
 

@@ -91,9 +91,13 @@ def before_inside(context: Context) -> None:
         except Refused as error:
             raise AirflowFailException(str(error)) from None
         if grant is None:
-            raise AirflowSkipException(f"Transaction {case.begun.txid} is already committed: nothing to do.")
+            raise AirflowSkipException(
+                f"Transaction {case.begun.txid} is already committed: nothing to do."
+            )
         if not held:
-            lost = incomplete(case, "the turn was taken again since this task was scheduled", spec.phase.acquire)
+            lost = incomplete(
+                case, "the turn was taken again since this task was scheduled", spec.phase.acquire
+            )
             raise AirflowFailException(str(lost))
 
 
@@ -113,4 +117,10 @@ def hook_up_inside(task: Any) -> None:
 
     The ledger does not learn that it ends well: the last task of the phase checks the states of the others.
     """
-    compat.add_hooks(task, before=before_inside, after=after_inside, failed=note_commit_failure, final=(FailedBatch,))
+    compat.add_hooks(
+        task,
+        before=before_inside,
+        after=after_inside,
+        failed=note_commit_failure,
+        final=(FailedBatch,),
+    )

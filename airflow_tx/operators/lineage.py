@@ -43,4 +43,6 @@ def _facet_class() -> Any:
     from attr import ib, make_class
     from openlineage.client.generated.base import RunFacet  # type: ignore[import-not-found]
 
-    return make_class("TransactionRunFacet", {name: ib(default=None) for name in _FIELDS}, bases=(RunFacet,))
+    return make_class(
+        "TransactionRunFacet", {name: ib(default=None) for name in _FIELDS}, bases=(RunFacet,)
+    )

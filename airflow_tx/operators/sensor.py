@@ -62,12 +62,16 @@ class TransactionCommittedSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         """Take what to wait for. Further arguments are those of `BaseSensorOperator`, such as `timeout`."""
-        super().__init__(poke_interval=poke_interval, retries=retries, retry_delay=retry_delay, **kwargs)
+        super().__init__(
+            poke_interval=poke_interval, retries=retries, retry_delay=retry_delay, **kwargs
+        )
         given = [each for each in (txid, run_id, data_interval, up_to) if each is not None]
         if len(given) != 1:
             raise self._unusable("arguments", given, f"Say one thing to wait for: {_EXAMPLES}.")
         if (up_to is None) != (source is None):
-            raise self._unusable("source", source, "up_to= needs the source of the topology, and nothing else does.")
+            raise self._unusable(
+                "source", source, "up_to= needs the source of the topology, and nothing else does."
+            )
         self.topology = topology
         self.txid = txid
         self.run_id = run_id
@@ -98,7 +102,9 @@ class TransactionCommittedSensor(BaseSensorOperator):
             self._fail(f"{told} What each source can be asked, and how: docs/waiting.md.")
         if "skipped" in found:
             skip = found["skipped"]
-            self._fail(f"Transaction {found['txid']} of {self.topology} was skipped by {skip['who']}: {skip['why']}")
+            self._fail(
+                f"Transaction {found['txid']} of {self.topology} was skipped by {skip['who']}: {skip['why']}"
+            )
         self.log.info("Transaction %s of %s is committed", found["txid"], self.topology)
         return int(found["txid"])
 
@@ -134,13 +140,17 @@ class TransactionCommittedSensor(BaseSensorOperator):
         try:
             moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         except ValueError:
-            raise self._unusable("data_interval", value, "Give two dates, such as data_interval_start.") from None
+            raise self._unusable(
+                "data_interval", value, "Give two dates, such as data_interval_start."
+            ) from None
         moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
         return moment.astimezone(timezone.utc).isoformat()
 
     def _unusable(self, argument: str, value: Any, remedy: str) -> ConfigError:
         return ConfigError(
-            option=f"{argument} of TransactionCommittedSensor {self.task_id}", value=value, remedy=remedy
+            option=f"{argument} of TransactionCommittedSensor {self.task_id}",
+            value=value,
+            remedy=remedy,
         )
 
     def _defer(self, wanted: dict[str, Any]) -> NoReturn:
@@ -156,4 +166,6 @@ class TransactionCommittedSensor(BaseSensorOperator):
             wanted=wanted,
         )
         self.log.info("Waiting in the triggerer for %s of %s", wanted, self.topology)
-        self.defer(trigger=trigger, method_name="execute_again", timeout=timedelta(seconds=self.timeout))
+        self.defer(
+            trigger=trigger, method_name="execute_again", timeout=timedelta(seconds=self.timeout)
+        )

@@ -72,7 +72,9 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         with Processing.running(context) as processing:
             self.note_lineage(processing.topology, processing.begun)
             if processing.metadata is None:
-                self.log.info("Transaction %s is an empty batch: there is nothing to run", processing.attempt)
+                self.log.info(
+                    "Transaction %s is an empty batch: there is nothing to run", processing.attempt
+                )
                 return
             acknowledge(context, processing, self._run(context, processing), reliable=self.reliable)
 
@@ -82,7 +84,9 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
 
             end(self._session)
 
-    def found_from(self, dag_file: str, arguments: Sequence[Any] | None = None) -> ConnectApplication:
+    def found_from(
+        self, dag_file: str, arguments: Sequence[Any] | None = None
+    ) -> ConnectApplication:
         """Find the application.
 
         :param arguments: None: `application_args`.
@@ -93,7 +97,9 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         script = find_application(self.application, dag_file)
         if "://" in script:
             remedy = "It runs in the process of the task: give the path of a file."
-            raise ConfigError(option="application of SparkConnectBatchOperator", value=script, remedy=remedy)
+            raise ConfigError(
+                option="application of SparkConnectBatchOperator", value=script, remedy=remedy
+            )
         given = (self.application_args if arguments is None else arguments) or ()
         return ConnectApplication(script, tuple(map(str, given)), dag_file)
 
@@ -105,7 +111,11 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         application = self.found_from(context["dag"].fileloc)
         url = connect_url(self.conn_id)
         attempt = descriptor.attempt
-        self.log.info("Transaction %d, attempt %d: %s", attempt.txid, attempt.attempt, application.path)
-        with session(url, tag=str(descriptor), server=f"connection {self.conn_id}") as self._session:
+        self.log.info(
+            "Transaction %d, attempt %d: %s", attempt.txid, attempt.attempt, application.path
+        )
+        with session(
+            url, tag=str(descriptor), server=f"connection {self.conn_id}"
+        ) as self._session:
             with application.importable():
                 return process(self._session, application, descriptor, application.load)

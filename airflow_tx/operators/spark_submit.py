@@ -90,7 +90,9 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         self.reliable = reliable
         if isinstance(connections, str):
             remedy = f"Give a list: connections=[{connections!r}]."
-            raise ConfigError(option="SparkBatchOperator(connections=)", value=connections, remedy=remedy)
+            raise ConfigError(
+                option="SparkBatchOperator(connections=)", value=connections, remedy=remedy
+            )
         self.connections = tuple(connections)
         self._own_try = self._task_try = ""
 
@@ -105,11 +107,15 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         with Processing.running(context) as processing:
             self.note_lineage(processing.topology, processing.begun)
             if processing.metadata is None:
-                self.log.info("Transaction %s is an empty batch: nothing is submitted", processing.attempt)
+                self.log.info(
+                    "Transaction %s is an empty batch: nothing is submitted", processing.attempt
+                )
                 return
             descriptor = describe_batch(processing, self.inputs)
             store = self._store(context, descriptor)
-            manifest = self._submit(cast("Context", {**context, "task_state_store": store}), processing, descriptor)
+            manifest = self._submit(
+                cast("Context", {**context, "task_state_store": store}), processing, descriptor
+            )
             acknowledge(context, processing, manifest, reliable=self.reliable)
             self._forget_driver(store)
 
@@ -125,7 +131,9 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         from airflow_tx.staging import read_manifest, write_descriptor
 
         attempt = descriptor.attempt
-        self.log.info("Transaction %d, attempt %d: %s", attempt.txid, attempt.attempt, self.application)
+        self.log.info(
+            "Transaction %d, attempt %d: %s", attempt.txid, attempt.attempt, self.application
+        )
         self._prepare(context["dag"].fileloc, processing.source, descriptor.ackers)
         self.name = str(descriptor)
         uri = write_descriptor(processing.staging, descriptor)
@@ -158,12 +166,18 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
                 local=(connection.host or connection.conn_type or "").startswith("local"),
             )
             for conn_id, kind in source.connections().items():
-                added |= handed_over(airflow_connection(conn_id, option=f"Connection of {source!r}", conn_type=kind))
+                added |= handed_over(
+                    airflow_connection(conn_id, option=f"Connection of {source!r}", conn_type=kind)
+                )
             if ackers is not None:
-                added |= handed_over(airflow_connection(ackers.conn_id, option="acker_store", conn_type="redis"))
+                added |= handed_over(
+                    airflow_connection(ackers.conn_id, option="acker_store", conn_type="redis")
+                )
             for conn_id in self.connections:
                 option = "SparkBatchOperator(connections=)"
-                added |= handed_over(airflow_connection(conn_id, option=option, conn_type="generic"))
+                added |= handed_over(
+                    airflow_connection(conn_id, option=option, conn_type="generic")
+                )
             # This process belongs to the one task; spark-submit inherits from it.
             os.environ.update(added)
 

@@ -37,10 +37,14 @@ def _ackers(processing: Processing) -> Ackers | None:
     spec = processing.spec
     if spec.ackers is None:
         return None
-    return Ackers(spec.ackers, spec.acker_store or spec.conn_id, spec.paths.root, processing.anchored)
+    return Ackers(
+        spec.ackers, spec.acker_store or spec.conn_id, spec.paths.root, processing.anchored
+    )
 
 
-def acknowledge(context: Context, processing: Processing, manifest: Manifest, *, reliable: bool) -> None:
+def acknowledge(
+    context: Context, processing: Processing, manifest: Manifest, *, reliable: bool
+) -> None:
     """Push references to what an application emitted, one XCom each; ack them, what it read, and its code.
 
     :param reliable: whether what it read has to be all of it.

@@ -56,7 +56,9 @@ class CurrentBatch:
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         source = self._processing.emitter()
         try:
-            yield from cast("Iterable[Mapping[str, Any]]", source.emit_batch(self.attempt, self.metadata))
+            yield from cast(
+                "Iterable[Mapping[str, Any]]", source.emit_batch(self.attempt, self.metadata)
+            )
         finally:
             source.close()
 
@@ -123,7 +125,9 @@ def locate_output(
     area = spec.staging()
     if not is_ref(ref):
         problem = f"it is no reference ({str(ref)[:120]})"
-        raise _refused(attempt, "?", "?", problem, 'Pass the output of a task: task.output["name"].')
+        raise _refused(
+            attempt, "?", "?", problem, 'Pass the output of a task: task.output["name"].'
+        )
     if not are_new_values(ref):
         return area, ref, attempt
     found = newest_of(area.kept, ref)
@@ -133,7 +137,9 @@ def locate_output(
     return area.kept, found.to_json(), None
 
 
-def rows_of_output(spec: TransactionSpec, ref: Any, attempt: TransactionAttempt) -> Iterator[dict[str, Any]]:
+def rows_of_output(
+    spec: TransactionSpec, ref: Any, attempt: TransactionAttempt
+) -> Iterator[dict[str, Any]]:
     """Read the rows of an output, or of new values, as dicts; it is checked before the first one.
 
     :raises StagingError: exactly this output is not there whole.
@@ -150,7 +156,9 @@ def rows_of_output(spec: TransactionSpec, ref: Any, attempt: TransactionAttempt)
     return (row for batch in batches for row in from_arrow(batch, types_of(batch.schema)))
 
 
-def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], attempt: TransactionAttempt) -> dict[str, Input]:
+def inputs_of(
+    spec: TransactionSpec, inputs: Mapping[str, Any], attempt: TransactionAttempt
+) -> dict[str, Input]:
     """Describe what an application reads as inputs, by name; checked here, where a refusal is the task's own.
 
     :param inputs: references; of a mapped task, those of all its instances.
@@ -184,7 +192,14 @@ def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
     return tuple((ref["task_id"], ref["map_index"], ref["name"]) for ref in refs)
 
 
-def _refused(attempt: TransactionAttempt, output: str, task: str, problem: str, remedy: str) -> StagingError:
+def _refused(
+    attempt: TransactionAttempt, output: str, task: str, problem: str, remedy: str
+) -> StagingError:
     return StagingError(
-        output=output, task=task, txid=attempt.txid, attempt=attempt.attempt, problem=problem, remedy=remedy
+        output=output,
+        task=task,
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        problem=problem,
+        remedy=remedy,
     )

@@ -48,18 +48,27 @@ def ask(
     """
 
     def ordered(source: Source, attempt: TransactionAttempt, position: Any) -> Source:
-        return in_turn(spec, source, run, dag, attempt, position)
+        return in_turn(spec, source, run, dag, attempt=attempt, position=position)
 
     with spec.store() as store:
         ledger = spec.ledger(store)
         with closing(_Decider(spec, _of(spec, run), ledger, ordered)) as decider:
             answer = ledger.begin(
-                BeginRequest(spec.request, key_of(spec, run), ti.run_id, str(ti.id), retry, _messages(spec, ledger)),
+                BeginRequest(
+                    spec.request,
+                    key_of(spec, run),
+                    ti.run_id,
+                    str(ti.id),
+                    retry,
+                    _messages(spec, ledger),
+                ),
                 decide=decider.decide,
                 decide_again=decider.decide_again,
                 run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
                 is_current=lambda: compat.is_current_try(str(ti.id)),
-                report=lambda failed: note_failed(spec, failed.attempt, failed.metadata, failed.reason),
+                report=lambda failed: note_failed(
+                    spec, failed.attempt, failed.metadata, failed.reason
+                ),
             )
             decider.note(answer)
         if isinstance(answer, Begun) and spec.ackers:
@@ -87,10 +96,16 @@ def allocate(
     :param first: the task that it starts with, at once.
     :raises Refused, SourceError, ConfigError: nothing was allocated.
     """
-    request = BeginRequest(spec.request, None, "", task_try, retry=False, tasks=_messages(spec, ledger))
-    with closing(_Decider(spec, spec.named_source, ledger, partial(first_in_turn, spec))) as decider:
+    request = BeginRequest(
+        spec.request, None, "", task_try, retry=False, tasks=_messages(spec, ledger)
+    )
+    with closing(
+        _Decider(spec, spec.named_source, ledger, partial(first_in_turn, spec))
+    ) as decider:
         # The state is asked of other runs of the same key only.
-        answer = ledger.begin(request, decide=decider.decide, run_state=lambda run_id: None, task=first)
+        answer = ledger.begin(
+            request, decide=decider.decide, run_state=lambda run_id: None, task=first
+        )
         decider.note(answer)
     assert not isinstance(answer, AlreadyCommitted), "there is no key"
     return answer
@@ -145,7 +160,9 @@ class _Decider:
         spec: TransactionSpec,
         source: Source,
         ledger: Ledger,
-        ordered: Callable[[Source, TransactionAttempt, Any], Source] = lambda source, attempt, position: source,
+        ordered: Callable[
+            [Source, TransactionAttempt, Any], Source
+        ] = lambda source, attempt, position: source,
     ) -> None:
         self._spec = spec
         self._source = source
@@ -165,7 +182,9 @@ class _Decider:
         self._source = self._ordered(self._source, attempt, position)
         size = self._source.batch_size
         if size is not None:
-            self._source = self._source.with_limit(self._ledger.pace() if size.target_seconds is not None else ())
+            self._source = self._source.with_limit(
+                self._ledger.pace() if size.target_seconds is not None else ()
+            )
         return decide(self._source, attempt, position)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Any:

@@ -72,15 +72,24 @@ def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
     found: dict[tuple[OutputName, ...], RowsRead] = {}
     for read in _started(readings):
         known = found.get(read.outputs)
-        if known is None or (known.found.rows, not known.stopped) < (read.found.rows, not read.stopped):
+        if known is None or (known.found.rows, not known.stopped) < (
+            read.found.rows,
+            not read.stopped,
+        ):
             found[read.outputs] = read
     return list(found.values())
 
 
 def repeated(readings: Iterable[AnyReading]) -> list[str]:
     """Name what was read to its end more than once: nobody knows which of these readings was counted."""
-    whole = Counter(read.outputs for read in _started(readings) if not read.stopped and read.found.rows)
-    return [f"it read {in_words(outputs)} {times} times" for outputs, times in whole.items() if times > 1]
+    whole = Counter(
+        read.outputs for read in _started(readings) if not read.stopped and read.found.rows
+    )
+    return [
+        f"it read {in_words(outputs)} {times} times"
+        for outputs, times in whole.items()
+        if times > 1
+    ]
 
 
 def _started(readings: Iterable[AnyReading]) -> Iterator[RowsRead]:

@@ -23,7 +23,9 @@ class TaskMessages:
     :param anchored: whether its transaction waits for its ack.
     """
 
-    def __init__(self, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry, *, anchored: bool) -> None:
+    def __init__(
+        self, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry, *, anchored: bool
+    ) -> None:
         self._spec = spec
         self._attempt = attempt
         self._task = task
@@ -70,7 +72,9 @@ class TaskMessages:
         if trees and emitter != self._task:
             own = self._attempt
             topology = self._spec.topology
-            error = EmittedBefore(task=str(self._task), topology=topology, txid=own.txid, attempt=own.attempt)
+            error = EmittedBefore(
+                task=str(self._task), topology=topology, txid=own.txid, attempt=own.attempt
+            )
             raise AirflowFailException(str(error))
         self._by_application = trees
 

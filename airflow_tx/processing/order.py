@@ -32,14 +32,25 @@ _PACE = 0.2
 
 
 def in_turn(
-    spec: TransactionSpec, source: Source, run: RunInfo, dag: Any, attempt: TransactionAttempt, position: Any
+    spec: TransactionSpec,
+    source: Source,
+    run: RunInfo,
+    dag: Any,
+    *,
+    attempt: TransactionAttempt,
+    position: Any,
 ) -> Source:
     """Return the source that decides the batch of a run by the schedule of its DAG, if its dates have an order.
 
     :raises AheadOfOrder: the order has not begun, and an earlier run is on its way.
     """
     start = run.interval_start
-    if not isinstance(source, DataIntervalSource) or not source.in_order or attempt.attempt > 1 or start is None:
+    if (
+        not isinstance(source, DataIntervalSource)
+        or not source.in_order
+        or attempt.attempt > 1
+        or start is None
+    ):
         return source
     if position is None:
         earlier = compat.earlier_live_run(spec.dag_id, start)
@@ -49,12 +60,18 @@ def in_turn(
     return source.on_schedule(partial(compat.previous_end, dag))
 
 
-def first_in_turn(spec: TransactionSpec, source: Source, attempt: TransactionAttempt, position: Any) -> Source:
+def first_in_turn(
+    spec: TransactionSpec, source: Source, attempt: TransactionAttempt, position: Any
+) -> Source:
     """Return the source that decides a batch which no run has asked for, if no earlier run is on its way.
 
     :raises SourceError: one is, and the order of data intervals has not begun.
     """
-    found = source.next_interval(position) if isinstance(source, NextIntervalSource) and position is None else None
+    found = (
+        source.next_interval(position)
+        if isinstance(source, NextIntervalSource) and position is None
+        else None
+    )
     earlier = None if found is None else compat.earlier_live_run(spec.dag_id, found.start)
     if earlier is None:
         return source

@@ -35,7 +35,11 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
     """
     if is_shortened(begun.metadata):
         # Its run was cleared after the commit, and the receipt keeps only the digest of long metadata.
-        log.warning("Source %r: committed() of transaction %s is not called again", spec.source, begun.attempt)
+        log.warning(
+            "Source %r: committed() of transaction %s is not called again",
+            spec.source,
+            begun.attempt,
+        )
         return
     source = spec.named_source
     try:
@@ -50,7 +54,9 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
         source.close()
 
 
-def note_failed(spec: TransactionSpec, attempt: TransactionAttempt, metadata: Any, reason: str) -> None:
+def note_failed(
+    spec: TransactionSpec, attempt: TransactionAttempt, metadata: Any, reason: str
+) -> None:
     """Call `Source.failed`; whatever goes wrong there, the attempt has failed already."""
     source = spec.named_source
     try:

@@ -25,11 +25,15 @@ def check_arguments(task: Any, attempt: TransactionAttempt) -> None:
     for field in task.template_fields:
         for found in _batches(getattr(task, field, None)):
             if found != attempt:
-                error = StaleAttempt(step="start", txid=found.txid, attempt=found.attempt, newest=attempt.attempt)
+                error = StaleAttempt(
+                    step="start", txid=found.txid, attempt=found.attempt, newest=attempt.attempt
+                )
                 raise AirflowFailException(str(error))
 
 
-def check_upstream(context: Context, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry) -> None:
+def check_upstream(
+    context: Context, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry
+) -> None:
     """Refuse input of a task that has worked on an earlier attempt only: an opaque batch may have other rows now.
 
     :raises AirflowFailException: naming those tasks.
@@ -50,7 +54,13 @@ def check_upstream(context: Context, spec: TransactionSpec, attempt: Transaction
         return
     acked = {ack_element(name) for name in found.names}
     states = compat.instance_states(context["ti"], before, spec.mapped)
-    stale = sorted({of for (of, index), state in states.items() if state == "success" and (of, index) not in acked})
+    stale = sorted(
+        {
+            of
+            for (of, index), state in states.items()
+            if state == "success" and (of, index) not in acked
+        }
+    )
     if stale:
         names = ", ".join(stale)
         raise AirflowFailException(

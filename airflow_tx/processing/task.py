@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.errors import FailedBatch, Refused, RowsNotKept, SkippedTransaction, StaleAttempt, TxError
+from airflow_tx.errors import (
+    FailedBatch,
+    Refused,
+    RowsNotKept,
+    SkippedTransaction,
+    StaleAttempt,
+    TxError,
+)
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_failure
 from airflow_tx.processing.messages import TaskMessages
@@ -48,7 +55,9 @@ class Processing:
     :param anchored: whether its transaction waits for its ack; a side branch is not waited for.
     """
 
-    def __init__(self, spec: TransactionSpec, begun: Begun, task: TaskTry, *, anchored: bool) -> None:
+    def __init__(
+        self, spec: TransactionSpec, begun: Begun, task: TaskTry, *, anchored: bool
+    ) -> None:
         self.spec = spec
         self.begun = begun
         self.task = task
@@ -157,7 +166,9 @@ class Processing:
         log.info("Transaction %s of %s: %s starts", self.attempt, self.topology, self.task)
         failpoint("process.after_start", task=self.task.task_id, **self._where)
 
-    def ack(self, outputs: Sequence[Mapping[str, Any]] = (), consumed_rows: int | None = None) -> None:
+    def ack(
+        self, outputs: Sequence[Mapping[str, Any]] = (), consumed_rows: int | None = None
+    ) -> None:
         """Tell the ledger that this try is done, its output and what it read; a second call does nothing.
 
         :param outputs: references to staged output, or what `returned` makes of a return value.
@@ -218,12 +229,21 @@ class Processing:
             from airflow_tx.protocol import processing
 
             with self._connected() as ledger:
-                send_failure(self.spec.paths, ledger.run(processing.fail, self.attempt, self.task, reason, remedy))
+                send_failure(
+                    self.spec.paths,
+                    ledger.run(
+                        processing.fail, self.attempt, self.task, reason=reason, remedy=remedy
+                    ),
+                )
             note_failed(self.spec, self.attempt, self.metadata, reason)
 
     @property
     def _where(self) -> dict[str, Any]:
-        return {"topology": self.topology, "txid": self.attempt.txid, "attempt": self.attempt.attempt}
+        return {
+            "topology": self.topology,
+            "txid": self.attempt.txid,
+            "attempt": self.attempt.attempt,
+        }
 
     @contextmanager
     def _connected(self) -> Iterator[Ledger]:
@@ -255,7 +275,11 @@ class Processing:
         from airflow_tx.protocol.answers import Begun
 
         value = compat.pull(self._ti, self.spec.begin)
-        return not isinstance(value, dict) or Begun.from_json(value) != self.begun or is_beginning(self._ti, self.spec)
+        return (
+            not isinstance(value, dict)
+            or Begun.from_json(value) != self.begun
+            or is_beginning(self._ti, self.spec)
+        )
 
 
 # --- around a task of any operator ------------------------------------------------------------------------------
@@ -278,7 +302,9 @@ def after_task(context: Context, result: Any = None) -> None:
     task: Any = context["task"]
     processing = Processing.of(context)
     if not processing.acked:
-        processing.ack(returned(result, multiple=task.multiple_outputs) if task.do_xcom_push else [])
+        processing.ack(
+            returned(result, multiple=task.multiple_outputs) if task.do_xcom_push else []
+        )
 
 
 def task_failed(context: Context) -> None:

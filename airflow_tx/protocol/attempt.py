@@ -148,4 +148,6 @@ class Grant:
         """
         if not self.claim:
             return None
-        return Receipt.from_json(json.loads(self.claim)).with_written({state: self.written + written})
+        return Receipt.from_json(json.loads(self.claim)).with_written(
+            {state: self.written + written}
+        )

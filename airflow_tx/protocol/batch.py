@@ -92,7 +92,11 @@ class Batch:
         """As the ledger keeps it; None if nobody counted."""
         if self.count is None:
             return None
-        return {self.unit: self.count, "why": self.reason, **({"at_most": True} if self.at_most else {})}
+        return {
+            self.unit: self.count,
+            "why": self.reason,
+            **({"at_most": True} if self.at_most else {}),
+        }
 
 
 @dataclass

@@ -66,7 +66,9 @@ BeginAnswer = (
 )
 
 
-def begin(read: Reader, stamp: Stamp, paths: Paths, request: BeginRequest, facts: BeginFacts) -> Decision[BeginAnswer]:
+def begin(
+    read: Reader, stamp: Stamp, paths: Paths, request: BeginRequest, facts: BeginFacts
+) -> Decision[BeginAnswer]:
     """Give the run its transaction: a new txid, the next attempt of its own, or the answer that it is committed.
 
     :param facts: the answers to the questions that earlier passes of this step have asked.
@@ -131,7 +133,11 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
     position = state.position_before(txid)
     if readmission is not None:
         again = _readmitted(begins, txid, position, readmission.skipped)
-        return Decision(again) if isinstance(again, NeedRows) else _allocated(begins, state, again, readmission)
+        return (
+            Decision(again)
+            if isinstance(again, NeedRows)
+            else _allocated(begins, state, again, readmission)
+        )
 
     start = start_after(begins.read, begins.paths, begins.topology, position)
     need = NeedBatch(TransactionAttempt(txid, 1), start.position)
@@ -153,7 +159,9 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
     return _allocated(begins, state, decided, run=batch)
 
 
-def _readmitted(begins: BeginPass, txid: int, position: Any, skipped: Skipped) -> DecidedBatch | NeedRows:
+def _readmitted(
+    begins: BeginPass, txid: int, position: Any, skipped: Skipped
+) -> DecidedBatch | NeedRows:
     """Take the rows of a skipped transaction again. The source stays where it is."""
     partitioned = begins.request.topology.partitioned
     rows = skipped.rows
@@ -162,7 +170,9 @@ def _readmitted(begins: BeginPass, txid: int, position: Any, skipped: Skipped) -
     if isinstance(rows, NeedRows):
         return rows
     after = unmoved(position, rows, partitioned=partitioned)
-    return DecidedBatch(rows, position_after(position, after, partitioned=partitioned), base=digest(position))
+    return DecidedBatch(
+        rows, position_after(position, after, partitioned=partitioned), base=digest(position)
+    )
 
 
 def _allocated(
@@ -183,7 +193,11 @@ def _allocated(
     request = begins.request
     txid = state.last_txid + 1
     meta, stored = state.get_state_or_create(txid, lambda _: decided.metadata(1))
-    key = request.key if request.key is not None else _new_key(read, paths, txid, run.key if run else "")
+    key = (
+        request.key
+        if request.key is not None
+        else _new_key(read, paths, txid, run.key if run else "")
+    )
     record = TransactionRecord(
         key=key,
         run_id=request.run_id or (run.run_id if run else "") or key,
@@ -207,13 +221,17 @@ def _allocated(
     binding = encode(Binding(txid))
     writes = (
         Put(paths.allocated, encode(Counter(txid))),
-        Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),
+        Put(paths.run(key), binding)
+        if readmission is not None
+        else Create(paths.run(key), binding),
         *stored,
         Create(paths.transaction(txid), encode(record)),
         Create(paths.acks(record.acks), b""),
         *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
     )
-    return Decision(Begun.of(txid, record, decided.rows, meta.position), writes, paths.transaction(txid))
+    return Decision(
+        Begun.of(txid, record, decided.rows, meta.position), writes, paths.transaction(txid)
+    )
 
 
 def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
@@ -232,7 +250,9 @@ def _new_key(read: Reader, paths: Paths, txid: int, named: str) -> str:
     return key
 
 
-def open_topology(read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest) -> Decision[Done]:
+def open_topology(
+    read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest
+) -> Decision[Done]:
     """Make the ledger of a topology, or bring what its record says of the DAG up to date.
 
     :raises TopologyClaimed: another DAG uses the name.
@@ -242,7 +262,10 @@ def open_topology(read: Reader, stamp: Stamp, paths: Paths, request: TopologyReq
     topology = read.find(TopologyRecord, paths.record)
     if topology is None:
         folders = [Create(path, b"") for path in paths.folders]
-        counters = [Create(paths.current, encode(Counter(1))), Create(paths.allocated, encode(Counter(0)))]
+        counters = [
+            Create(paths.current, encode(Counter(1))),
+            Create(paths.allocated, encode(Counter(0))),
+        ]
         record = Create(paths.record, encode(request.made(stamp.op)))
         return Decision(Done(), (*folders, *counters, record), paths.record)
     check_claim(topology, paths, request)

@@ -22,7 +22,9 @@ _SHOWN = 80
 class Chain:
     """The receipts of a topology, as they were read and compared; `findings` and `notes` grow with each comparison."""
 
-    def __init__(self, ledger: LedgerEvidence, states: Sequence[StateEvidence], first: int, last: int) -> None:
+    def __init__(
+        self, ledger: LedgerEvidence, states: Sequence[StateEvidence], first: int, last: int
+    ) -> None:
         self.ledger = ledger
         self.states = states
         self.first = first
@@ -53,7 +55,9 @@ class Chain:
         ledger = self.ledger
         for txid, history in ledger.histories.items():
             if txid >= ledger.current:
-                self.findings.append(f"transaction {txid}: it is final, and it is the turn of {ledger.current}")
+                self.findings.append(
+                    f"transaction {txid}: it is final, and it is the turn of {ledger.current}"
+                )
             receipt = self._read("", txid, history.receipt, (history.receipt or {}).get("hash"))
             if receipt is not None:
                 self.receipts[txid] = receipt
@@ -69,14 +73,21 @@ class Chain:
                     found[each.txid] = receipt
         known = self.ledger.histories
         before = max(self.ledger.oldest, self.ledger.topology.rebuilt + 1)
-        self.pieced = {txid for found in self.held.values() for txid in found if txid < before and txid not in known}
+        self.pieced = {
+            txid
+            for found in self.held.values()
+            for txid in found
+            if txid < before and txid not in known
+        }
         for txid in self.pieced:
             of_states = {name: found[txid] for name, found in self.held.items() if txid in found}
             claims = {replace(each, written={}).text for each in of_states.values()}
             if len(claims) > 1:
                 self.find(txid, f"the receipts of {_listed(of_states)} contradict each other")
                 continue
-            written = {name: part for each in of_states.values() for name, part in each.written.items()}
+            written = {
+                name: part for each in of_states.values() for name, part in each.written.items()
+            }
             self.receipts[txid] = replace(next(iter(of_states.values())), written=written)
 
     def _read(self, state: str, txid: int, value: Any, noted: Any) -> Receipt | None:
@@ -124,7 +135,9 @@ class Chain:
         }
         for name, (said, kept) in pairs.items():
             if dumps(said) != dumps(kept):
-                self.find(txid, f"the ledger says {name} {in_short(said)}, its receipt {in_short(kept)}")
+                self.find(
+                    txid, f"the ledger says {name} {in_short(said)}, its receipt {in_short(kept)}"
+                )
 
     # --- comparing
 
@@ -145,7 +158,11 @@ class Chain:
             elif before is not None and receipt.previous != before.hash:
                 self._broken(before, receipt)
             before = receipt
-        if before is not None and last == ledger.current - 1 and ledger.topology.receipt != before.hash:
+        if (
+            before is not None
+            and last == ledger.current - 1
+            and ledger.topology.receipt != before.hash
+        ):
             if not self._rebuilt(before, ledger.topology.generation):
                 named = ledger.topology.receipt[:16] or "none"
                 self.findings.append(
@@ -157,7 +174,9 @@ class Chain:
         if txid in self.ledger.histories:
             return  # its receipt was changed, which is a finding
         if txid <= self.ledger.topology.rebuilt:
-            self.notes.append(f"transaction {txid}: the ledger was rebuilt after it, and knows nothing of it")
+            self.notes.append(
+                f"transaction {txid}: the ledger was rebuilt after it, and knows nothing of it"
+            )
         else:
             self.find(txid, "it is final, and its record in the history is missing")
 
@@ -166,23 +185,32 @@ class Chain:
             self.begins = receipt.txid
         elif not receipt.previous and self._rebuilt_and_lost(before, receipt.generation):
             self.begins = receipt.txid
-            why = "the ledger was rebuilt, and lost once more: who did that, and why, is lost with it"
+            why = (
+                "the ledger was rebuilt, and lost once more: who did that, and why, is lost with it"
+            )
             self.notes.append(f"transaction {receipt.txid}: before it, {why}")
         elif before.txid in self.pieced and not self._all_held(before.txid, receipt.written):
             self.begins = receipt.txid
-            self.notes.append(f"transaction {before.txid}: not all of its receipt is left, so nobody can compare it")
+            self.notes.append(
+                f"transaction {before.txid}: not all of its receipt is left, so nobody can compare it"
+            )
         else:
             said = f"that of transaction {before.txid} is {before.hash[:16]}"
-            self.find(receipt.txid, f"it follows receipt {receipt.previous[:16] or 'none'}, and {said}")
+            self.find(
+                receipt.txid, f"it follows receipt {receipt.previous[:16] or 'none'}, and {said}"
+            )
 
     def _rebuilt(self, before: Receipt, generation: int) -> bool:
         return any(
-            each.what == LEDGER_LOST and before.generation < each.generation <= generation for each in self.ledger.life
+            each.what == LEDGER_LOST and before.generation < each.generation <= generation
+            for each in self.ledger.life
         )
 
     def _rebuilt_and_lost(self, before: Receipt, generation: int) -> bool:
         """Ask whether a later loss of the ledger has taken the record of a repair along."""
-        later = any(each.what == LEDGER_LOST and each.generation > generation for each in self.ledger.life)
+        later = any(
+            each.what == LEDGER_LOST and each.generation > generation for each in self.ledger.life
+        )
         return later and before.generation < generation
 
     def _all_held(self, txid: int, states: Iterable[str]) -> bool:
@@ -207,7 +235,12 @@ class Chain:
         if digest_of(one) == digest_of(two):
             return
         whole = not (is_shortened(one) or is_shortened(two))
-        if not (whole and self.ledger.topology.partitioned and isinstance(one or {}, dict) and isinstance(two, dict)):
+        if not (
+            whole
+            and self.ledger.topology.partitioned
+            and isinstance(one or {}, dict)
+            and isinstance(two, dict)
+        ):
             yield "", one, two
             return
         for name in sorted({*(one or {}), *two}):
@@ -219,7 +252,11 @@ class Chain:
     def tell(self) -> None:
         """Name what a person has to know: skips, losses, changed rows and repairs."""
         generation = None
-        lost = [txid for txid in sorted(self.pieced) if max(self.first, self.ledger.oldest) < txid <= self.last]
+        lost = [
+            txid
+            for txid in sorted(self.pieced)
+            if max(self.first, self.ledger.oldest) < txid <= self.last
+        ]
         if lost:
             why = f"transactions {lost[0]} to {lost[-1]}: the ledger has lost them"
             self.notes.append(f"{why}; the receipts of the states alone vouch for them")
@@ -231,7 +268,9 @@ class Chain:
                 continue
             where = f"transaction {txid}:"
             self.notes += [f"{where} before it, accepted as lost: {what}" for what in receipt.lost]
-            self.notes += [f"{where} its rows were decided anew: {_person(each)}" for each in receipt.changed]
+            self.notes += [
+                f"{where} its rows were decided anew: {_person(each)}" for each in receipt.changed
+            ]
             if receipt.outcome == Outcome.SKIPPED.value and receipt.skip is not None:
                 history = self.ledger.histories.get(txid)
                 again = history.readmitted_as if history is not None else None
@@ -239,7 +278,9 @@ class Chain:
                 self.notes.append(f"{where} skipped: {_person(receipt.skip)}{after}")
             for repair in self.ledger.life:
                 if before is not None and before < repair.generation <= receipt.generation:
-                    self.notes.append(f"{where} before it, {repair.what}: {repair.told} ({repair.who}: {repair.why})")
+                    self.notes.append(
+                        f"{where} before it, {repair.what}: {repair.told} ({repair.who}: {repair.why})"
+                    )
 
 
 def _listed(names: Mapping[str, Any]) -> str:

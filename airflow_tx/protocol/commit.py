@@ -18,7 +18,14 @@ from airflow_tx.protocol.answers import (
     ToBeSkipped,
 )
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
-from airflow_tx.protocol.end import check_grant, check_states, check_token, claimed, ended, make_grant
+from airflow_tx.protocol.end import (
+    check_grant,
+    check_states,
+    check_token,
+    claimed,
+    ended,
+    make_grant,
+)
 from airflow_tx.protocol.output import same_output
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import newest_record
@@ -57,7 +64,9 @@ class AcquireRequest:
     unproven: tuple[str, ...] = ()
 
 
-def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -> Decision[AcquireAnswer]:
+def acquire(
+    read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest
+) -> Decision[AcquireAnswer]:
     """Take the turn to commit, outranking its holder.
 
     :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed: it can never have it
@@ -68,7 +77,9 @@ def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -
     if isinstance(record, AlreadyCommitted):
         return Decision(record)
     if record.phase is Phase.FAILED and record.skip is None:
-        raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted")
+        raise FailedTransaction(
+            txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted"
+        )
     current = read.get(Counter, paths.current)
     if current.txid != attempt.txid:
         return Decision(NotYet(current.txid))
@@ -117,20 +128,28 @@ def acquire(read: Reader, stamp: Stamp, paths: Paths, request: AcquireRequest) -
         code=request.code,
         unproven=list(request.unproven),
     )
-    grant = make_grant(taken, topology, stamp, paths, txid=attempt.txid, batch=batch, noted=record.outputs)
+    grant = make_grant(
+        taken, topology, stamp, paths, txid=attempt.txid, batch=batch, noted=record.outputs
+    )
     return put(paths.transaction(attempt.txid), taken, Granted(grant, changed))
 
 
 def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
     found = record.rows_digest
-    if record.to_change is not None:  # and a task that was started again has brought it back from FAILED
+    if (
+        record.to_change is not None
+    ):  # and a task that was started again has brought it back from FAILED
         found = "none: they are to be decided anew ({who}: {why})".format(**record.to_change)
     if found != request.rows_digest:
         own = request.attempt
-        raise RowsChanged(txid=own.txid, attempt=own.attempt, digest=request.rows_digest, found=found)
+        raise RowsChanged(
+            txid=own.txid, attempt=own.attempt, digest=request.rows_digest, found=found
+        )
 
 
-def take_output(read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs: Mapping[str, str]) -> Decision[Done]:
+def take_output(
+    read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs: Mapping[str, str]
+) -> Decision[Done]:
     """Note another output than an earlier grant was about to write.
 
     It is proved by then that the states hold nothing else of the transaction: their fences are at this token, so no
@@ -139,7 +158,9 @@ def take_output(read: Reader, stamp: Stamp, paths: Paths, token: Token, outputs:
     :raises Outranked: the token is not the one the ledger holds.
     """
     path = paths.transaction(token.txid)
-    record = check_token(read.find(TransactionRecord, path), read.get(TopologyRecord, paths.record), token)
+    record = check_token(
+        read.find(TransactionRecord, path), read.get(TopologyRecord, paths.record), token
+    )
     noted = replace(record, outputs={**record.outputs, **outputs}, op=stamp.op)
     return put(path, noted, Done())
 
@@ -165,11 +186,16 @@ def note_commit_failed(
     :raises StaleAttempt: a newer attempt exists.
     """
     record = newest_record(read, paths, attempt, "fail")
-    if isinstance(record, AlreadyCommitted) or record.phase not in (Phase.PROCESSED, Phase.COMMITTING):
+    if isinstance(record, AlreadyCommitted) or record.phase not in (
+        Phase.PROCESSED,
+        Phase.COMMITTING,
+    ):
         return Decision(FailureNoted(first=False))
     granted = record.phase is Phase.COMMITTING
     if epoch != record.epoch and (granted or epoch is not None):
-        return Decision(FailureNoted(first=False))  # a newer grant, or a task that works again, has replaced it
+        return Decision(
+            FailureNoted(first=False)
+        )  # a newer grant, or a task that works again, has replaced it
     if granted and record.error is not None:
         return Decision(FailureNoted(first=False))
     generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
@@ -197,7 +223,11 @@ def commit(
     """
     txid = token.txid
     record = read.find(TransactionRecord, paths.transaction(txid))
-    if record is None and is_committed(read, paths, txid) and not is_another(read, paths, txid, token.birth):
+    if (
+        record is None
+        and is_committed(read, paths, txid)
+        and not is_another(read, paths, txid, token.birth)
+    ):
         return Decision(Committed(txid, here=False))
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)

@@ -18,7 +18,9 @@ _Acks = Mapping[tuple[str, int], Ack]
 OutputName = tuple[str, int, str]
 """Task id, map index and name of an output."""
 
-_CONSUMER = "Clear {task}, which has to read each of them once; one that means not to says reliable=False."
+_CONSUMER = (
+    "Clear {task}, which has to read each of them once; one that means not to says reliable=False."
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class RowsRead:
     def from_json(cls, value: Mapping[str, Any]) -> RowsRead:
         """Read what `to_json` gave."""
         outputs = tuple((task, index, name) for task, index, name in value["outputs"])
-        return cls(RowsDigest.from_json(value), outputs, value["at_least"], value.get("stopped", False))
+        return cls(
+            RowsDigest.from_json(value), outputs, value["at_least"], value.get("stopped", False)
+        )
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,18 @@ def unproven_rows(acks: _Acks, size: Mapping[str, Any] | None) -> tuple[str, ...
     :param size: how many rows the source counted.
     """
     reads = list(_reads(acks))
-    exact = [read.found.rows for _, read in reads if not read.outputs and not read.at_least and not read.stopped]
+    exact = [
+        read.found.rows
+        for _, read in reads
+        if not read.outputs and not read.at_least and not read.stopped
+    ]
     counted = None if size is None or size.get("at_most") else size.get("rows")
     known = {*exact, *([] if counted is None else [counted])}
-    found = [f"task {_instance(*instance)}: {why}" for instance, ack in sorted(acks.items()) for why in ack.unproven]
+    found = [
+        f"task {_instance(*instance)}: {why}"
+        for instance, ack in sorted(acks.items())
+        for why in ack.unproven
+    ]
     for name, read in reads:
         whole = known if not read.outputs else _total(acks, read)
         if (read.at_least or read.stopped) and read.found.rows not in whole:
@@ -133,7 +145,9 @@ def unproven_rows(acks: _Acks, size: Mapping[str, Any] | None) -> tuple[str, ...
 
 def _total(acks: _Acks, read: RowsRead) -> set[int]:
     emitted = [_emitted(acks, output) for output in dict.fromkeys(read.outputs)]
-    return {sum(each.rows for each in emitted if each is not None)} if None not in emitted else set()
+    return (
+        {sum(each.rows for each in emitted if each is not None)} if None not in emitted else set()
+    )
 
 
 def in_words(outputs: tuple[OutputName, ...]) -> str:
@@ -152,7 +166,9 @@ def _instance(task: str, index: int) -> str:
     return task if index < 0 else f"{task}[{index}]"
 
 
-def _batch(attempt: TransactionAttempt, acks: _Acks, size: Mapping[str, Any] | None) -> BatchRows | None:
+def _batch(
+    attempt: TransactionAttempt, acks: _Acks, size: Mapping[str, Any] | None
+) -> BatchRows | None:
     known: dict[str, tuple[str, RowsDigest]] = {}
     consumers = [(name, read) for name, read in _reads(acks) if not read.outputs]
     for name, read in sorted(consumers, key=lambda consumer: consumer[1].at_least):
@@ -164,22 +180,34 @@ def _batch(attempt: TransactionAttempt, acks: _Acks, size: Mapping[str, Any] | N
         if not read.at_least:
             known.setdefault(read.found.form, (name, read.found))
     found = [each for _, each in known.values()]
-    return BatchRows(found[0].rows, {each.form: each.text for each in found if each.text}) if found else None
+    return (
+        BatchRows(found[0].rows, {each.form: each.text for each in found if each.text})
+        if found
+        else None
+    )
 
 
-def _check_size(attempt: TransactionAttempt, name: str, read: RowsRead, size: Mapping[str, Any] | None) -> None:
+def _check_size(
+    attempt: TransactionAttempt, name: str, read: RowsRead, size: Mapping[str, Any] | None
+) -> None:
     if size is None or (count := size.get("rows")) is None:
         return
     at_most = size.get("at_most", False)
-    if not RowsRead(read.found, at_least=at_most or read.at_least).proves_against(RowsDigest(count)):
+    if not RowsRead(read.found, at_least=at_most or read.at_least).proves_against(
+        RowsDigest(count)
+    ):
         return
     problem = f"task {name} read {read.found.rows} rows of the batch, its source counted "
     problem += f"at most {count}" if at_most else str(count)
     raise _differ(attempt, problem, _CONSUMER.format(task=name))
 
 
-def _check_first(topology: str, attempt: TransactionAttempt, batch: BatchRows, first: Mapping[str, Any]) -> None:
-    other = [text for form, text in batch.digests.items() if first["digests"].get(form, text) != text]
+def _check_first(
+    topology: str, attempt: TransactionAttempt, batch: BatchRows, first: Mapping[str, Any]
+) -> None:
+    other = [
+        text for form, text in batch.digests.items() if first["digests"].get(form, text) != text
+    ]
     if batch.rows == first["rows"] and not other:
         return
     known = ", ".join(first["digests"].values())

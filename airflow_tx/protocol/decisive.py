@@ -61,13 +61,20 @@ def _rebuilt_findings(chain: Chain) -> Iterator[str]:
     """Compare the last transaction before a rebuilt ledger with the generations of the receipts around it."""
     rebuilt = chain.ledger.topology.rebuilt
     current = chain.ledger.current
-    generation = max((each.generation for each in chain.ledger.life if each.what == LEDGER_LOST), default=None)
+    generation = max(
+        (each.generation for each in chain.ledger.life if each.what == LEDGER_LOST), default=None
+    )
     if generation is None:
         if rebuilt:
             yield f"it says that it was rebuilt after transaction {rebuilt}, and no repair has done so"
         return
     every = [chain.receipts, *chain.held.values()]
-    generations = {txid: receipt.generation for found in every for txid, receipt in found.items() if txid < current}
+    generations = {
+        txid: receipt.generation
+        for found in every
+        for txid, receipt in found.items()
+        if txid < current
+    }
     before = max((txid for txid, each in generations.items() if each < generation), default=0)
     after = min((txid for txid, each in generations.items() if each >= generation), default=current)
     exact = before + 1 == after
@@ -110,18 +117,28 @@ def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
         receipt = chain.receipts.get(last)
         fence = states[name].fence if name in states else None
         births = {receipt.birth} if receipt is not None else set[str]()
-        births |= {fence.token.birth} if fence is not None and (births or fence.token.txid == last) else set()
+        births |= (
+            {fence.token.birth}
+            if fence is not None and (births or fence.token.txid == last)
+            else set()
+        )
         said = topology.births.get(name, "")
         if births and said not in births:
             chain.findings.append(
                 f"state {name}: the ledger says birth {said or 'none'} of transaction {last}, and it was "
                 f"{' or '.join(sorted(births))}"
             )
-    own = {name: receipt for txid, receipt in sorted(chain.receipts.items()) for name in receipt.written}
+    own = {
+        name: receipt
+        for txid, receipt in sorted(chain.receipts.items())
+        for name in receipt.written
+    }
     for name in sorted(own.keys() - topology.states.keys()):
         receipt = own[name]
         if receipt.txid > topology.rebuilt and not _is_gone(chain, name, receipt):
-            said = f"transaction {receipt.txid} was committed to it, and the ledger does not name it"
+            said = (
+                f"transaction {receipt.txid} was committed to it, and the ledger does not name it"
+            )
             chain.findings.append(f"state {name}: {said}")
 
 
@@ -143,7 +160,9 @@ def _compare_open(chain: Chain, now: Decisive) -> None:
     for txid in sorted({*now.opened, *range(current, now.allocated + 1)}):
         record = now.opened.get(txid)
         if record is None:
-            problem: str | None = f"it is one of those up to {now.allocated} that were allocated, and has no record"
+            problem: str | None = (
+                f"it is one of those up to {now.allocated} that were allocated, and has no record"
+            )
         elif not current <= txid <= now.allocated:
             problem = f"it is open, and the turn is that of {current}, the last one {now.allocated}"
         else:
@@ -151,10 +170,14 @@ def _compare_open(chain: Chain, now: Decisive) -> None:
         if problem is not None:
             chain.findings.append(f"transaction {txid}: {problem}")
     if now.allocated < current - 1:
-        chain.findings.append(f"ledger: it has allocated {now.allocated} transactions, and it is the turn of {current}")
+        chain.findings.append(
+            f"ledger: it has allocated {now.allocated} transactions, and it is the turn of {current}"
+        )
 
 
-def _open_findings(chain: Chain, now: Decisive, txid: int, record: TransactionRecord) -> Iterator[str]:
+def _open_findings(
+    chain: Chain, now: Decisive, txid: int, record: TransactionRecord
+) -> Iterator[str]:
     meta = now.metas.get(txid)
     if meta is None:
         yield "it is open, and its rows are missing"
@@ -164,7 +187,10 @@ def _open_findings(chain: Chain, now: Decisive, txid: int, record: TransactionRe
     if digest(meta.position) != record.ended:
         yield f"it ends at {in_short(meta.position)}, and its record has the digest of another place"
     if record.phase is Phase.COMMITTING and record.claim is not None:
-        said = {name: record.claim.get(name) for name in ("attempt", "epoch", "nonce", "birth", "key", "run_id")}
+        said = {
+            name: record.claim.get(name)
+            for name in ("attempt", "epoch", "nonce", "birth", "key", "run_id")
+        }
         if said != {name: getattr(record, name) for name in said}:
             yield "what its receipt is going to say is not what its record says"
         if digest_of(record.claim.get("metadata")) != digest(meta.rows):
@@ -203,7 +229,11 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
         yield f"it was re-admitted as {history.readmitted_as}, and its rows may be re-admitted once more"
     if history is not None and again is not None and history.readmitted_as not in (again, None):
         yield f"it was re-admitted as {history.readmitted_as}, and its rows are kept as those of {again}"
-    if again is not None and again <= now.allocated and _key_of(chain, now, again) not in (skipped.key, None):
+    if (
+        again is not None
+        and again <= now.allocated
+        and _key_of(chain, now, again) not in (skipped.key, None)
+    ):
         yield f"its rows are said to be in transaction {again}, which is of another run"
     if again is not None and again > now.latest:
         yield f"its rows are said to be in transaction {again}, which was never allocated"
@@ -221,7 +251,10 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
         if said != kept:
             yield f"its kept rows are of {name} {in_short(said)}, its receipt of {in_short(kept)}"
     # A rebuilt ledger takes the rows back from a re-admission that it forgets, and a replay may have changed them.
-    taken_back = any(each.what == LEDGER_LOST and each.generation > receipt.generation for each in chain.ledger.repairs)
+    taken_back = any(
+        each.what == LEDGER_LOST and each.generation > receipt.generation
+        for each in chain.ledger.repairs
+    )
     if again is None and not taken_back and digest_of(skipped.rows) != digest_of(receipt.metadata):
         yield f"its kept rows are {in_short(skipped.rows)}, those of its receipt {in_short(receipt.metadata)}"
 
@@ -249,7 +282,12 @@ def _compare_bindings(chain: Chain, now: Decisive) -> None:
     for key, txid in newest.items():
         bound = now.bindings.get(key)
         if bound is None:
-            _found(chain, now, txid, f"its run {key!r} is not bound to it: it would be counted once more")
+            _found(
+                chain,
+                now,
+                txid,
+                f"its run {key!r} is not bound to it: it would be counted once more",
+            )
         elif bound != txid and not now.allocated < bound <= now.latest:
             _found(chain, now, txid, f"its run {key!r} is bound to transaction {bound}")
     _compare_others(chain, now, newest.keys())
@@ -264,13 +302,20 @@ def _compare_others(chain: Chain, now: Decisive, known: Collection[str]) -> None
     bound = defaultdict[int, list[str]](list)
     for key, txid in sorted(now.bindings.items()):
         if key not in known and not 0 < txid <= now.latest:
-            chain.findings.append(f"run {key!r}: it is bound to transaction {txid}, which was never allocated")
+            chain.findings.append(
+                f"run {key!r}: it is bound to transaction {txid}, which was never allocated"
+            )
         elif key not in known and first <= txid <= now.allocated:
             bound[txid].append(key)
     for txid, keys in sorted(bound.items()):
         own = _key_of(chain, now, txid)
         for key in keys if own is not None else keys[1:]:
-            _found(chain, now, txid, f"run {key!r} is bound to it, which is of {(own or keys[0])!r}: it counts nothing")
+            _found(
+                chain,
+                now,
+                txid,
+                f"run {key!r} is bound to it, which is of {(own or keys[0])!r}: it counts nothing",
+            )
 
 
 def _found(chain: Chain, now: Decisive, txid: int, text: str) -> None:

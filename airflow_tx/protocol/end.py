@@ -47,7 +47,9 @@ def holds(record: TransactionRecord | None, topology: TopologyRecord, token: Tok
     return found == (token.generation, token.attempt, token.epoch, token.nonce)
 
 
-def check_token(record: TransactionRecord | None, topology: TopologyRecord, token: Token) -> TransactionRecord:
+def check_token(
+    record: TransactionRecord | None, topology: TopologyRecord, token: Token
+) -> TransactionRecord:
     """Give the record of the transaction that `token` was granted for.
 
     :raises Outranked: the token is not the one the ledger holds.
@@ -62,7 +64,9 @@ def check_token(record: TransactionRecord | None, topology: TopologyRecord, toke
     return record
 
 
-def check_states(paths: Paths, txid: int, record: TransactionRecord, states: Collection[str]) -> None:
+def check_states(
+    paths: Paths, txid: int, record: TransactionRecord, states: Collection[str]
+) -> None:
     """Refuse a grant that leaves out a state which the transaction may have been written to.
 
     :raises StateMissing: naming them.
@@ -91,7 +95,13 @@ def check_grant(
         raise StateRenamed(topology=paths.topology, txid=txid, new=min(new), old=old, last=last)
     before = RotatingTransactionalState(read, paths).position_before(txid)
     if digest(before) != record.base:
-        raise StaleBatch(txid=txid, attempt=record.attempt, base=record.base, previous=txid - 1, found=digest(before))
+        raise StaleBatch(
+            txid=txid,
+            attempt=record.attempt,
+            base=record.base,
+            previous=txid - 1,
+            found=digest(before),
+        )
     return topology, before
 
 
@@ -156,8 +166,16 @@ def make_grant(
         transactional state: a later grant of the transaction is compared with it.
     :param noted: per transactional state, what an earlier grant was about to write.
     """
-    token = Token(topology.generation, txid, record.attempt, record.epoch, record.nonce, record.birth)
-    kept = {"key": record.key, "run_id": record.run_id, "granted": stamp.now, "skip": record.skip, **batch}
+    token = Token(
+        topology.generation, txid, record.attempt, record.epoch, record.nonce, record.birth
+    )
+    kept = {
+        "key": record.key,
+        "run_id": record.run_id,
+        "granted": stamp.now,
+        "skip": record.skip,
+        **batch,
+    }
     return Grant(
         paths.topology,
         topology.incarnation,
@@ -244,7 +262,11 @@ def _topology_after(
 
 def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:
     """Remove the one entry that the end before it had kept: there is no older one."""
-    return [Delete(paths.history(txid))] if txid > 0 and read.exists(paths.history(txid), old=True) else []
+    return (
+        [Delete(paths.history(txid))]
+        if txid > 0 and read.exists(paths.history(txid), old=True)
+        else []
+    )
 
 
 def hours_after(hours: Mapping[str, int], history: History) -> dict[str, int]:
@@ -262,12 +284,18 @@ def pace_after(pace: list[list[float]], history: History) -> list[list[float]]:
 
     :param pace: (rows, seconds in process), the oldest first.
     """
-    if history.outcome is not Outcome.COMMITTED or history.size is None or history.processed is None:
+    if (
+        history.outcome is not Outcome.COMMITTED
+        or history.size is None
+        or history.processed is None
+    ):
         return pace
     rows = history.size.get("rows")  # not there: the source counts something else
     if not rows:
         return pace
-    seconds = (datetime.fromisoformat(history.processed) - datetime.fromisoformat(history.began)).total_seconds()
+    seconds = (
+        datetime.fromisoformat(history.processed) - datetime.fromisoformat(history.began)
+    ).total_seconds()
     kept = [*pace, [rows, round(max(seconds, 0.0), 3)]]
     if len(kept) > PACES_KEPT:
         largest = max(each[0] for each in kept[1:])

@@ -120,7 +120,9 @@ class LedgerEvidence:
     @property
     def life(self) -> Sequence[RepairRecord]:
         """List the repairs since the ledger was last reset: none before it explains anything after it."""
-        first = max((number for number, each in enumerate(self.repairs, 1) if each.what == RESET), default=0)
+        first = max(
+            (number for number, each in enumerate(self.repairs, 1) if each.what == RESET), default=0
+        )
         return self.repairs[first:]
 
     @property
@@ -203,7 +205,9 @@ def _is_still(store: Store, read: Reader) -> bool:
     return True
 
 
-def _numbered(store: Store, folder: str, path: Callable[[int], str], cls: type[_R]) -> Iterator[tuple[int, _R]]:
+def _numbered(
+    store: Store, folder: str, path: Callable[[int], str], cls: type[_R]
+) -> Iterator[tuple[int, _R]]:
     """Read the records that are named by their txid."""
     children = store.children(folder)
     for txid in sorted(map(int, children.names if children else ())):

@@ -39,7 +39,9 @@ def left(topology: TopologyRecord, paths: Paths, *folders: str) -> TopologyRecor
     return replace(topology, garbage=list(dict.fromkeys([*topology.garbage, *noted])))
 
 
-def removed(read: Reader, stamp: Stamp, paths: Paths, folder: str, names: Sequence[str]) -> tuple[Write, ...]:
+def removed(
+    read: Reader, stamp: Stamp, paths: Paths, folder: str, names: Sequence[str]
+) -> tuple[Write, ...]:
     """Delete a folder, or note that it is to be removed."""
     gone = deletes(folder, names)
     if gone is not None:
@@ -75,7 +77,9 @@ def _delete(store: Store, paths: Sequence[str]) -> bool:
     return True
 
 
-def note_removed(read: Reader, stamp: Stamp, paths: Paths, folders: Sequence[str]) -> Decision[Done]:
+def note_removed(
+    read: Reader, stamp: Stamp, paths: Paths, folders: Sequence[str]
+) -> Decision[Done]:
     """Note that folders are removed."""
     topology = read.get(TopologyRecord, paths.record)
     rest = [folder for folder in topology.garbage if folder not in folders]

@@ -46,7 +46,9 @@ class TopologyState:
     remedy: Words | None = None
 
 
-def topology_health(view: TopologyView, alarms: Mapping[str, Mapping[str, Any]] | None = None) -> TopologyState:
+def topology_health(
+    view: TopologyView, alarms: Mapping[str, Mapping[str, Any]] | None = None
+) -> TopologyState:
     """Say how a topology is: its first open transaction decides, since all others wait for that one.
 
     :param alarms: those that are raised, see `protocol.alarm`.
@@ -55,7 +57,12 @@ def topology_health(view: TopologyView, alarms: Mapping[str, Mapping[str, Any]] 
     late = (alarms or {}).get("late")
     if late is None or health.code.urgency < HealthCode.LATE.urgency:
         return health
-    return replace(health, code=HealthCode.LATE, sentence=f"It is late. {health.sentence}", since=moment(late["when"]))
+    return replace(
+        health,
+        code=HealthCode.LATE,
+        sentence=f"It is late. {health.sentence}",
+        since=moment(late["when"]),
+    )
 
 
 def _by_transactions(view: TopologyView) -> TopologyState:
@@ -92,10 +99,14 @@ def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
     else:
         sentence += f"{f': {first.error}' if first.error else ''}. It waits for {first.waiting_for}"
         remedy = f"airflow tx replay {view.name} {first.txid}"
-    return TopologyState(code=HealthCode.FAILED, sentence=sentence, since=first.began, txid=first.txid, remedy=remedy)
+    return TopologyState(
+        code=HealthCode.FAILED, sentence=sentence, since=first.began, txid=first.txid, remedy=remedy
+    )
 
 
-def _under_way(view: TopologyView, first: TransactionView, opened: Sequence[TransactionView]) -> TopologyState:
+def _under_way(
+    view: TopologyView, first: TransactionView, opened: Sequence[TransactionView]
+) -> TopologyState:
     behind = len(opened) - 1
     waiting = "" if not behind else f"; {behind} {'waits' if behind == 1 else 'wait'} behind it"
     if first.status == Phase.COMMITTING.value:

@@ -28,7 +28,11 @@ BoundStep = Callable[[Reader, Stamp, Paths], Decision[T]]
 
 
 def in_one_multi(
-    read: Reader, stamp: Stamp, paths: Paths, first: BoundStep[T], then: Callable[[T], BoundStep[U] | None]
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    first: BoundStep[T],
+    then: Callable[[T], BoundStep[U] | None],
 ) -> Decision[Joined[T, U]]:
     """Decide on a step, and on the one that follows from its answer, if there is one.
 
@@ -44,7 +48,9 @@ def in_one_multi(
     return Decision(Joined(one.result, two.result), (*one.writes, *two.writes), one.proof)
 
 
-def _following(read: Reader, stamp: Stamp, paths: Paths, step: BoundStep[U] | None) -> Decision[U] | None:
+def _following(
+    read: Reader, stamp: Stamp, paths: Paths, step: BoundStep[U] | None
+) -> Decision[U] | None:
     try:
         return None if step is None else step(read, stamp, paths)
     except (Refused, UnreadableRecord):
@@ -65,5 +71,5 @@ def begin_started(
     if not isinstance(begun.result, Begun):
         return begun
     read.apply(begun.writes)
-    started = start(read, stamp, paths, begun.result.attempt, task, {})
+    started = start(read, stamp, paths, begun.result.attempt, task, current={})
     return replace(begun, writes=(*begun.writes, *started.writes))

@@ -35,7 +35,9 @@ T = TypeVar("T")
 
 PASSES = 100
 LOOKS_AT_POSITION = 3
-UNANSWERED = 5  # passes; a multi that has no answer even then may be one that the servers do not take
+UNANSWERED = (
+    5  # passes; a multi that has no answer even then may be one that the servers do not take
+)
 
 Decide = Callable[[TransactionAttempt, Any], Batch | None]
 """Asks the source: (attempt, position before) → the batch, or None without data."""
@@ -69,7 +71,9 @@ class Ledger:
     :param history: how many final transactions are remembered.
     """
 
-    def __init__(self, store: Store, paths: Paths, *, clock: Clock, ids: Ids, history: int = 1000) -> None:
+    def __init__(
+        self, store: Store, paths: Paths, *, clock: Clock, ids: Ids, history: int = 1000
+    ) -> None:
         self.store = store
         self.paths = paths
         self.clock = clock
@@ -80,7 +84,10 @@ class Ledger:
     # --- steps
 
     def run(
-        self, step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]], *args: P.args, **kwargs: P.kwargs
+        self,
+        step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
         """Run one step: its result, once its multi is done, or its answer, once it is certain.
 
@@ -93,7 +100,9 @@ class Ledger:
             read = Reader(self.store, None if synced else self._known, hasty=number == 0)
             stamp = self._stamp()
             try:
-                decided: Decision[T] | Refused | UnreadableRecord = step(read, stamp, self.paths, *args, **kwargs)
+                decided: Decision[T] | Refused | UnreadableRecord = step(
+                    read, stamp, self.paths, *args, **kwargs
+                )
             except (Refused, UnreadableRecord) as error:
                 decided = error
             if isinstance(decided, Decision) and decided.writes:
@@ -116,7 +125,10 @@ class Ledger:
         raise TooMuchContention(step=name, subject=self.paths.topology, times=PASSES)
 
     def preview(
-        self, step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]], *args: P.args, **kwargs: P.kwargs
+        self,
+        step: Callable[Concatenate[Reader, Stamp, Paths, P], Decision[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> Decision[T]:
         """Decide one step on what everybody has written until now, and write nothing.
 
@@ -164,7 +176,9 @@ class Ledger:
             elif isinstance(result, answers.NeedBatch):
                 facts.batches = {result.key: decide(result.attempt, result.position)}
             elif isinstance(result, answers.NeedRows):
-                facts.batches = {result.key: Batch(decide_again(result.attempt, result.metadata), None)}
+                facts.batches = {
+                    result.key: Batch(decide_again(result.attempt, result.metadata), None)
+                }
             elif isinstance(result, answers.NeedReport):
                 report(result)
                 facts.reported.add(result.attempt)
@@ -193,7 +207,7 @@ class Ledger:
         """
         current = dict[str, bool]()
         for _ in range(PASSES):
-            result = self.run(processing.start, attempt, task, current)
+            result = self.run(processing.start, attempt, task, current=current)
             if not isinstance(result, answers.NeedCurrent):
                 return result
             current[result.found] = is_current()
@@ -209,7 +223,9 @@ class Ledger:
         :raises LossRefused: nothing is lost. PreviewOutdated: others were accepted since.
         """
         limit = loss.LOSSES_A_RECORD
-        first, *rest = (losses[start : start + limit] for start in range(0, len(losses) or 1, limit))
+        first, *rest = (
+            losses[start : start + limit] for start in range(0, len(losses) or 1, limit)
+        )
         done = self.run(loss.note_losses, first, audit, known=known)
         for portion in rest:
             done = self.run(loss.note_losses, portion, audit)
@@ -218,14 +234,18 @@ class Ledger:
     def sweep(self) -> None:
         """Remove what the last step, or one whose process died, has left. What goes wrong here fails no step."""
         try:
-            record = Reader(self.store, self._known).peek_if_any(TopologyRecord, self.paths.record)  # known by now
+            record = Reader(self.store, self._known).peek_if_any(
+                TopologyRecord, self.paths.record
+            )  # known by now
             if record is None or not record.garbage:
                 return
             for each in record.garbage:
                 garbage.remove(self.store, f"{self.paths.base}/{each}")
             self.run(garbage.note_removed, record.garbage)
         except StoreError as error:
-            log.info("Old records of %s are left to the next transaction: %s", self.paths.topology, error)
+            log.info(
+                "Old records of %s are left to the next transaction: %s", self.paths.topology, error
+            )
 
     # --- reading
 
@@ -271,7 +291,9 @@ class Ledger:
 
     def remember(self, read: Reader) -> None:
         """Keep what a caller has just read, so that the next step need not; its multi checks it."""
-        self._known.nodes.update({path: node for path, node in read.seen.nodes.items() if node is not None})
+        self._known.nodes.update(
+            {path: node for path, node in read.seen.nodes.items() if node is not None}
+        )
 
     def _seen(self, question: Callable[[Reader, Paths], T]) -> T:
         for _ in range(LOOKS_AT_POSITION):
@@ -299,7 +321,9 @@ class Ledger:
 
     def _send(self, read: Reader, decision: Decision[object], stamp: Stamp, *, again: bool) -> bool:
         created = frozenset(write.path for write in decision.writes if isinstance(write, Create))
-        after = self._known.made_by(decision.writes, read.seen)  # before it is sent: other threads note more
+        after = self._known.made_by(
+            decision.writes, read.seen
+        )  # before it is sent: other threads note more
         try:
             self.store.multi(read.requirements(created), decision.writes)
         except RequirementFailed:

@@ -44,18 +44,28 @@ class StartPosition:
         :param after: where the source stands after it; of a partitioned source by partition, of those that take part.
         """
         return shortened(
-            [what for partition, each in self.lost.items() if partition == WHOLE or partition in after for what in each]
+            [
+                what
+                for partition, each in self.lost.items()
+                if partition == WHOLE or partition in after
+                for what in each
+            ]
         )
 
 
-def start_after(read: Reader, paths: Paths, topology: TopologyRecord, position: Any) -> StartPosition:
+def start_after(
+    read: Reader, paths: Paths, topology: TopologyRecord, position: Any
+) -> StartPosition:
     """Find the position from which a source is asked once the transaction before has ended at `position`."""
     accepted = _accepted(read, paths, topology)
     if not accepted or position is None:
         return StartPosition(topology.origin if position is None else position)
     if not topology.partitioned:
         behind = losses_behind(accepted, WHOLE, position)
-        return StartPosition(behind[-1]["goes_on"] if behind else position, {WHOLE: [each["what"] for each in behind]})
+        return StartPosition(
+            behind[-1]["goes_on"] if behind else position,
+            {WHOLE: [each["what"] for each in behind]},
+        )
     places = {}
     lost = {}
     for partition, place in position.items():
@@ -67,7 +77,12 @@ def start_after(read: Reader, paths: Paths, topology: TopologyRecord, position: 
 
 def _written(loss: Loss) -> dict[str, Any]:
     """Name the fields of a loss as its record does."""
-    return {"partition": loss.partition, "place": loss.position, "goes_on": loss.resume_at, "what": loss.description}
+    return {
+        "partition": loss.partition,
+        "place": loss.position,
+        "goes_on": loss.resume_at,
+        "what": loss.description,
+    }
 
 
 _Accepted = dict[str, list[dict[str, Any]]]
@@ -78,12 +93,16 @@ def _accepted(read: Reader, paths: Paths, topology: TopologyRecord) -> _Accepted
     found: _Accepted = {}
     for number in topology.losses:
         for loss in read.peek(RepairRecord, paths.repair(number)).losses:
-            others = [each for each in found.get(loss["partition"], []) if each["place"] != loss["place"]]
+            others = [
+                each for each in found.get(loss["partition"], []) if each["place"] != loss["place"]
+            ]
             found[loss["partition"]] = [*others, loss]
     return found
 
 
-def losses_behind(accepted: Mapping[str, Sequence[dict[str, Any]]], partition: str, place: Any) -> list[dict[str, Any]]:
+def losses_behind(
+    accepted: Mapping[str, Sequence[dict[str, Any]]], partition: str, place: Any
+) -> list[dict[str, Any]]:
     """Find the losses between a position and the one from which rows can be had."""
     behind: list[dict[str, Any]] = []
     left = list(accepted.get(partition, []))
@@ -95,7 +114,9 @@ def losses_behind(accepted: Mapping[str, Sequence[dict[str, Any]]], partition: s
     return behind
 
 
-def without_passed(read: Reader, paths: Paths, topology: TopologyRecord, txid: int) -> TopologyRecord:
+def without_passed(
+    read: Reader, paths: Paths, topology: TopologyRecord, txid: int
+) -> TopologyRecord:
     """Drop the losses that the source has passed, now that `txid` is final, from the topology record.
 
     Those stay that come after it, or after an open transaction. Who accepted a loss remains in its own record.
@@ -107,9 +128,16 @@ def without_passed(read: Reader, paths: Paths, topology: TopologyRecord, txid: i
     state = RotatingTransactionalState(read, paths)
     for each in range(txid, state.last_txid + 1):
         meta = state.get_state(each)
-        places = [(meta.position or {}), (meta.begin or {})] if topology.partitioned else [{WHOLE: meta.position}]
+        places = (
+            [(meta.position or {}), (meta.begin or {})]
+            if topology.partitioned
+            else [{WHOLE: meta.position}]
+        )
         for partition, place in (item for found in places for item in found.items()):
-            ahead |= {(partition, digest(loss["place"])) for loss in losses_behind(accepted, partition, place)}
+            ahead |= {
+                (partition, digest(loss["place"]))
+                for loss in losses_behind(accepted, partition, place)
+            }
 
     def is_ahead(number: int) -> bool:
         losses = read.peek(RepairRecord, paths.repair(number)).losses
@@ -123,7 +151,9 @@ def position_now(read: Reader, paths: Paths) -> Any:
     topology = read.peek_if_any(TopologyRecord, paths.record)
     if topology is None:
         return None
-    position = RotatingTransactionalState(read, paths).position_before(read.peek(Counter, paths.current).txid)
+    position = RotatingTransactionalState(read, paths).position_before(
+        read.peek(Counter, paths.current).txid
+    )
     return start_after(read, paths, topology, position).position
 
 
@@ -139,7 +169,11 @@ def deciding_from(read: Reader, paths: Paths) -> list[Any]:
     first = allocated + 1 if topology.source_kind == "transactional" else current
     state = RotatingTransactionalState(read, paths)
     positions = [state.position_before(txid) for txid in range(first, allocated + 2)]
-    return [start_after(read, paths, topology, position).position for position in positions if position is not None]
+    return [
+        start_after(read, paths, topology, position).position
+        for position in positions
+        if position is not None
+    ]
 
 
 def next_position(read: Reader, paths: Paths) -> Any:
@@ -155,7 +189,9 @@ def next_position(read: Reader, paths: Paths) -> Any:
             if read.peek(Counter, paths.allocated).txid == state.last_txid:
                 raise
         else:
-            return start_after(read, paths, topology, None if last is None else last.position).position
+            return start_after(
+                read, paths, topology, None if last is None else last.position
+            ).position
 
 
 def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Decision[Any]:
@@ -205,6 +241,7 @@ def note_losses(
         what=ACCEPT_LOSS,
         after=after,
         current=current.txid,
-        summary="lost, and in no batch: " + "; ".join(shortened([loss.description for loss in losses])),
+        summary="lost, and in no batch: "
+        + "; ".join(shortened([loss.description for loss in losses])),
         losses=[_written(loss) for loss in losses],
     )

@@ -17,7 +17,14 @@ from airflow_tx.protocol.api import Create, Delete, Put, Store, Unchanged, Write
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import RECORD_FORMAT, Counter, TopologyRecord, decode, dumps, encode
+from airflow_tx.protocol.records import (
+    RECORD_FORMAT,
+    Counter,
+    TopologyRecord,
+    decode,
+    dumps,
+    encode,
+)
 from airflow_tx.protocol.step import Audit, Decision, Stamp
 
 RENAME = "rename"
@@ -53,9 +60,15 @@ class Mover:
         """
         node = self._store.get(self._paths.record)
         if node is None:
-            raise UnknownTransaction(what=f"topology {self._paths.topology!r}", path=self._paths.record)
+            raise UnknownTransaction(
+                what=f"topology {self._paths.topology!r}", path=self._paths.record
+            )
         mark = mark_of(node.data)
-        data = node.data if mark is None else dumps({"format": RECORD_FORMAT, **mark["record"]}).encode()
+        data = (
+            node.data
+            if mark is None
+            else dumps({"format": RECORD_FORMAT, **mark["record"]}).encode()
+        )
         return decode(TopologyRecord, self._paths.record, data)
 
     # --- another name -----------------------------------------------------------------------------------------------
@@ -69,7 +82,16 @@ class Mover:
             current = read.peek(Counter, paths.current).txid
             summary = f"it belongs to DAG {dag_id}, and belonged to DAG {record.dag_id}"
             writes = [Put(paths.record, encode(after))]
-            return audit.repair(read, stamp, paths, writes, what=RENAME, after=after, current=current, summary=summary)
+            return audit.repair(
+                read,
+                stamp,
+                paths,
+                writes,
+                what=RENAME,
+                after=after,
+                current=current,
+                summary=summary,
+            )
 
         return self._ledger.run(step)
 
@@ -91,7 +113,9 @@ class Mover:
             moved._finish(old, op, record, dag_id, audit)
         self.delete()
         current = Reader(self._store).peek(Counter, new.current).txid
-        return Repaired(record.generation, current, f"topology {old.topology} is called {new.topology} now")
+        return Repaired(
+            record.generation, current, f"topology {old.topology} is called {new.topology} now"
+        )
 
     def is_at(self, new: Paths, record: TopologyRecord) -> bool:
         """Ask whether an earlier call has got so far that only the old records are left."""
@@ -100,7 +124,9 @@ class Mover:
             return False
         return decode(TopologyRecord, new.record, node.data).incarnation == record.incarnation
 
-    def _close(self, title: str, new: Paths | None, command: str, allocated: int | None = None) -> str:
+    def _close(
+        self, title: str, new: Paths | None, command: str, allocated: int | None = None
+    ) -> str:
         """Put the marks; the nonce that they hold stands for this very call, which a later one outranks.
 
         :param allocated: the last transaction when runs were looked at; None: whichever.
@@ -119,7 +145,9 @@ class Mover:
             if before is None:
                 decode(TopologyRecord, old.record, node)  # whatever else it is stays
                 self._check_allocated(read, allocated)
-            mark = dumps({"format": title, "moving": command, "record": record, "by": op, "op": stamp.op}).encode()
+            mark = dumps(
+                {"format": title, "moving": command, "record": record, "by": op, "op": stamp.op}
+            ).encode()
             writes: list[Write] = [Put(old.record, mark)]
             if new is not None:
                 there = self.check_free(read, new)
@@ -147,7 +175,9 @@ class Mover:
         mark = mark_of(node)
         if mark is not None:
             if mark["record"]["incarnation"] != self.record().incarnation:
-                raise self._refused(f"topology {new.topology} is {mark['format']}", "Let that be done first.")
+                raise self._refused(
+                    f"topology {new.topology} is {mark['format']}", "Let that be done first."
+                )
             return True
         record = decode(TopologyRecord, new.record, node)
         current = read.find(Counter, new.current)
@@ -164,16 +194,22 @@ class Mover:
             if path not in (old.base, old.record):
                 yield Create(new.base + path.removeprefix(old.base), data)
 
-    def _finish(self, old: Paths, op: str, record: TopologyRecord, dag_id: str, audit: Audit) -> None:
+    def _finish(
+        self, old: Paths, op: str, record: TopologyRecord, dag_id: str, audit: Audit
+    ) -> None:
         """Put the new record: from this moment on the topology has its new name."""
         new = self._paths
 
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
-            self._check_mine(read.raw(new.record), op)  # whoever takes over replaces both marks at once
+            self._check_mine(
+                read.raw(new.record), op
+            )  # whoever takes over replaces both marks at once
             after = replace(record, dag_id=dag_id, op=stamp.op)
             summary = f"it was called {old.topology}, of DAG {record.dag_id}"
             writes = [Put(new.record, encode(after))]
-            return audit.repair(read, stamp, new, writes, what=RENAME, after=after, current=0, summary=summary)
+            return audit.repair(
+                read, stamp, new, writes, what=RENAME, after=after, current=0, summary=summary
+            )
 
         self._ledger.run(step)
 
@@ -216,7 +252,11 @@ class Mover:
     def _emptied(self) -> Iterator[Write]:
         """Delete all that lies below, children first, the record aside."""
         below = [path for path, _ in self._below(self._paths.base)]
-        return (Delete(path) for path in reversed(below) if path not in (self._paths.base, self._paths.record))
+        return (
+            Delete(path)
+            for path in reversed(below)
+            if path not in (self._paths.base, self._paths.record)
+        )
 
     def _guarded(self, op: str, writes: Iterator[Write]) -> None:
         """Make writes in portions, each only as long as no later call has taken over."""
@@ -245,7 +285,9 @@ class Mover:
     def _check_mine(self, data: bytes | None, op: str) -> None:
         mark = None if data is None else mark_of(data)
         if mark is None or mark["by"] != op:
-            raise self._refused("another call of the command has taken over", "It goes on; there is nothing to do.")
+            raise self._refused(
+                "another call of the command has taken over", "It goes on; there is nothing to do."
+            )
 
     def _below(self, path: str) -> Iterator[tuple[str, bytes]]:
         """Every record from `path` on, parents first."""

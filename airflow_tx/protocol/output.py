@@ -17,7 +17,9 @@ from airflow_tx.protocol.records import digest
 TOLERANCE = 1e-9
 
 
-def output_text(rows: Iterable[Mapping[str, Any]], names: Iterable[str], approximate: Iterable[str]) -> str:
+def output_text(
+    rows: Iterable[Mapping[str, Any]], names: Iterable[str], approximate: Iterable[str]
+) -> str:
     """Sum up an output, whatever the order of its rows; no row is kept.
 
     :param names: the columns that count; none: whole rows.
@@ -36,7 +38,9 @@ def output_text(rows: Iterable[Mapping[str, Any]], names: Iterable[str], approxi
         if not loose:
             continue
         near = {
-            name: value for name, value in items if name in loose and isinstance(value, float) and math.isfinite(value)
+            name: value
+            for name, value in items
+            if name in loose and isinstance(value, float) and math.isfinite(value)
         }
         key = _number(repr([(name, ... if name in near else value) for name, value in items]))
         rest += key

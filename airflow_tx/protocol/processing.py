@@ -49,16 +49,26 @@ def newest_record(
             return AlreadyCommitted(attempt.txid)
         if read.peek_if_any(Skipped, paths.skipped(attempt.txid)) is not None:
             raise SkippedTransaction(topology=paths.topology, txid=attempt.txid)
-        raise UnknownTransaction(what=f"open transaction {attempt.txid}", path=paths.transaction(attempt.txid))
+        raise UnknownTransaction(
+            what=f"open transaction {attempt.txid}", path=paths.transaction(attempt.txid)
+        )
     if attempt.birth and record.birth != attempt.birth:
         raise StaleAttempt(step=step, txid=attempt.txid, attempt=attempt.attempt, newest=_ANOTHER)
     if record.attempt != attempt.attempt:
-        raise StaleAttempt(step=step, txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt)
+        raise StaleAttempt(
+            step=step, txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt
+        )
     return record
 
 
 def start(
-    read: Reader, stamp: Stamp, paths: Paths, attempt: TransactionAttempt, task: TaskTry, current: Mapping[str, bool]
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    attempt: TransactionAttempt,
+    task: TaskTry,
+    *,
+    current: Mapping[str, bool],
 ) -> Decision[Done | AlreadyCommitted | NeedCurrent]:
     """Let a processing task work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
 
@@ -76,7 +86,9 @@ def start(
         return Decision(NeedCurrent(found.task_try))
     if found is not None and another and not current[found.task_try]:
         raise _stale_try("start", attempt, task, found)
-    own = "0" if _by_begin(record, task) else f"{stamp.message_id:016x}"  # a mapped instance emits it to itself
+    own = (
+        "0" if _by_begin(record, task) else f"{stamp.message_id:016x}"
+    )  # a mapped instance emits it to itself
     started = Ack(task.task_try, stamp.op, emitted=own)
     if found is not None and found.done and not another:
         # Airflow may have taken the success of the try that acked it for that of this one, which is ended then.
@@ -84,7 +96,9 @@ def start(
     entry = encode(started)
     writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
     if record.phase is not Phase.PROCESSING:
-        again = replace(record, phase=Phase.PROCESSING, epoch=record.epoch + 1, op=stamp.op, processed=None)
+        again = replace(
+            record, phase=Phase.PROCESSING, epoch=record.epoch + 1, op=stamp.op, processed=None
+        )
         again = replace(again, error=None, remedy=None, for_good=0)
         writes.append(Put(paths.transaction(attempt.txid), encode(again)))
     return Decision(Done(), tuple(writes), path)
@@ -115,12 +129,16 @@ def ack(
     """
     record = newest_record(read, paths, attempt, "ack")
     if isinstance(record, AlreadyCommitted):
-        raise UnknownTransaction(what=f"open transaction {attempt.txid}", path=paths.transaction(attempt.txid))
+        raise UnknownTransaction(
+            what=f"open transaction {attempt.txid}", path=paths.transaction(attempt.txid)
+        )
     folder = paths.acks(record.acks)
     path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
     found = _own(read, path, attempt, task, "ack")
     if record.phase is not Phase.PROCESSING and not found.done:
-        raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or record.phase.value)
+        raise FailedTransaction(
+            txid=attempt.txid, attempt=attempt.attempt, reason=record.error or record.phase.value
+        )
     acked = record.tasks[task.task_id] if _by_begin(record, task) else found.emitted
     entry = replace(
         found,
@@ -143,6 +161,7 @@ def fail(
     paths: Paths,
     attempt: TransactionAttempt,
     task: TaskTry,
+    *,
     reason: str,
     remedy: str | None = None,
 ) -> Decision[FailureNoted]:
@@ -152,11 +171,14 @@ def fail(
     :raises StaleAttempt, StaleTry: it is not for this try to say.
     """
     record = newest_record(read, paths, attempt, "fail")
-    if isinstance(record, AlreadyCommitted) or record.phase not in (Phase.PROCESSING, Phase.PROCESSED):
+    if isinstance(record, AlreadyCommitted) or record.phase not in (
+        Phase.PROCESSING,
+        Phase.PROCESSED,
+    ):
         return Decision(FailureNoted(first=False))
     path = f"{paths.acks(record.acks)}/{ack_name(task.task_id, task.map_index)}"
     _own(read, path, attempt, task, "fail")
-    return _failed(paths, stamp, attempt, record, reason, remedy)
+    return _failed(paths, stamp, attempt, record, reason, remedy=remedy)
 
 
 def fail_messages(
@@ -180,6 +202,7 @@ def _failed(
     attempt: TransactionAttempt,
     record: TransactionRecord,
     reason: str,
+    *,
     remedy: str | None = None,
 ) -> Decision[FailureNoted]:
     failed = replace(record.with_failure(stamp.op, reason, remedy), phase=Phase.FAILED)
@@ -212,9 +235,13 @@ def processed(
     if isinstance(record, AlreadyCommitted):
         return Decision(record)
     if record.phase is Phase.FAILED:
-        raise FailedTransaction(txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted")
+        raise FailedTransaction(
+            txid=attempt.txid, attempt=attempt.attempt, reason=record.error or "no reason noted"
+        )
     if record.rows_digest != rows_digest:
-        raise RowsChanged(txid=attempt.txid, attempt=attempt.attempt, digest=rows_digest, found=record.rows_digest)
+        raise RowsChanged(
+            txid=attempt.txid, attempt=attempt.attempt, digest=rows_digest, found=record.rows_digest
+        )
     found = _acks(read, paths.acks(record.acks))
     wanted = must_ack(record, found) if expected is None else set(expected)
     acks = {instance: entry for instance, entry in found.items() if instance in wanted}
@@ -225,9 +252,15 @@ def processed(
         raise IncompleteBatch(txid=attempt.txid, attempt=attempt.attempt, tasks=tasks)
     first = record.counted if same_rows else None
     # Rows that were decided again were not counted again.
-    batch = check_rows(paths.topology, attempt, acks, None if record.changed else record.size, first)
+    batch = check_rows(
+        paths.topology, attempt, acks, None if record.changed else record.size, first
+    )
     # A replay that found no rows has none to consume.
-    unproven = () if rows_digest == digest(None) else unproven_rows(acks, None if record.changed else record.size)
+    unproven = (
+        ()
+        if rows_digest == digest(None)
+        else unproven_rows(acks, None if record.changed else record.size)
+    )
     if unproven and proven:
         problem = "; ".join(shortened(list(unproven)))
         raise RowsNotProven(txid=attempt.txid, attempt=attempt.attempt, problem=problem)
@@ -241,19 +274,28 @@ def processed(
     return put(path, done, result)
 
 
-def _check_trees(attempt: TransactionAttempt, acks: Mapping[Instance, Ack], emitted: Mapping[TaskTry, int]) -> None:
+def _check_trees(
+    attempt: TransactionAttempt, acks: Mapping[Instance, Ack], emitted: Mapping[TaskTry, int]
+) -> None:
     """Refuse trees of messages that the ackers have lost, or that a try which does not count has emitted."""
-    acked = {TaskTry(*instance, entry.task_try): entry.trees for instance, entry in acks.items() if entry.trees}
+    acked = {
+        TaskTry(*instance, entry.task_try): entry.trees
+        for instance, entry in acks.items()
+        if entry.trees
+    }
     if acked == emitted:
         return
     expected, found = (
-        ", ".join(f"{count} trees of {task} (try {task.task_try})" for task, count in each.items()) or "no trees"
+        ", ".join(f"{count} trees of {task} (try {task.task_try})" for task, count in each.items())
+        or "no trees"
         for each in (acked, emitted)
     )
     raise MessagesLost(txid=attempt.txid, attempt=attempt.attempt, expected=expected, found=found)
 
 
-def must_ack(record: TransactionRecord, acks: Collection[Instance], mapped: Collection[str] = ()) -> set[Instance]:
+def must_ack(
+    record: TransactionRecord, acks: Collection[Instance], mapped: Collection[str] = ()
+) -> set[Instance]:
     """List who has to ack, as far as the ledger alone knows: the tasks that `begin` named, and all that have started.
 
     :param mapped: tasks that ack by their instances only.
@@ -261,7 +303,9 @@ def must_ack(record: TransactionRecord, acks: Collection[Instance], mapped: Coll
     return {*acks, *((task, -1) for task in record.tasks if task not in mapped)}
 
 
-def ack_val(record: TransactionRecord, acks: Mapping[Instance, Ack], wanted: Collection[Instance]) -> int:
+def ack_val(
+    record: TransactionRecord, acks: Mapping[Instance, Ack], wanted: Collection[Instance]
+) -> int:
     """XOR of all ids emitted and acked: 0 when everything emitted was acked (Storm's ack val)."""
     value = 0
     for task, emitted in record.tasks.items():
@@ -292,7 +336,9 @@ def _own(read: Reader, path: str, attempt: TransactionAttempt, task: TaskTry, st
     return found
 
 
-def _stale_try(step: str, attempt: TransactionAttempt, task: TaskTry, found: Ack | None) -> StaleTry:
+def _stale_try(
+    step: str, attempt: TransactionAttempt, task: TaskTry, found: Ack | None
+) -> StaleTry:
     return StaleTry(
         step=step,
         task=task.task_id,

@@ -98,7 +98,9 @@ class KnownRecords:
         around = {*written, *(path.rpartition("/")[0] for path in written)}
         nodes: dict[str, Node | None] = {}
         nodes |= {path: node for path in written if (node := self.nodes.get(path)) is not None}
-        children = {path: found for path in around if (found := self.children.get(path)) is not None}
+        children = {
+            path: found for path in around if (found := self.children.get(path)) is not None
+        }
         return KnownRecords(nodes, children)
 
     def _apply(self, write: Write) -> None:
@@ -132,7 +134,9 @@ class Reader:
     :param hasty: whether this pass may assume what is most likely.
     """
 
-    def __init__(self, store: Store, known: KnownRecords | None = None, *, hasty: bool = False) -> None:
+    def __init__(
+        self, store: Store, known: KnownRecords | None = None, *, hasty: bool = False
+    ) -> None:
         self._store = store
         self._known = known or KnownRecords()
         self._assumed: dict[str, Node | None] = {}
@@ -237,7 +241,9 @@ class Reader:
         write = self._write_of(path)
         if write is not None:
             return _made(write)
-        node = self._known.nodes.get(path, UNKNOWN)  # one access: another thread may forget it in between
+        node = self._known.nodes.get(
+            path, UNKNOWN
+        )  # one access: another thread may forget it in between
         if node is UNKNOWN:
             node = self._assumed[path] if path in self._assumed else self._store.get(path)
         self.seen.nodes[path] = node

@@ -28,7 +28,13 @@ from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
 
 
 def ledger_lost(
-    read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, plan: RebuildPlan, *, audit: Audit
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    request: TopologyRequest,
+    plan: RebuildPlan,
+    *,
+    audit: Audit,
 ) -> Decision[Repaired]:
     """Rebuild the ledger where `plan` says. Transactions that were open in it are open no more: their runs begin again.
 
@@ -63,11 +69,20 @@ def ledger_lost(
         names = ", ".join(map(str, without_rows))
         summary += f"; the rows of skipped transaction {names} are lost, as its receipt keeps their digest alone"
     return audit.repair(
-        read, stamp, paths, writes, what=LEDGER_LOST, after=after, current=plan.current, summary=summary
+        read,
+        stamp,
+        paths,
+        writes,
+        what=LEDGER_LOST,
+        after=after,
+        current=plan.current,
+        summary=summary,
     )
 
 
-def _check_ledger(paths: Paths, plan: RebuildPlan, found: TopologyRecord | None, current: Counter | None) -> None:
+def _check_ledger(
+    paths: Paths, plan: RebuildPlan, found: TopologyRecord | None, current: Counter | None
+) -> None:
     """Refuse a ledger that has more than the states: they went back, or they belong to another ledger."""
     has_begun = current is not None and current.txid > 1
     if found is not None and found.incarnation != plan.incarnation and (found.states or has_begun):
@@ -103,7 +118,9 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
     )
 
 
-def _emptied(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int) -> list[Write]:
+def _emptied(
+    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int
+) -> list[Write]:
     """Delete what the ledger holds of open transactions, and of all from `first` on: they are other batches now."""
     writes = _bindings(read, stamp, paths, plan, first)
     for name in read.names_if_any(paths.histories):
@@ -122,7 +139,9 @@ def _restarted(read: Reader, paths: Paths, plan: RebuildPlan) -> list[Write]:
     return writes if plan.meta is None else [*writes, state.override_state(last, plan.meta)]
 
 
-def _bindings(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int) -> list[Write]:
+def _bindings(
+    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan, first: int
+) -> list[Write]:
     """Unbind runs whose transaction the states do not know; bind the one whose transaction they prove."""
     writes = list[Write]()
     bound = dict[str, int]()
@@ -164,12 +183,17 @@ def _began_later(record: TransactionRecord, plan: RebuildPlan) -> bool:
     return record.birth not in plan.births.values() and record.created > plan.granted
 
 
-def _taken_back(read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped) -> list[Write]:
+def _taken_back(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, skipped: Skipped
+) -> list[Write]:
     """Undo a re-admission whose transaction is forgotten: that one alone holds the rows."""
     assert skipped.readmitted_as is not None
     rows = RotatingTransactionalState(read, paths).get_state(skipped.readmitted_as).rows
     writes: list[Write] = [
-        Put(paths.skipped(txid), encode(replace(skipped, rows=rows, readmitted_as=None, op=stamp.op)))
+        Put(
+            paths.skipped(txid),
+            encode(replace(skipped, rows=rows, readmitted_as=None, op=stamp.op)),
+        )
     ]
     history = read.find(History, paths.history(txid))
     if history is not None:
@@ -184,10 +208,16 @@ def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[
     last = plan.transaction
     if last["skip"] is None or read.exists(path):
         return []
-    return [Create(path, encode(Skipped(last["key"], last["run_id"], last["rows"], last["skip"], stamp.op)))]
+    return [
+        Create(
+            path, encode(Skipped(last["key"], last["run_id"], last["rows"], last["skip"], stamp.op))
+        )
+    ]
 
 
-def _skipped_again(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> tuple[list[Write], list[int]]:
+def _skipped_again(
+    read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan
+) -> tuple[list[Write], list[int]]:
     """Keep the rows of transactions that were skipped in the lost time; list the transactions whose rows are lost."""
     writes = list[Write]()
     without_rows = list[int]()
@@ -207,14 +237,20 @@ def _skipped_again(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) 
             without_rows.append(txid)
         else:
             rows = None if again is not None else receipt.metadata
-            own = Skipped(receipt.key, receipt.run_id, rows, dict(receipt.skip), stamp.op, readmitted_as=again)
+            own = Skipped(
+                receipt.key, receipt.run_id, rows, dict(receipt.skip), stamp.op, readmitted_as=again
+            )
             writes.append(Create(path, encode(own)))
     return writes, without_rows
 
 
 def _readmitted_as(plan: RebuildPlan, skipped: Receipt) -> int | None:
     """Find the transaction in which the rows of a skipped one came back: the next one of its run."""
-    later = [each.txid for each in plan.ended.values() if each.key == skipped.key and each.txid > skipped.txid]
+    later = [
+        each.txid
+        for each in plan.ended.values()
+        if each.key == skipped.key and each.txid > skipped.txid
+    ]
     return min(later, default=None)
 
 

@@ -63,11 +63,16 @@ class HeldState:
             complete = False
         if not complete:
             raise UnreadableRecord(
-                path=f"the fence of state {state!r}", reason=f"it keeps no batch ({fence.batch[:40]!r})"
+                path=f"the fence of state {state!r}",
+                reason=f"it keeps no batch ({fence.batch[:40]!r})",
             )
         held = holds(fence.token.txid) is not False
-        known = tuple(each for stored in receipts or () if (each := _receipt_of(stored, fence.incarnation)))
-        return cls(state, undoable, held, fence.incarnation, fence.token, fence.applied, batch, known)
+        known = tuple(
+            each for stored in receipts or () if (each := _receipt_of(stored, fence.incarnation))
+        )
+        return cls(
+            state, undoable, held, fence.incarnation, fence.token, fence.applied, batch, known
+        )
 
 
 def _receipt_of(stored: Any, incarnation: str) -> Receipt | None:
@@ -114,7 +119,9 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
     txid = newest.token.txid
     if _is_complete(held, txid):
         current = txid + 1
-        meta: Metadata | None = Metadata(newest.token.attempt, newest.batch["rows"], newest.batch["position"])
+        meta: Metadata | None = Metadata(
+            newest.token.attempt, newest.batch["rows"], newest.batch["position"]
+        )
         transaction = newest.batch
         summary = f"transaction {txid} is complete in every state; {txid + 1} is next"
     else:
@@ -123,7 +130,8 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
         meta = Metadata(1, None, newest.batch["prev"]) if txid > 1 else None
         transaction = {}
         summary = (
-            f"transaction {txid} is not complete in every state; it is next, from where transaction {txid - 1} ended"
+            f"transaction {txid} is not complete in every state; "
+            f"it is next, from where transaction {txid - 1} ended"
         )
     final = current - 1
     return RebuildPlan(
@@ -149,12 +157,18 @@ def _is_complete(held: Sequence[HeldState], txid: int) -> bool:
 def _check_one_life(paths: Paths, held: Sequence[HeldState]) -> None:
     if not held:
         raise rebuild_refused(
-            paths, "no state of the DAG has a fence", "Nothing was ever committed to them: use --reset."
+            paths,
+            "no state of the DAG has a fence",
+            "Nothing was ever committed to them: use --reset.",
         )
     lives = {each.incarnation: each.state for each in held}
     if len(lives) > 1:
         of = "; ".join(f"{state!r} of ledger {life}" for life, state in sorted(lives.items()))
-        raise rebuild_refused(paths, f"its states belong to different ledgers ({of})", "One state serves one topology.")
+        raise rebuild_refused(
+            paths,
+            f"its states belong to different ledgers ({of})",
+            "One state serves one topology.",
+        )
 
 
 def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:

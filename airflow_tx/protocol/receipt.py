@@ -26,7 +26,18 @@ _DIGEST = "tx_digest"
 _LENGTH = "tx_length"
 NOT_KEPT = {_DIGEST: "", _LENGTH: 0}
 """Stands for a value of which not even the digest is known."""
-_TEXTS = ("topology", "incarnation", "nonce", "birth", "outcome", "key", "run_id", "granted", "previous", "digest")
+_TEXTS = (
+    "topology",
+    "incarnation",
+    "nonce",
+    "birth",
+    "outcome",
+    "key",
+    "run_id",
+    "granted",
+    "previous",
+    "digest",
+)
 _NUMBERS = ("generation", "txid", "attempt", "epoch")
 _LEFT_OUT = frozenset({"size", "unproven"})
 """Fields that are not written where they are None: the receipt of a skip has no `unproven`."""
@@ -124,7 +135,11 @@ class Receipt:
         return dumps(self._said())
 
     def _said(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None or name not in _LEFT_OUT}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None or name not in _LEFT_OUT
+        }
 
     @property
     def hash(self) -> str:
@@ -145,12 +160,24 @@ class Receipt:
             found = {name: item for name, item in value.items() if name != "hash"}
             receipt = cls(**found)
         except (AttributeError, TypeError) as error:
-            raise UnreadableRecord(path=path, reason=f"it is no receipt ({str(value)[:80]})") from error
-        texts, numbers = ([getattr(receipt, name) for name in names] for names in (_TEXTS, _NUMBERS))
-        parts = [*receipt.written.values(), *receipt.changed, *receipt.replays] if _is_whole(receipt) else [None]
-        fits = all(isinstance(each, str) for each in texts) and all(type(each) is int for each in numbers)
+            raise UnreadableRecord(
+                path=path, reason=f"it is no receipt ({str(value)[:80]})"
+            ) from error
+        texts, numbers = (
+            [getattr(receipt, name) for name in names] for names in (_TEXTS, _NUMBERS)
+        )
+        parts = (
+            [*receipt.written.values(), *receipt.changed, *receipt.replays]
+            if _is_whole(receipt)
+            else [None]
+        )
+        fits = all(isinstance(each, str) for each in texts) and all(
+            type(each) is int for each in numbers
+        )
         if not fits or not all(isinstance(each, Mapping) for each in parts):
-            raise UnreadableRecord(path=path, reason="its fields have other types than those of a receipt")
+            raise UnreadableRecord(
+                path=path, reason="its fields have other types than those of a receipt"
+            )
         if receipt.format != RECEIPT_FORMAT:
             reason = f"the receipt has format {receipt.format!r}, this version reads format {RECEIPT_FORMAT}"
             raise UnreadableRecord(path=path, reason=reason)
@@ -162,14 +189,25 @@ class Receipt:
 
     def differences(self, other: Receipt) -> list[str]:
         """Name the fields in which two receipts differ."""
-        pairs = ((each.name, getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        pairs = (
+            (each.name, getattr(self, each.name), getattr(other, each.name))
+            for each in fields(self)
+        )
         return [name for name, one, two in pairs if dumps(one) != dumps(two)]
 
 
 def _is_whole(receipt: Receipt) -> bool:
-    mappings = (receipt.tasks, receipt.code, receipt.written, receipt.skip or {}, receipt.size or {})
+    mappings = (
+        receipt.tasks,
+        receipt.code,
+        receipt.written,
+        receipt.skip or {},
+        receipt.size or {},
+    )
     lists = (receipt.replays, receipt.lost, receipt.changed, receipt.unproven or ())
-    return all(isinstance(each, Mapping) for each in mappings) and all(isinstance(each, list | tuple) for each in lists)
+    return all(isinstance(each, Mapping) for each in mappings) and all(
+        isinstance(each, list | tuple) for each in lists
+    )
 
 
 def hash_of(text: str) -> str:

@@ -187,7 +187,9 @@ class TransactionRecord:
             self,
             failures=self.failures + 1,
             error=shortened_reason(without_controls(reason), MOST_OF_REASON),
-            remedy=None if remedy is None else shortened_reason(without_controls(remedy), MOST_OF_REASON),
+            remedy=None
+            if remedy is None
+            else shortened_reason(without_controls(remedy), MOST_OF_REASON),
             op=op,
         )
 
@@ -248,7 +250,9 @@ class History:
     created: str = ""
 
     @classmethod
-    def of(cls, record: TransactionRecord, *, txid: int, outcome: Outcome, ended: str, **counted: Any) -> History:
+    def of(
+        cls, record: TransactionRecord, *, txid: int, outcome: Outcome, ended: str, **counted: Any
+    ) -> History:
         """Make the history of an open transaction that ends now.
 
         :param counted: the fields that its record does not have, such as its receipt.
@@ -328,9 +332,13 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UnreadableRecord(path=path, reason=f"it is not a record ({data[:40]!r})") from error
     if found != RECORD_FORMAT:
-        raise UnreadableRecord(path=path, reason=f"it has format {found!r}, this version reads format {RECORD_FORMAT}")
+        raise UnreadableRecord(
+            path=path, reason=f"it has format {found!r}, this version reads format {RECORD_FORMAT}"
+        )
     try:
-        return cls(**{name: _ENUMS[name](item) if name in _ENUMS else item for name, item in value.items()})
+        return cls(
+            **{name: _ENUMS[name](item) if name in _ENUMS else item for name, item in value.items()}
+        )
     except (TypeError, ValueError) as error:
         known = f"{cls.__name__} ({', '.join(f.name for f in fields(cls))})"
         raise UnreadableRecord(path=path, reason=f"its fields are not those of {known}") from error

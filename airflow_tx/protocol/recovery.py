@@ -52,13 +52,21 @@ def note_replay(
     if record is None:
         return Decision(AlreadyCommitted(attempt.txid))  # or skipped: it is not replayed
     if record.attempt != attempt.attempt:
-        raise StaleAttempt(step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt)
+        raise StaleAttempt(
+            step="replay", txid=attempt.txid, attempt=attempt.attempt, newest=record.attempt
+        )
     before = record.replay or {}
     if before.get("attempt") == attempt.attempt and before["when"] >= request.overdue:
         return Decision(ReplayNoted(False, before["count"]))
-    if record.for_good and record.skip is None and record.for_good == read.get(TopologyRecord, paths.record).generation:
+    if (
+        record.for_good
+        and record.skip is None
+        and record.for_good == read.get(TopologyRecord, paths.record).generation
+    ):
         return _block(read, stamp, paths, replace(request, reason=record.error or request.reason))
-    count = before["count"] if before.get("attempt") in (attempt.attempt - 1, attempt.attempt) else 0
+    count = (
+        before["count"] if before.get("attempt") in (attempt.attempt - 1, attempt.attempt) else 0
+    )
     if request.counts:
         count += 1
     if count > request.limit:
@@ -68,7 +76,9 @@ def note_replay(
     return put(path, after, ReplayNoted(True, count))
 
 
-def note_person(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit) -> Decision[Done]:
+def note_person(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
+) -> Decision[Done]:
     """Note which person replays the newest attempt: the next attempt keeps it, and so does the receipt.
 
     Nothing else depends on the note. One that is made and not followed by an attempt says that the person asked.
@@ -87,9 +97,16 @@ def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> 
     found = topology.blocked or {}
     # The first one stays: two that took turns would write again and again.
     mine = (attempt.txid, attempt.attempt)
-    if (found.get("txid"), found.get("attempt")) == mine or found.get("txid", attempt.txid) < attempt.txid:
+    if (found.get("txid"), found.get("attempt")) == mine or found.get(
+        "txid", attempt.txid
+    ) < attempt.txid:
         return Decision(result)
-    note = {"txid": attempt.txid, "attempt": attempt.attempt, "reason": request.reason, "when": stamp.now}
+    note = {
+        "txid": attempt.txid,
+        "attempt": attempt.attempt,
+        "reason": request.reason,
+        "when": stamp.now,
+    }
     after = replace(topology, blocked=note, op=stamp.op)
     return put(paths.record, after, result)
 

@@ -20,7 +20,14 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.rebuild_plan import LEDGER_LOST, HeldState, RebuildPlan, plan_rebuild
-from airflow_tx.protocol.records import Counter, TopologyRecord, TransactionRecord, decode, dumps, encode
+from airflow_tx.protocol.records import (
+    Counter,
+    TopologyRecord,
+    TransactionRecord,
+    decode,
+    dumps,
+    encode,
+)
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
 from airflow_tx.protocol.view import topologies
 
@@ -34,7 +41,9 @@ _RESETTING = "being reset: "
 # --- --state-lost ------------------------------------------------------------------------------------------------
 
 
-def state_lost(read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audit) -> Decision[Repaired]:
+def state_lost(
+    read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audit
+) -> Decision[Repaired]:
     """Accept what a state holds, though it is less than the ledger committed to it.
 
     :raises RepairRefused: the ledger never committed to a state of this name, nor is it about to.
@@ -44,12 +53,19 @@ def state_lost(read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audi
     opened = read.find(TransactionRecord, paths.transaction(current.txid))
     if state not in topology.states and (opened is None or state not in opened.fenced):
         known = ", ".join(sorted(topology.states)) or "none"
-        raise _refuse(paths, STATE_LOST, f"the ledger has committed nothing to {state!r}", f"It knows: {known}.")
+        raise _refuse(
+            paths,
+            STATE_LOST,
+            f"the ledger has committed nothing to {state!r}",
+            f"It knows: {known}.",
+        )
     left = {name: txid for name, txid in topology.states.items() if name != state}
     births = {name: birth for name, birth in topology.births.items() if name != state}
     # A new generation lifts a refusal for good, and so its mark.
     generation = topology.generation + 1
-    after = replace(topology, generation=generation, blocked=None, states=left, births=births, op=stamp.op)
+    after = replace(
+        topology, generation=generation, blocked=None, states=left, births=births, op=stamp.op
+    )
     summary = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
     return audit.repair(
         read,
@@ -63,7 +79,9 @@ def state_lost(read: Reader, stamp: Stamp, paths: Paths, state: str, audit: Audi
     )
 
 
-def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, *, audit: Audit) -> Decision[Repaired]:
+def rename_state(
+    read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, *, audit: Audit
+) -> Decision[Repaired]:
     """Give a state another name. A writer under the old name is outranked.
 
     :raises RenameRefused: the ledger does not know the old name, or knows the new one.
@@ -75,7 +93,11 @@ def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, *
     begun = [] if opened is None else opened.fenced
     known = {*topology.states, *begun}
     if old not in known or new in known:
-        problem = f"the ledger knows {new!r} already" if new in known else f"the ledger does not know {old!r}"
+        problem = (
+            f"the ledger knows {new!r} already"
+            if new in known
+            else f"the ledger does not know {old!r}"
+        )
         remedy = f"It knows: {', '.join(sorted(known)) or 'none'}."
         raise RenameRefused(topology=paths.topology, old=old, problem=problem, remedy=remedy)
 
@@ -85,18 +107,29 @@ def rename_state(read: Reader, stamp: Stamp, paths: Paths, old: str, new: str, *
     states = {renamed(name): txid for name, txid in topology.states.items()}
     births = {renamed(name): birth for name, birth in topology.births.items()}
     generation = topology.generation + 1
-    after = replace(topology, generation=generation, blocked=None, states=states, births=births, op=stamp.op)
+    after = replace(
+        topology, generation=generation, blocked=None, states=states, births=births, op=stamp.op
+    )
     writes: list[Write] = [Put(paths.record, encode(after))]
     if opened is not None and old in begun:
         outputs = {renamed(name): output for name, output in opened.outputs.items()}
         again = replace(opened, fenced=sorted(map(renamed, begun)), outputs=outputs, op=stamp.op)
         writes.append(Put(path, encode(again)))
     summary = f"state {old}, at transaction {topology.states.get(old, 0)}, is called {new} now"
-    return audit.repair(read, stamp, paths, writes, what=RENAMED, after=after, current=current.txid, summary=summary)
+    return audit.repair(
+        read, stamp, paths, writes, what=RENAMED, after=after, current=current.txid, summary=summary
+    )
 
 
 def note_change(
-    read: Reader, stamp: Stamp, paths: Paths, state: str, columns: Mapping[str, int], *, receipt: str, audit: Audit
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    state: str,
+    columns: Mapping[str, int],
+    *,
+    receipt: str,
+    audit: Audit,
 ) -> Decision[Repaired]:
     """Note that the values of a state were changed on purpose, so that they are compared with what they are now.
 
@@ -148,7 +181,9 @@ def remove_records(store: Store, paths: Paths) -> None:
             garbage.empty(store, path)
 
 
-def reset(read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, audit: Audit) -> Decision[Repaired]:
+def reset(
+    read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, audit: Audit
+) -> Decision[Repaired]:
     """Make a new ledger, once everything below the folders is deleted and the states are empty."""
     after = request.made(stamp.op)
     writes = [
@@ -157,7 +192,9 @@ def reset(read: Reader, stamp: Stamp, paths: Paths, request: TopologyRequest, au
         put_or_create(read, paths.allocated, encode(Counter(0))),
     ]
     summary = "the ledger and its states were emptied; transaction 1 is next"
-    return audit.repair(read, stamp, paths, writes, what=RESET, after=after, current=1, summary=summary)
+    return audit.repair(
+        read, stamp, paths, writes, what=RESET, after=after, current=1, summary=summary
+    )
 
 
 # --- on a ledger -------------------------------------------------------------------------------------------------
@@ -178,7 +215,9 @@ class Repairs:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def ledger_lost(self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit) -> Repaired:
+    def ledger_lost(
+        self, held: Sequence[HeldState], request: TopologyRequest, audit: Audit
+    ) -> Repaired:
         """Rebuild the ledger from the states. Runs whose transaction was open begin again when they are cleared.
 
         :param held: what the fence of every state says that has one.
@@ -223,7 +262,9 @@ class Repairs:
                     "another table: one state serves one topology.",
                 )
 
-    def reset(self, request: TopologyRequest, audit: Audit, *, clear: Callable[[], None]) -> Repaired:
+    def reset(
+        self, request: TopologyRequest, audit: Audit, *, clear: Callable[[], None]
+    ) -> Repaired:
         """Forget everything: the next transaction is 1, from the start of the source. If it fails, repeat it.
 
         Not covered: a committer that still lives. End the topology's runs first.
@@ -242,7 +283,9 @@ class Repairs:
             return ledger.run(reset, request, audit)
         except Exception as error:
             where = f"state {error.state!r}: " if isinstance(error, StateError) else ""
-            raise ResetIncomplete(topology=paths.topology, reason=where + reason_of(error)) from error
+            raise ResetIncomplete(
+                topology=paths.topology, reason=where + reason_of(error)
+            ) from error
 
 
 def reason_of(error: Exception) -> str:

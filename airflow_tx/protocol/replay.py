@@ -60,12 +60,19 @@ def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Deci
     if record.request not in ("", request.task_try) and record.request not in current:
         return Decision(NeedCurrent(record.request))
     if not current.get(record.request, True):
-        raise StaleBegin(run_id=request.run_id, txid=txid, found=record.request, task_try=request.task_try)
+        raise StaleBegin(
+            run_id=request.run_id, txid=txid, found=record.request, task_try=request.task_try
+        )
     if record.run_id != request.run_id:
         if record.run_id not in run_states:
             return Decision(NeedRunState(record.run_id))
         if run_states[record.run_id] in LIVE_RUN_STATES:
-            raise RunHeld(run_id=request.run_id, txid=txid, holder=record.run_id, state=run_states[record.run_id])
+            raise RunHeld(
+                run_id=request.run_id,
+                txid=txid,
+                holder=record.run_id,
+                state=run_states[record.run_id],
+            )
     started = begins.read.names(begins.paths.acks(record.acks))
     same = record.request == request.task_try
     # "": it was allocated for this run before the run existed.
@@ -86,7 +93,13 @@ def _continue(begins: BeginPass, txid: int, record: TransactionRecord) -> Decisi
     result = Begun.of(txid, replace(record, run_id=request.run_id), meta.rows, meta.position)
     if record.request == request.task_try:
         return Decision(result)
-    again = replace(record, request=request.task_try, run_id=request.run_id, tasks=dict(request.tasks), op=stamp.op)
+    again = replace(
+        record,
+        request=request.task_try,
+        run_id=request.run_id,
+        tasks=dict(request.tasks),
+        op=stamp.op,
+    )
     if record.request == "":
         # Its time-out counts from now on; what was noted of it until now asked for this very begin.
         again = replace(again, began=stamp.now, replay=None)
@@ -103,7 +116,9 @@ def _next_attempt(
     state = RotatingTransactionalState(read, paths)
     attempt = TransactionAttempt(txid, record.attempt + 1)
     stays = record.pinned or request.topology.source_kind == "transactional"
-    decided = _same_rows(begins, state, attempt, record) if stays else _other_rows(begins, state, attempt)
+    decided = (
+        _same_rows(begins, state, attempt, record) if stays else _other_rows(begins, state, attempt)
+    )
     if not isinstance(decided, DecidedBatch):
         return Decision(decided)
 
@@ -137,11 +152,16 @@ def _next_attempt(
         Create(paths.acks(again.acks), b""),
         *garbage.removed(read, stamp, paths, paths.acks(record.acks), started),
     )
-    return Decision(Begun.of(txid, again, decided.rows, decided.position), writes, paths.transaction(txid))
+    return Decision(
+        Begun.of(txid, again, decided.rows, decided.position), writes, paths.transaction(txid)
+    )
 
 
 def _same_rows(
-    begins: BeginPass, state: RotatingTransactionalState, attempt: TransactionAttempt, record: TransactionRecord
+    begins: BeginPass,
+    state: RotatingTransactionalState,
+    attempt: TransactionAttempt,
+    record: TransactionRecord,
 ) -> DecidedBatch | NeedRows:
     """Keep the rows of the attempt before, or take the same rows as they are now if a person wants that."""
     meta = state.get_state(attempt.txid)
@@ -157,7 +177,9 @@ def _same_rows(
     # Re-admitted rows leave the source where it is, and the transaction before may end elsewhere now.
     partitioned = begins.request.topology.partitioned
     before = state.position_before(attempt.txid)
-    after = position_after(before, unmoved(before, rows, partitioned=partitioned), partitioned=partitioned)
+    after = position_after(
+        before, unmoved(before, rows, partitioned=partitioned), partitioned=partitioned
+    )
     return replace(kept, position=after, base=digest(before))
 
 
@@ -200,7 +222,11 @@ def _other_rows(
 
 def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
     """Say of which attempt, when and why, and which person asked for it, for the receipt."""
-    replayed = {"attempt": record.attempt, "when": stamp.now, "why": shortened_reason(_why_replayed(record), 200)}
+    replayed = {
+        "attempt": record.attempt,
+        "when": stamp.now,
+        "why": shortened_reason(_why_replayed(record), 200),
+    }
     asked = record.asked
     if asked is None or asked["attempt"] != record.attempt:
         return replayed
@@ -209,7 +235,11 @@ def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
 
 
 def _why_replayed(record: TransactionRecord) -> str:
-    asked = record.replay if record.replay is not None and record.replay["attempt"] == record.attempt else None
+    asked = (
+        record.replay
+        if record.replay is not None and record.replay["attempt"] == record.attempt
+        else None
+    )
     return str(record.error or (asked and asked["reason"]) or "its run was cleared")
 
 
@@ -219,7 +249,13 @@ def _why_replayed(record: TransactionRecord) -> str:
 
 
 def note_changed(
-    read: Reader, stamp: Stamp, paths: Paths, txid: int, states: Mapping[str, bool | None], audit: Audit
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    txid: int,
+    states: Mapping[str, bool | None],
+    *,
+    audit: Audit,
 ) -> Decision[Done | AlreadySkipped]:
     """Note that the next attempt takes the rows as they are now, and let nobody commit this one.
 
@@ -246,7 +282,9 @@ def note_changed(
     return put(paths.transaction(txid), after, Done())
 
 
-def check_changeable(paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool | None]) -> None:
+def check_changeable(
+    paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool | None]
+) -> None:
     """Find out whether the rows of a transaction can be decided again: whatever holds something of it must undo it.
 
     :raises ChangeRefused: a state cannot.

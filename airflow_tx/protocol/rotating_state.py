@@ -94,7 +94,9 @@ def unmoved(before: Any, rows: Any, *, partitioned: bool) -> Any:
     return {name: (before or {}).get(name) for name in rows or {}} if partitioned else before
 
 
-def stale_successors(opened: Mapping[int, TransactionRecord], *, current: int, position: str) -> list[int]:
+def stale_successors(
+    opened: Mapping[int, TransactionRecord], *, current: int, position: str
+) -> list[int]:
     """List the txids that start elsewhere than their predecessor ends: they must be replayed.
 
     Storm replays all later transactions when one fails; here only those whose base moved. What comes after them may

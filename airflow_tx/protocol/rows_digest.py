@@ -61,7 +61,11 @@ class RowsDigest:
         return cls.of(value["rows"], value["digest"])
 
     def __str__(self) -> str:
-        return f"{self.rows} rows" if self.form == COUNT else f"{self.rows} rows, digest {self.digest:016x}"
+        return (
+            f"{self.rows} rows"
+            if self.form == COUNT
+            else f"{self.rows} rows, digest {self.digest:016x}"
+        )
 
 
 def form_of_columns(names: Iterable[str]) -> str:

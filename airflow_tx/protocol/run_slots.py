@@ -57,7 +57,9 @@ def bid(
     return put(paths.record, after, Bidding(waiter.run_id))
 
 
-def note_yield(read: Reader, stamp: Stamp, paths: Paths, waiter: Waiter) -> Decision[Done | NotNeeded]:
+def note_yield(
+    read: Reader, stamp: Stamp, paths: Paths, waiter: Waiter
+) -> Decision[Done | NotNeeded]:
     """Yield: the run ends as failed, keeps its transaction, and is started again when the way is free.
 
     :raises Outbid: another waiter leads.
@@ -69,10 +71,16 @@ def note_yield(read: Reader, stamp: Stamp, paths: Paths, waiter: Waiter) -> Deci
     if read.get(Counter, paths.current).txid != waiter.blocking:
         return Decision(NotNeeded())
     if topology.bid is None or topology.bid["run_id"] != waiter.run_id:
-        raise Outbid(run_id=waiter.run_id, leader="none" if topology.bid is None else topology.bid["run_id"])
+        raise Outbid(
+            run_id=waiter.run_id, leader="none" if topology.bid is None else topology.bid["run_id"]
+        )
     entry: dict[str, Any] = {"blocking": waiter.blocking, "txid": waiter.txid, "when": stamp.now}
     after = replace(
-        topology, bid=None, yielded={**topology.yielded, waiter.run_id: entry}, yields=topology.yields + 1, op=stamp.op
+        topology,
+        bid=None,
+        yielded={**topology.yielded, waiter.run_id: entry},
+        yields=topology.yields + 1,
+        op=stamp.op,
     )
     writes: list[Write] = [Put(paths.record, encode(after))]
     if waiter.txid is not None:

@@ -9,7 +9,14 @@ from airflow_tx.errors import AlreadyFinal, NotSkipped, Refused, SkipRefused, Un
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.end import check_grant, check_states, check_token, claimed, ended, make_grant
+from airflow_tx.protocol.end import (
+    check_grant,
+    check_states,
+    check_token,
+    claimed,
+    ended,
+    make_grant,
+)
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
@@ -25,7 +32,9 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put
 
 
-def note_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit) -> Decision[Done | AlreadySkipped]:
+def note_skip(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
+) -> Decision[Done | AlreadySkipped]:
     """Note that a transaction is to be skipped at its turn; until then it may still be replayed.
 
     :raises AlreadyFinal, UnknownTransaction: see `open_record`.
@@ -36,11 +45,16 @@ def note_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit)
     if record.skip is not None and record.phase is Phase.COMMITTING:
         return Decision(Done())  # the receipts of its states may name whoever wanted it first
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
-    writes = (Put(paths.transaction(txid), encode(noted)), _listed(read, stamp, paths, txid, wanted=True))
+    writes = (
+        Put(paths.transaction(txid), encode(noted)),
+        _listed(read, stamp, paths, txid, wanted=True),
+    )
     return Decision(Done(), writes, paths.transaction(txid))
 
 
-def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, keeps_grant: bool = False) -> Decision[Done]:
+def withdraw_skip(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, *, keeps_grant: bool = False
+) -> Decision[Done]:
     """Take the wish to skip it back: it has to be replayed, since its states may be rolled back already.
 
     :param keeps_grant: the skip was refused before it got a grant: one that a committer has stays what it is.
@@ -59,7 +73,10 @@ def withdraw_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, keeps_
         remedy=None if granted else record.remedy,
         op=stamp.op,
     )
-    writes = (Put(paths.transaction(txid), encode(after)), _listed(read, stamp, paths, txid, wanted=False))
+    writes = (
+        Put(paths.transaction(txid), encode(after)),
+        _listed(read, stamp, paths, txid, wanted=False),
+    )
     return Decision(Done(), writes, paths.transaction(txid))
 
 
@@ -68,7 +85,9 @@ def find_open(
 ) -> Decision[dict[int, TransactionRecord | Refused]]:
     """Give the record of each transaction, or why it is not open: all of them as of one moment."""
     allocated = read.get(Counter, paths.allocated).txid
-    return Decision({txid: _open_or_refused(read, paths, txid, allocated) for txid in sorted(set(txids))})
+    return Decision(
+        {txid: _open_or_refused(read, paths, txid, allocated) for txid in sorted(set(txids))}
+    )
 
 
 def grant_skip(
@@ -85,7 +104,9 @@ def grant_skip(
     if record is None:
         return Decision(AlreadySkipped(txid))
     if record.skip is None:
-        raise SkipRefused(txid=txid, problem="nobody asked for it", remedy=f"To ask: {_skip(paths, txid)}")
+        raise SkipRefused(
+            txid=txid, problem="nobody asked for it", remedy=f"To ask: {_skip(paths, txid)}"
+        )
     current = read.get(Counter, paths.current)
     if current.txid != txid:
         return Decision(NotYet(current.txid))
@@ -93,14 +114,18 @@ def grant_skip(
     topology, before = check_grant(read, paths, txid, record, states)
     meta = RotatingTransactionalState(read, paths).get_state(txid)
     # Not `granted`: nothing of the batch is written under this grant.
-    taken = replace(record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=stamp.op, op=stamp.op)
+    taken = replace(
+        record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=stamp.op, op=stamp.op
+    )
     batch = {"rows": meta.rows, "position": meta.position, "prev": before}
     taken = claimed(taken, topology, stamp, paths, txid=txid, batch=batch, outcome=Outcome.SKIPPED)
     grant = make_grant(taken, topology, stamp, paths, txid=txid, batch=batch)
     return put(paths.transaction(txid), taken, Granted(grant))
 
 
-def commit_skip(read: Reader, stamp: Stamp, paths: Paths, token: Token, states: Collection[str]) -> Decision[Committed]:
+def commit_skip(
+    read: Reader, stamp: Stamp, paths: Paths, token: Token, states: Collection[str]
+) -> Decision[Committed]:
     """Make the skip final: the rows are kept to be re-admitted, the position stays, and the turn is passed on.
 
     :param states: names of the states whose fence the grant has raised.
@@ -113,19 +138,27 @@ def commit_skip(read: Reader, stamp: Stamp, paths: Paths, token: Token, states: 
     topology = read.get(TopologyRecord, paths.record)
     record = check_token(record, topology, token)
     if record.skip is None:
-        raise SkipRefused(txid=txid, problem="nobody asks for it any more", remedy=f"To ask: {_skip(paths, txid)}")
+        raise SkipRefused(
+            txid=txid, problem="nobody asks for it any more", remedy=f"To ask: {_skip(paths, txid)}"
+        )
     rows = RotatingTransactionalState(read, paths).get_state(txid).rows
     kept = Skipped(record.key, record.run_id, rows, record.skip, stamp.op)
-    end = ended(read, stamp, paths, record, topology, txid=txid, outcome=Outcome.SKIPPED, states=states)
+    end = ended(
+        read, stamp, paths, record, topology, txid=txid, outcome=Outcome.SKIPPED, states=states
+    )
     return replace(end, writes=(*end.writes, Create(paths.skipped(txid), encode(kept))))
 
 
-def note_readmission(read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit) -> Decision[Done]:
+def note_readmission(
+    read: Reader, stamp: Stamp, paths: Paths, txid: int, audit: Audit
+) -> Decision[Done]:
     """Let the next `begin` of a skipped transaction's run take its rows again, as a new transaction.
 
     :raises NotSkipped: it is not skipped, or was re-admitted already.
     """
-    wanted = replace(check_skipped(read, stamp, paths, txid).result, readmit=audit.noted(stamp), op=stamp.op)
+    wanted = replace(
+        check_skipped(read, stamp, paths, txid).result, readmit=audit.noted(stamp), op=stamp.op
+    )
     return put(paths.skipped(txid), wanted, Done())
 
 
@@ -138,7 +171,9 @@ def check_skipped(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
     if skipped is None:
         raise NotSkipped(txid=txid, topology=paths.topology, found="not skipped")
     if skipped.readmitted_as is not None:
-        raise NotSkipped(txid=txid, topology=paths.topology, found=f"re-admitted as {skipped.readmitted_as}")
+        raise NotSkipped(
+            txid=txid, topology=paths.topology, found=f"re-admitted as {skipped.readmitted_as}"
+        )
     return Decision(skipped)
 
 
@@ -160,7 +195,9 @@ def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | No
     raise _unknown(paths, txid)
 
 
-def _open_or_refused(read: Reader, paths: Paths, txid: int, allocated: int) -> TransactionRecord | Refused:
+def _open_or_refused(
+    read: Reader, paths: Paths, txid: int, allocated: int
+) -> TransactionRecord | Refused:
     if not 0 < txid <= allocated:
         return _unknown(paths, txid)
     try:
@@ -170,13 +207,17 @@ def _open_or_refused(read: Reader, paths: Paths, txid: int, allocated: int) -> T
 
 
 def _unknown(paths: Paths, txid: int) -> UnknownTransaction:
-    return UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions)
+    return UnknownTransaction(
+        what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions
+    )
 
 
 def _still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
     record = open_record(read, paths, txid)
     if record is None:
-        raise AlreadyFinal(txid=txid, outcome="skipped", remedy=f"To get it back: {_readmit(paths, txid)}")
+        raise AlreadyFinal(
+            txid=txid, outcome="skipped", remedy=f"To get it back: {_readmit(paths, txid)}"
+        )
     return record
 
 
@@ -188,7 +229,12 @@ def _listed(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool
 
 
 def check_undoable(
-    paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool | None], *, noted: bool
+    paths: Paths,
+    txid: int,
+    record: TransactionRecord,
+    states: Mapping[str, bool | None],
+    *,
+    noted: bool,
 ) -> None:
     """Find out whether a transaction whose turn it is can be skipped: whatever holds something of it must undo it.
 

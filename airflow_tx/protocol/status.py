@@ -115,7 +115,9 @@ class TransactionView:
         return self.open and (self.status == Phase.FAILED.value or self.error is not None)
 
 
-def view_open(topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]) -> TransactionView:
+def view_open(
+    topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]
+) -> TransactionView:
     """Describe an open transaction.
 
     :param acks: what the instances of its tasks contributed.
@@ -152,7 +154,9 @@ def view_open(topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Ins
         lane=of_lane(record.request),
         remedy=record.remedy,
         unproven=_unproven(record, acks),
-        asked=None if record.asked is None else PersonOfAttempt(attempt=record.asked["attempt"], **deed(record.asked)),
+        asked=None
+        if record.asked is None
+        else PersonOfAttempt(attempt=record.asked["attempt"], **deed(record.asked)),
     )
 
 
@@ -217,7 +221,9 @@ def _seconds(start: datetime | None, end: datetime | None) -> float | None:
     return None if start is None or end is None else max((end - start).total_seconds(), 0.0)
 
 
-def _waiting_for(topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]) -> str:
+def _waiting_for(
+    topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]
+) -> str:
     record = ledger.opened[txid]
     if (reason := _blocked(txid, ledger)) is not None:
         return f"a person: it is replayed no more ({reason}): airflow tx replay {topology} {txid}, or airflow tx skip"
@@ -226,7 +232,11 @@ def _waiting_for(topology: str, txid: int, ledger: LedgerReading, acks: Mapping[
     if record.run_id in ledger.topology.yielded and record.skip is None:
         return f"the run of transaction {record.yielded}, to which it gave its run slot; then it is started again"
     if record.skip is not None:
-        return "its skip" if txid == ledger.current or not ledger.first else f"{ledger.first}, then it is skipped"
+        return (
+            "its skip"
+            if txid == ledger.current or not ledger.first
+            else f"{ledger.first}, then it is skipped"
+        )
     if record.remedy is not None:
         return f"a person: {record.remedy}"
     if record.phase is Phase.FAILED:
@@ -234,7 +244,9 @@ def _waiting_for(topology: str, txid: int, ledger: LedgerReading, acks: Mapping[
     if record.phase is Phase.PROCESSING:
         tasks = missing_acks(acks, _must_ack(record, acks))
         trees = sum(entry.trees for entry in acks.values())
-        messages = f"acks of its messages ({trees} trees), and its committer" if trees else "its committer"
+        messages = (
+            f"acks of its messages ({trees} trees), and its committer" if trees else "its committer"
+        )
         return f"an ack of {', '.join(shortened(tasks))}" if tasks else messages
     if record.error is not None:
         return f"its committer, which has failed: airflow tx replay {topology} {txid}, or clear its failed task"
@@ -259,7 +271,10 @@ def _blocked(txid: int, ledger: LedgerReading) -> str | None:
     """Say why it is replayed no more; the mark stays a while after a person has replayed it, or wants it skipped."""
     mark = ledger.topology.blocked or {}
     record = ledger.opened[txid]
-    holds = (mark.get("txid"), mark.get("attempt")) == (txid, record.attempt) and record.skip is None
+    holds = (mark.get("txid"), mark.get("attempt")) == (
+        txid,
+        record.attempt,
+    ) and record.skip is None
     return str(mark["reason"]) if holds else None
 
 
@@ -277,6 +292,8 @@ def size_in_words(size: Mapping[str, Any]) -> str:
 
     :param size: as a record keeps it: how many rows, or files, and why so many.
     """
-    words = ", ".join(counted(count, unit) for unit, count in size.items() if unit not in ("why", "at_most"))
+    words = ", ".join(
+        counted(count, unit) for unit, count in size.items() if unit not in ("why", "at_most")
+    )
     words = f"at most {words}" if size.get("at_most") else words
     return f"{words} ({size['why']})" if size.get("why") else words

@@ -11,7 +11,14 @@ from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, History, RepairRecord, Skipped, TopologyRecord, encode
+from airflow_tx.protocol.records import (
+    Counter,
+    History,
+    RepairRecord,
+    Skipped,
+    TopologyRecord,
+    encode,
+)
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -102,7 +109,9 @@ class Audit:
         )
         folder = () if read.exists(paths.repairs) else (Create(paths.repairs, b""),)
         record = Create(paths.repair(number), encode(repair))
-        return Decision(Repaired(after.generation, current, summary), (*writes, *folder, record), record.path)
+        return Decision(
+            Repaired(after.generation, current, summary), (*writes, *folder, record), record.path
+        )
 
 
 def next_repair(read: Reader, paths: Paths) -> int:

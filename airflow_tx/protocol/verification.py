@@ -37,7 +37,11 @@ class Verified:
 
 
 def verified(
-    ledger: LedgerEvidence, states: Sequence[StateEvidence], *, first: int = 1, last: int | None = None
+    ledger: LedgerEvidence,
+    states: Sequence[StateEvidence],
+    *,
+    first: int = 1,
+    last: int | None = None,
 ) -> Verified:
     """Compare what ledger and states say of the transactions from `first` to `last`.
 
@@ -84,14 +88,18 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
             else:
                 chain.find(txid, f"its receipt in state {state.name} is missing")
     if gone:
-        why = f"transactions {gone[0]} to {gone[-1]}: state {state.name} keeps their receipts no more"
+        why = (
+            f"transactions {gone[0]} to {gone[-1]}: state {state.name} keeps their receipts no more"
+        )
         chain.notes.append(f"{why}; the ledger alone vouches for them")
 
 
 def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
     """Ask whether a person has accepted since that the state went back."""
     return any(
-        each.what == STATE_LOST and each.generation > receipt.generation and each.told.startswith(f"state {state} ")
+        each.what == STATE_LOST
+        and each.generation > receipt.generation
+        and each.told.startswith(f"state {state} ")
         for each in chain.ledger.life
     )
 
@@ -102,7 +110,9 @@ def _compare_one(chain: Chain, state: str, own: Receipt, receipt: Receipt) -> No
     different = own.differences(replace(receipt, written=written))
     if different:
         names = ", ".join(different)
-        chain.find(receipt.txid, f"its receipt in state {state} and that of the ledger differ in {names}")
+        chain.find(
+            receipt.txid, f"its receipt in state {state} and that of the ledger differ in {names}"
+        )
 
 
 def _compare_ends(chain: Chain) -> None:
@@ -116,7 +126,9 @@ def _compare_ends(chain: Chain) -> None:
     for name, txid in ledger.topology.states.items():
         own = [each.txid for each in chain.receipts.values() if name in each.written]
         if own and max(own) != txid and txid > ledger.topology.rebuilt:
-            said = f"the ledger says that transaction {txid} was its last one, the receipts {max(own)}"
+            said = (
+                f"the ledger says that transaction {txid} was its last one, the receipts {max(own)}"
+            )
             chain.findings.append(f"state {name}: {said}")
 
 
@@ -127,16 +139,22 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
     last = topology.states.get(state.name)
     if fence is None:
         if state.receipts is None:
-            chain.notes.append(f"{where} it keeps neither fence nor receipts; the ledger alone vouches for it")
+            chain.notes.append(
+                f"{where} it keeps neither fence nor receipts; the ledger alone vouches for it"
+            )
         elif last is not None:
-            chain.findings.append(f"{where} it has no fence, and transaction {last} was committed to it")
+            chain.findings.append(
+                f"{where} it has no fence, and transaction {last} was committed to it"
+            )
         return
     txid = fence.token.txid
     if fence.incarnation != topology.incarnation:
         said = f"its fence is of ledger {fence.incarnation}, this is ledger {topology.incarnation}"
         chain.findings.append(f"{where} {said}")
     elif last is not None and txid < last:
-        chain.findings.append(f"{where} its fence says transaction {txid}, and {last} was committed to it")
+        chain.findings.append(
+            f"{where} its fence says transaction {txid}, and {last} was committed to it"
+        )
     elif txid == last and txid in chain.receipts:
         for name, said, kept in _fence_apart(fence, chain.receipts[txid]):
             of = f"the receipt of transaction {txid} {in_short(kept)}"
@@ -163,7 +181,9 @@ class ColumnTotal:
         return not self.unknown and self.total != self.expected
 
 
-def changed_columns(ledger: LedgerEvidence, states: Sequence[StateEvidence], name: str) -> list[ColumnTotal] | str:
+def changed_columns(
+    ledger: LedgerEvidence, states: Sequence[StateEvidence], name: str
+) -> list[ColumnTotal] | str:
     """Find the columns of a state whose total is not what the receipts and accepted changes say.
 
     :return: why they cannot be compared, instead.
@@ -195,7 +215,11 @@ def _compare_totals(chain: Chain, state: StateEvidence) -> None:
 
 def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | str:
     """Add up what the receipts and accepted changes say of each column, or say why that is not known."""
-    written = {each.txid: each.written[state.name] for each in chain.receipts.values() if state.name in each.written}
+    written = {
+        each.txid: each.written[state.name]
+        for each in chain.receipts.values()
+        if state.name in each.written
+    }
     repair = next((each for each in chain.ledger.life if each.what not in _HARMLESS), None)
     fence = state.fence
     if not state.totals:
@@ -209,20 +233,32 @@ def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | st
     if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
         return "it was being written to"
     accepted = [each.change["columns"] for each in _accepted(chain, state.name)]
-    return [_column_total(name, total, [*written.values()], accepted) for name, total in state.totals.items()]
+    return [
+        _column_total(name, total, [*written.values()], accepted)
+        for name, total in state.totals.items()
+    ]
 
 
 def _column_total(
-    name: str, total: int, written: Sequence[Mapping[str, Any]], accepted: Sequence[Mapping[str, int]]
+    name: str,
+    total: int,
+    written: Sequence[Mapping[str, Any]],
+    accepted: Sequence[Mapping[str, int]],
 ) -> ColumnTotal:
     parts = [each.get("sums", {}).get(name) for each in written if each["keys"]]
-    expected = sum(part for part in parts if part is not None) + sum(each.get(name, 0) for each in accepted)
+    expected = sum(part for part in parts if part is not None) + sum(
+        each.get(name, 0) for each in accepted
+    )
     return ColumnTotal(name, total, expected, parts.count(None))
 
 
 def _accepted(chain: Chain, state: str) -> list[RepairRecord]:
     """List the changes of a state that a person has accepted."""
-    return [each for each in chain.ledger.life if each.what == ACCEPT_CHANGE and each.change["state"] == state]
+    return [
+        each
+        for each in chain.ledger.life
+        if each.what == ACCEPT_CHANGE and each.change["state"] == state
+    ]
 
 
 def _fence_apart(fence: HeldFence, receipt: Receipt) -> Iterator[tuple[str, Any, Any]]:
@@ -235,6 +271,10 @@ def _fence_apart(fence: HeldFence, receipt: Receipt) -> Iterator[tuple[str, Any,
     try:
         kept = json.loads(fence.batch)
         pairs = [("rows", receipt.metadata), ("position", receipt.after), ("prev", receipt.before)]
-        yield from ((name, kept[name], one) for name, one in pairs if digest_of(kept[name]) != digest_of(one))
+        yield from (
+            (name, kept[name], one)
+            for name, one in pairs
+            if digest_of(kept[name]) != digest_of(one)
+        )
     except (ValueError, KeyError, TypeError):
         yield "batch", fence.batch[:40], "rows and positions"

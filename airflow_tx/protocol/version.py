@@ -21,7 +21,9 @@ def version_of(read: Reader, paths: Paths, txids: Sequence[int]) -> str:
     return _version(txids, dict(_records(read, paths, txids)))
 
 
-def note_action(read: Reader, stamp: Stamp, paths: Paths, txids: Sequence[int], version: str) -> Decision[Done]:
+def note_action(
+    read: Reader, stamp: Stamp, paths: Paths, txids: Sequence[int], version: str
+) -> Decision[Done]:
     """Note that a person acts on these transactions, so that no other person acts on the same version.
 
     :raises PreviewOutdated: they are of another version by now.
@@ -30,22 +32,33 @@ def note_action(read: Reader, stamp: Stamp, paths: Paths, txids: Sequence[int], 
     if _version(txids, records) != version:
         raise PreviewOutdated(what=_named(txids), topology=paths.topology)
     writes = tuple(
-        Put(paths.transaction(txid) if isinstance(found, TransactionRecord) else paths.skipped(txid), encode(after))
+        Put(
+            paths.transaction(txid)
+            if isinstance(found, TransactionRecord)
+            else paths.skipped(txid),
+            encode(after),
+        )
         for txid, found in records.items()
         for after in [replace(found, op=stamp.op)]
     )
     return Decision(Done(), writes, writes[0].path if writes else "")
 
 
-def _records(read: Reader, paths: Paths, txids: Sequence[int]) -> Iterator[tuple[int, TransactionRecord | Skipped]]:
+def _records(
+    read: Reader, paths: Paths, txids: Sequence[int]
+) -> Iterator[tuple[int, TransactionRecord | Skipped]]:
     for txid in sorted(set(txids)):
-        found = read.find(TransactionRecord, paths.transaction(txid)) or read.find(Skipped, paths.skipped(txid))
+        found = read.find(TransactionRecord, paths.transaction(txid)) or read.find(
+            Skipped, paths.skipped(txid)
+        )
         if found is not None:
             yield txid, found
 
 
 def _version(txids: Sequence[int], records: Records) -> str:
-    return digest([[txid, records[txid].op if txid in records else ""] for txid in sorted(set(txids))])
+    return digest(
+        [[txid, records[txid].op if txid in records else ""] for txid in sorted(set(txids))]
+    )
 
 
 def _named(txids: Sequence[int]) -> str:

@@ -82,14 +82,18 @@ class TopologyView:
     @cached_property
     def opened(self) -> tuple[TransactionView, ...]:
         """Give the open transactions, the one whose turn it is first."""
-        return tuple(sorted((each for each in self.transactions if each.open), key=lambda each: each.txid))
+        return tuple(
+            sorted((each for each in self.transactions if each.open), key=lambda each: each.txid)
+        )
 
     @property
     def losses(self) -> tuple[AcceptedLoss, ...]:
         """List what people accepted as lost, in the order of the repairs."""
         found = ((each, repair) for repair in self.repairs for each in repair.losses)
         return tuple(
-            AcceptedLoss(partition=each["partition"] or None, description=each["what"], **deed(vars(repair)))
+            AcceptedLoss(
+                partition=each["partition"] or None, description=each["what"], **deed(vars(repair))
+            )
             for each, repair in found
         )
 
@@ -146,12 +150,19 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
     """
     ledger = _reading(store, paths)
     views = [
-        view_open(paths.topology, txid, ledger, _acks(store, paths, record)) for txid, record in ledger.opened.items()
+        view_open(paths.topology, txid, ledger, _acks(store, paths, record))
+        for txid, record in ledger.opened.items()
     ]
-    found = {txid: Reader(store).peek_if_any(Skipped, paths.skipped(txid)) for txid in _txids(store, paths.all_skipped)}
+    found = {
+        txid: Reader(store).peek_if_any(Skipped, paths.skipped(txid))
+        for txid in _txids(store, paths.all_skipped)
+    }
     skipped = {txid: each for txid, each in found.items() if each is not None}
     final = [txid for txid in _txids(store, paths.histories) if txid not in ledger.opened]
-    wanted = {*final[max(len(final) - recent, 0) :], *(txid for txid, each in skipped.items() if not is_back(each))}
+    wanted = {
+        *final[max(len(final) - recent, 0) :],
+        *(txid for txid, each in skipped.items() if not is_back(each)),
+    }
     for txid in sorted(wanted - set(ledger.opened)):
         history = _history(store, paths, txid, skipped.get(txid))
         if history is not None:  # else the history was rotated in between
@@ -190,7 +201,9 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
             partitioned=topology.partitioned,
             receipt=record.claim,
             fenced=tuple(record.fenced),
-            before=topology.origin if before is None or before.position is None else before.position,
+            before=topology.origin
+            if before is None or before.position is None
+            else before.position,
         )
     skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
     if skipped is not None and not is_back(skipped):
@@ -199,7 +212,9 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
     if history is None:
         raise _unknown(paths, txid)
     final = view_final(history, skipped)
-    return TransactionDetails(final, batch, partitioned=topology.partitioned, receipt=history.receipt)
+    return TransactionDetails(
+        final, batch, partitioned=topology.partitioned, receipt=history.receipt
+    )
 
 
 def final_txids(store: Store, paths: Paths) -> tuple[int, ...]:
@@ -225,20 +240,30 @@ def final_transaction(store: Store, paths: Paths, txid: int) -> TransactionView 
 
 def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:
     """Read what people did to the ledger of a topology, oldest first."""
-    found = (Reader(store).peek_if_any(RepairRecord, paths.repair(number)) for number in _txids(store, paths.repairs))
+    found = (
+        Reader(store).peek_if_any(RepairRecord, paths.repair(number))
+        for number in _txids(store, paths.repairs)
+    )
     return tuple(record for record in found if record is not None)
 
 
 def open_records(store: Store, paths: Paths) -> dict[int, TransactionRecord]:
     """Read the records of all open transactions, by txid."""
     txids = _txids(store, paths.transactions)
-    found = {txid: Reader(store).peek_if_any(TransactionRecord, paths.transaction(txid)) for txid in txids}
+    found = {
+        txid: Reader(store).peek_if_any(TransactionRecord, paths.transaction(txid))
+        for txid in txids
+    }
     return {txid: record for txid, record in found.items() if record is not None}
 
 
 def in_lane(store: Store, paths: Paths, opened: Mapping[int, TransactionRecord]) -> frozenset[int]:
     """Find the transactions that a living lane works on. A transaction with an error has left its lane."""
-    tries = {txid: each.request for txid, each in opened.items() if of_lane(each.request) and each.error is None}
+    tries = {
+        txid: each.request
+        for txid, each in opened.items()
+        if of_lane(each.request) and each.error is None
+    }
     alive = {each for each in set(tries.values()) if store.get(paths.lane(each)) is not None}
     return frozenset(txid for txid, each in tries.items() if each in alive)
 
@@ -284,7 +309,9 @@ def _owner(store: Store, paths: Paths, ledger: LedgerReading) -> Mapping[str, An
     first = ledger.opened.get(ledger.current)
     if first is None or not first.nonce:
         return None
-    node = store.get(paths.lane(first.request) if of_lane(first.request) else paths.owner(first.nonce))
+    node = store.get(
+        paths.lane(first.request) if of_lane(first.request) else paths.owner(first.nonce)
+    )
     try:
         owner = None if node is None else json.loads(node.data)
     except ValueError:
@@ -298,7 +325,9 @@ def _is_remembered(store: Store, paths: Paths, txid: int) -> bool:
 
 
 def _unknown(paths: Paths, txid: int) -> UnknownTransaction:
-    return UnknownTransaction(what=f"transaction {txid} of topology {paths.topology!r}", path=paths.history(txid))
+    return UnknownTransaction(
+        what=f"transaction {txid} of topology {paths.topology!r}", path=paths.history(txid)
+    )
 
 
 def _txids(store: Store, path: str) -> list[int]:

@@ -32,7 +32,9 @@ class Watched:
     txid: int
 
 
-def open_watcher(read: Reader, stamp: Stamp, paths: Paths, name: str, *, from_first: bool) -> Decision[Watched]:
+def open_watcher(
+    read: Reader, stamp: Stamp, paths: Paths, name: str, *, from_first: bool
+) -> Decision[Watched]:
     """Find where a watcher resumes; a new watcher begins with the next transaction that becomes final.
 
     :param from_first: it was there before the topology, so it begins with the first one.
@@ -45,15 +47,21 @@ def open_watcher(read: Reader, stamp: Stamp, paths: Paths, name: str, *, from_fi
     # In a ledger that was reset every transaction is new.
     txid = 0 if from_first or found is not None else read.peek(Counter, paths.current).txid - 1
     folder = () if read.exists(paths.watchers) else (Create(paths.watchers, b""),)
-    write = put_or_create(read, paths.watcher(name), encode(WatcherRecord(incarnation, txid, stamp.op)))
+    write = put_or_create(
+        read, paths.watcher(name), encode(WatcherRecord(incarnation, txid, stamp.op))
+    )
     return Decision(Watched(txid), (*folder, write), paths.watcher(name))
 
 
-def note_handed_on(read: Reader, stamp: Stamp, paths: Paths, name: str, txid: int) -> Decision[Done]:
+def note_handed_on(
+    read: Reader, stamp: Stamp, paths: Paths, name: str, txid: int
+) -> Decision[Done]:
     """Note that a watcher has handed on every transaction up to this one."""
     incarnation = read.get(TopologyRecord, paths.record).incarnation
     found = read.get(WatcherRecord, paths.watcher(name))
     if found.incarnation != incarnation or found.txid >= txid:
         return Decision(Done())
-    write = put_or_create(read, paths.watcher(name), encode(WatcherRecord(incarnation, txid, stamp.op)))
+    write = put_or_create(
+        read, paths.watcher(name), encode(WatcherRecord(incarnation, txid, stamp.op))
+    )
     return Decision(Done(), (write,), paths.watcher(name))

@@ -103,7 +103,9 @@ class Source(Described, ABC):
         return metadata
 
     @abstractmethod
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
         """Read exactly the rows that `metadata` names: a Spark DataFrame if `spark` is given, else Python rows.
 
         :raises SourceError: if exactly these rows cannot be had.
@@ -168,7 +170,9 @@ class Source(Described, ABC):
 
     def unusable(self, argument: str, value: Any, remedy: str) -> ConfigError:
         """Make the error for an argument that cannot be used."""
-        return ConfigError(option=f"{argument} of {type(self).__name__}", value=value, remedy=remedy)
+        return ConfigError(
+            option=f"{argument} of {type(self).__name__}", value=value, remedy=remedy
+        )
 
     def connections(self) -> Mapping[str, str]:
         """Map the ids of the Airflow connections that the source needs to their types."""
@@ -286,7 +290,9 @@ def source_kind(kind: str, source: str) -> SourceKind:
     :raises ConfigError: if it is neither transactional nor opaque.
     """
     if kind not in (SourceKind.TRANSACTIONAL.value, SourceKind.OPAQUE.value):
-        remedy = 'Give "transactional" (a replay has the same rows) or "opaque" (it is decided again).'
+        remedy = (
+            'Give "transactional" (a replay has the same rows) or "opaque" (it is decided again).'
+        )
         raise ConfigError(option=f"kind of {source}", value=kind, remedy=remedy)
     return SourceKind(kind)
 

@@ -52,7 +52,10 @@ def lags(sources: Mapping[str, SourcePosition], *, seconds: float) -> dict[str, 
     for inquiry in inquiries.values():
         inquiry.wait(max(deadline - time.monotonic(), 0.0))
     late = f"its source has not answered within {seconds:g} s"
-    return {name: each.answer or LagUnknown(topology=name, reason=late) for name, each in inquiries.items()}
+    return {
+        name: each.answer or LagUnknown(topology=name, reason=late)
+        for name, each in inquiries.items()
+    }
 
 
 def _lag(name: str, source: Source, position: Json) -> Lag | LagUnknown:
@@ -81,7 +84,12 @@ class LagWatch(Inquiry[Lag | LagUnknown]):
     """
 
     def __init__(
-        self, topology: str, make: Callable[[], Source], *, patience: float = 0.0, every: float = LAG_EVERY
+        self,
+        topology: str,
+        make: Callable[[], Source],
+        *,
+        patience: float = 0.0,
+        every: float = LAG_EVERY,
     ) -> None:
         super().__init__(f"lag of {topology}", every=every, patience=patience)
         self._topology = topology

@@ -43,7 +43,9 @@ class MemorySource(PartitionedTransactionalSource):
     ) -> None:
         if not isinstance(per_batch, int) or per_batch < 1:
             raise self.unusable("per_batch", per_batch, "Give a whole number from 1 on.")
-        if not isinstance(partitions, Mapping) or not all(isinstance(name, str) for name in partitions):
+        if not isinstance(partitions, Mapping) or not all(
+            isinstance(name, str) for name in partitions
+        ):
             remedy = 'Give a mapping from names to rows, such as {"0": [{"word": "cat"}]}.'
             raise self.unusable("partitions", _short(partitions), remedy)
         self.rows = {name: [_row(name, row) for row in rows] for name, rows in partitions.items()}
@@ -54,12 +56,16 @@ class MemorySource(PartitionedTransactionalSource):
 
     def __repr__(self) -> str:
         kind = ", kind='opaque'" if self.kind is SourceKind.OPAQUE else ""
-        return f"{type(self).__name__}({len(self.rows)} partitions, per_batch={self.per_batch}{kind})"
+        return (
+            f"{type(self).__name__}({len(self.rows)} partitions, per_batch={self.per_batch}{kind})"
+        )
 
     def partitions(self) -> list[str]:
         return sorted(self.rows)
 
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
+    def emit_partition_batch_new(
+        self, attempt: TransactionAttempt, partition: str, position: Json
+    ) -> Batch | None:
         taken = 0 if position is None else position
         rows = self.rows[partition]
         if not isinstance(taken, int):
@@ -69,7 +75,11 @@ class MemorySource(PartitionedTransactionalSource):
             reason = f"{taken} of its rows were taken, and it has {len(rows)}"
             raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason)
         end = min(taken + self.per_batch, len(rows))
-        return Batch(metadata={"from": taken, "to": end}, position=end, count=end - taken) if end > taken else None
+        return (
+            Batch(metadata={"from": taken, "to": end}, position=end, count=end - taken)
+            if end > taken
+            else None
+        )
 
     def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
         limit = Limit(reason=f"per_batch={self.per_batch} of each partition")
@@ -86,7 +96,11 @@ class MemorySource(PartitionedTransactionalSource):
         return is_number_below(what, position)
 
     def emit_partition_batch(
-        self, attempt: TransactionAttempt, partition: str, metadata: Any, spark: SparkSession | None = None
+        self,
+        attempt: TransactionAttempt,
+        partition: str,
+        metadata: Any,
+        spark: SparkSession | None = None,
     ) -> EmittedRows:
         rows = self.rows.get(partition, [])
         start = metadata["from"]
@@ -95,7 +109,11 @@ class MemorySource(PartitionedTransactionalSource):
             problem = f"rows {start} to {end} of partition {partition} are gone, it has {len(rows)}"
             raise self.refused(problem, "Give the rows back, then clear the task.")
         batch = rows[start:end]
-        return [dict(row) for row in batch] if spark is None else spark.createDataFrame(batch, self.schema)
+        return (
+            [dict(row) for row in batch]
+            if spark is None
+            else spark.createDataFrame(batch, self.schema)
+        )
 
 
 def _row(partition: str, row: Any) -> dict[str, Any]:
@@ -105,7 +123,11 @@ def _row(partition: str, row: Any) -> dict[str, Any]:
         usable = False
     if not usable:
         remedy = 'Give rows as mappings of plain JSON, such as {"word": "cat"}: they travel with the source.'
-        raise ConfigError(option=f"a row of partition {partition} of MemorySource", value=_short(row), remedy=remedy)
+        raise ConfigError(
+            option=f"a row of partition {partition} of MemorySource",
+            value=_short(row),
+            remedy=remedy,
+        )
     return dict(row)
 
 

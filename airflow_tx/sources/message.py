@@ -34,7 +34,9 @@ def parsed_message(raw: bytes, *, objects: bool) -> Any:
 
 
 def arrow_rows(
-    rows: Sequence[Mapping[str, Any]], columns: pa.Schema, unreadable: Callable[[Mapping[str, Any], str], FailedBatch]
+    rows: Sequence[Mapping[str, Any]],
+    columns: pa.Schema,
+    unreadable: Callable[[Mapping[str, Any], str], FailedBatch],
 ) -> pa.RecordBatch:
     """Make one record batch of rows.
 

@@ -36,7 +36,9 @@ class PartitionedTransactionalSource(Source):
 
     def num_partitions(self) -> int:
         """Count the partitions that there are now, if they are numbered; else override `partitions`."""
-        raise NotImplementedError(f"{type(self).__name__} has neither num_partitions nor partitions")
+        raise NotImplementedError(
+            f"{type(self).__name__} has neither num_partitions nor partitions"
+        )
 
     def partitions(self) -> Sequence[str]:
         """Name the partitions that there are now."""
@@ -55,7 +57,11 @@ class PartitionedTransactionalSource(Source):
 
     @abstractmethod
     def emit_partition_batch(
-        self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
+        self,
+        attempt: TransactionAttempt,
+        partition: str,
+        metadata: Json,
+        spark: SparkSession | None = None,
     ) -> EmittedRows:
         """Read exactly the rows of one partition that `metadata` names; see `emit_batch`."""
 
@@ -63,7 +69,9 @@ class PartitionedTransactionalSource(Source):
         positions = self.partition_positions(position)
 
         def take(partition: str) -> Batch | None:
-            return as_batch(self.emit_partition_batch_new(attempt, partition, positions.get(partition)))
+            return as_batch(
+                self.emit_partition_batch_new(attempt, partition, positions.get(partition))
+            )
 
         batch = self._joined(positions, self._taking_part(positions, self.partitions()), take)
         if batch is None or batch.count is None:
@@ -71,7 +79,10 @@ class PartitionedTransactionalSource(Source):
         return replace(batch, reason=self.limit_reason(batch.count, positions))
 
     def _joined(
-        self, positions: Mapping[str, Any], partitions: Sequence[str], take: Callable[[str], Batch | None]
+        self,
+        positions: Mapping[str, Any],
+        partitions: Sequence[str],
+        take: Callable[[str], Batch | None],
     ) -> Batch | None:
         """Join what each partition gives to one batch, without those that are away."""
         taken: dict[str, Batch] = {}
@@ -98,9 +109,14 @@ class PartitionedTransactionalSource(Source):
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:
         assert isinstance(metadata, dict)
-        return {name: self.decide_partition_again(attempt, name, each) for name, each in metadata.items()}
+        return {
+            name: self.decide_partition_again(attempt, name, each)
+            for name, each in metadata.items()
+        }
 
-    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
+    def decide_partition_again(
+        self, attempt: TransactionAttempt, partition: str, metadata: Json
+    ) -> Json:
         """Decide the same rows of one partition, as they are now."""
         return metadata
 
@@ -108,7 +124,10 @@ class PartitionedTransactionalSource(Source):
         """Whether a batch has what a person looks for, in the partition that `PARTITION:WHAT` names, or in any."""
         if not isinstance(metadata, dict):
             return False
-        found = {self.partition_contains(name, each, what.removeprefix(f"{name}:")) for name, each in metadata.items()}
+        found = {
+            self.partition_contains(name, each, what.removeprefix(f"{name}:"))
+            for name, each in metadata.items()
+        }
         return True if True in found else None if None in found else False
 
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
@@ -132,17 +151,28 @@ class PartitionedTransactionalSource(Source):
         """
         return self.limit.reason_for(count, None)
 
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
         if not isinstance(metadata, dict) or not metadata:
-            raise OtherSource(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition")
+            raise OtherSource(
+                source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition"
+            )
         if spark is None:
             return self._all_rows(attempt, metadata)
-        parts = [self.emit_partition_batch(attempt, name, metadata[name], spark) for name in sorted(metadata)]
-        if not all(hasattr(part, "unionByName") for part in parts):  # a source that knows nothing of Spark
+        parts = [
+            self.emit_partition_batch(attempt, name, metadata[name], spark)
+            for name in sorted(metadata)
+        ]
+        if not all(
+            hasattr(part, "unionByName") for part in parts
+        ):  # a source that knows nothing of Spark
             return chain.from_iterable(cast("list[Iterable[Mapping[str, Any]]]", parts))
         return reduce(lambda one, other: one.unionByName(other), cast("list[DataFrame]", parts))
 
-    def _all_rows(self, attempt: TransactionAttempt, metadata: Mapping[str, Json]) -> Iterator[Mapping[str, Any]]:
+    def _all_rows(
+        self, attempt: TransactionAttempt, metadata: Mapping[str, Json]
+    ) -> Iterator[Mapping[str, Any]]:
         for name in sorted(metadata):
             yield from self.emit_partition_batch(attempt, name, metadata[name])  # type: ignore[misc]
 
@@ -151,10 +181,14 @@ class PartitionedTransactionalSource(Source):
         if position is None:
             return {}
         if not isinstance(position, dict):
-            raise OtherSource(source=repr(self), problem=f"position {str(position)[:80]!r} has no partitions")
+            raise OtherSource(
+                source=repr(self), problem=f"position {str(position)[:80]!r} has no partitions"
+            )
         return position
 
-    def _taking_part(self, positions: Mapping[str, Any], partitions: Sequence[str]) -> Sequence[str]:
+    def _taking_part(
+        self, positions: Mapping[str, Any], partitions: Sequence[str]
+    ) -> Sequence[str]:
         found = self._names(partitions)
         lost = sorted(set(positions) - set(found))
         if lost:
@@ -166,7 +200,9 @@ class PartitionedTransactionalSource(Source):
         times = Counter(map(repr, found))
         wrong = [name for name in found if not _is_name(name) or times[repr(name)] > 1]
         if wrong:
-            remedy = "Names of partitions are texts that UTF-8 can spell, not empty, each of them once."
+            remedy = (
+                "Names of partitions are texts that UTF-8 can spell, not empty, each of them once."
+            )
             raise self.refused(f"partitions() gives {wrong[0]!r}", remedy)
         return found
 
@@ -183,11 +219,15 @@ class PartitionedTransactionalSource(Source):
         named = ", ".join(partitions[:20]) + (" ..." if len(partitions) > 20 else "")
         if self.kind is SourceKind.TRANSACTIONAL:
             raise self._stopped(f"partition {named} took part before and is gone")
-        log.warning("%r leaves out partition %s, which is gone; it keeps its position.", self, named)
+        log.warning(
+            "%r leaves out partition %s, which is gone; it keeps its position.", self, named
+        )
 
     def _unavailable(self, error: PartitionUnavailable) -> None:
         if self.kind is SourceKind.TRANSACTIONAL:
-            raise self._stopped(f"partition {error.partition} cannot be reached: {error.reason}") from error
+            raise self._stopped(
+                f"partition {error.partition} cannot be reached: {error.reason}"
+            ) from error
         log.warning("%s It is left out of this batch and keeps its position.", error)
 
     def _stopped(self, problem: str) -> SourceError:

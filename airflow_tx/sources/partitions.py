@@ -130,7 +130,9 @@ class LogDecision:
                 self.snapshots[name] = log.snapshot(positions.get(name))
             except PartitionUnavailable as error:
                 self.away[name] = error
-        self.gone = {name: each.gone for name, each in self.snapshots.items() if each.gone is not None}
+        self.gone = {
+            name: each.gone for name, each in self.snapshots.items() if each.gone is not None
+        }
         self._empty: set[str] = set()
         self._ended: set[str] = set()
         self._limit = limit
@@ -142,7 +144,11 @@ class LogDecision:
     def usable(self) -> dict[str, LogSnapshot]:
         """The snapshots of the logs that have rows, as far as is known."""
         out = {*self.gone, *self._empty}
-        return {name: each for name, each in self.snapshots.items() if name not in out and each.available != 0}
+        return {
+            name: each
+            for name, each in self.snapshots.items()
+            if name not in out and each.available != 0
+        }
 
     def sizes(self) -> list[int]:
         """Measure some of the next rows, one log after the other."""
@@ -188,7 +194,9 @@ class LogDecision:
         usable = self.usable
         if rows is None or len(usable) < 2:
             return {}
-        return self._limit.shares({name: self.logs[name].count(each, rows) for name, each in usable.items()})
+        return self._limit.shares(
+            {name: self.logs[name].count(each, rows) for name, each in usable.items()}
+        )
 
 
 class LimitedSource(Source):
@@ -236,7 +244,10 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
         """Word the problem that the next rows of partitions are gone, and what a person can do about it."""
         named = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
-        return f"rows that come next are gone: {named}", f"Bring them back, or: {self.command('accept-loss')}"
+        return (
+            f"rows that come next are gone: {named}",
+            f"Bring them back, or: {self.command('accept-loss')}",
+        )
 
     def sizes(self, decision: LogDecision) -> Sequence[int]:
         """Measure the bytes of some of the rows that come next."""
@@ -249,7 +260,9 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         positions = self.partition_positions(position)
         return self.decide_of(self.logs(positions), positions)
 
-    def decide_of(self, logs: Mapping[str, PartitionLog], positions: Mapping[str, Json]) -> Batch | None:
+    def decide_of(
+        self, logs: Mapping[str, PartitionLog], positions: Mapping[str, Json]
+    ) -> Batch | None:
         """Decide the next rows of these logs."""
         decision = LogDecision(logs, positions, self.limit, self.sizes)
         if decision.gone and not (self.leaves_out_gone and self.kind is SourceKind.OPAQUE):
@@ -271,7 +284,9 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
             raise self._refused(decision.gone)
         return None
 
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
+    def emit_partition_batch_new(
+        self, attempt: TransactionAttempt, partition: str, position: Json
+    ) -> Batch | None:
         positions = {} if position is None else {partition: position}
         log = self.logs(positions)[partition]
         taken = LogDecision({partition: log}, positions, self.limit, self.sizes).take(partition)

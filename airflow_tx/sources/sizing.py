@@ -50,7 +50,9 @@ class Limit:
         fitting = max(int(self.bytes // max(each, 1)), 1)
         if self.rows is not None and self.rows <= fitting:
             return self
-        return Limit(fitting, self.bytes, f"max_bytes_per_batch={self.bytes}, {each:.0f} bytes a row")
+        return Limit(
+            fitting, self.bytes, f"max_bytes_per_batch={self.bytes}, {each:.0f} bytes a row"
+        )
 
     def reason_for(self, taken: int, backlog: int | None, unit: str = "rows") -> str:
         """Word why a batch has the rows that it has.
@@ -72,9 +74,13 @@ class Limit:
         shares = dict(available)
         if left is None or sum(available.values()) <= left:
             return shares
-        if left < len(available):  # one each, of those that have most: one that waits comes to have most
+        if left < len(
+            available
+        ):  # one each, of those that have most: one that waits comes to have most
             most = sorted(available, key=lambda name: (-available[name], name))
-            return {name: min(available[name], 1) if name in most[:left] else 0 for name in available}
+            return {
+                name: min(available[name], 1) if name in most[:left] else 0 for name in available
+            }
         # The smallest first: what one does not use is left for the others.
         for count, name in enumerate(sorted(available, key=lambda name: (available[name], name))):
             shares[name] = min(available[name], -(-left // (len(available) - count)))
@@ -98,7 +104,12 @@ class BatchSize:
 
     @classmethod
     def checked(
-        cls, source: str, *, max_rows: int | None, max_bytes: int | None, target_seconds: float | None
+        cls,
+        source: str,
+        *,
+        max_rows: int | None,
+        max_bytes: int | None,
+        target_seconds: float | None,
     ) -> BatchSize:
         """Check the arguments of a source.
 
@@ -108,7 +119,11 @@ class BatchSize:
         found = cls(max_rows, max_bytes, target_seconds)
         for name, value in found.arguments().items():
             whole = name != "target_seconds"
-            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0:
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int if whole else (int, float))
+                or not value > 0
+            ):
                 remedy = f"Give a {'whole ' if whole else ''}number above 0, or leave it out."
                 raise ConfigError(option=f"{name} of {source}", value=value, remedy=remedy)
         return found
@@ -166,7 +181,9 @@ def _line(measured: Measured) -> tuple[float, float, int]:
         mean_rows = _mean(rows, weights)
         mean_seconds = _mean(seconds, weights)
         spread = _mean([(each - mean_rows) ** 2 for each in rows], weights)
-        together = _mean([(each - mean_rows) * one for each, one in zip(rows, seconds, strict=True)], weights)
+        together = _mean(
+            [(each - mean_rows) * one for each, one in zip(rows, seconds, strict=True)], weights
+        )
         if spread < (0.1 * mean_rows) ** 2:
             break
         if together >= 0:

@@ -77,14 +77,19 @@ class TrialSource(Source):
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:
         if self.rows is not None:
             return Batch(
-                metadata="rows of the trial", position="their end", count=len(self.rows), reason="given to the trial"
+                metadata="rows of the trial",
+                position="their end",
+                count=len(self.rows),
+                reason="given to the trial",
             )
         batch = self.source.decide(attempt, position)
         if batch is None or batch.count is None or batch.unit != "rows":
             return batch
         return replace(batch, count=min(batch.count, self.most), at_most=batch.at_most)
 
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
         if self.rows is not None:
             return self.rows if spark is None else _frame(spark, self.rows)
         emitted: Any = self.source.emit_batch(attempt, metadata, spark)

@@ -103,11 +103,17 @@ def load_app(script: str) -> BatchApp:
     :raises ConfigError: if there is none, or more than one.
     """
     name = os.path.splitext(os.path.basename(script))[0]
-    found = [value for value in runpy.run_path(script, run_name=name).values() if isinstance(value, BatchApp)]
+    found = [
+        value
+        for value in runpy.run_path(script, run_name=name).values()
+        if isinstance(value, BatchApp)
+    ]
     apps = {app.function for app in found}
     if len(apps) != 1:
         remedy = "Decorate exactly one function main(spark, batch) with @batch_app."
-        raise ConfigError(option="application", value=script, remedy=f"It has {len(apps)} batch apps. {remedy}")
+        raise ConfigError(
+            option="application", value=script, remedy=f"It has {len(apps)} batch apps. {remedy}"
+        )
     return found[0]
 
 
@@ -119,7 +125,9 @@ def main(script: str, arguments: Sequence[str]) -> int:
     """
     name = os.path.basename(script)
     if not arguments:
-        return _failed(f"{name}: no batch given. It is submitted by SparkBatchOperator, which passes a descriptor.")
+        return _failed(
+            f"{name}: no batch given. It is submitted by SparkBatchOperator, which passes a descriptor."
+        )
     descriptor = None
     all_for_airflow()
     try:
@@ -140,7 +148,9 @@ def main(script: str, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _in_session(app: BatchApp, descriptor: Descriptor, arguments: Sequence[str]) -> dict[str, OutputRef]:
+def _in_session(
+    app: BatchApp, descriptor: Descriptor, arguments: Sequence[str]
+) -> dict[str, OutputRef]:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.appName(str(descriptor)).getOrCreate()

@@ -14,7 +14,15 @@ from airflow_tx.protocol.consumers import RowsRead, consumed
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.spark.observed import RowsObserver, is_connect
-from airflow_tx.staging import Descriptor, OutputRef, StagingArea, scan_output, with_content, write_manifest, write_rows
+from airflow_tx.staging import (
+    Descriptor,
+    OutputRef,
+    StagingArea,
+    scan_output,
+    with_content,
+    write_manifest,
+    write_rows,
+)
 from airflow_tx.staging.area import dir_of
 from airflow_tx.staging.files import literal
 from airflow_tx.staging.output import Output, check_name, refuse
@@ -37,7 +45,11 @@ class Batch:
     """
 
     def __init__(
-        self, descriptor: Descriptor, spark: SparkSession, args: Sequence[str] = (), small: set[str] | None = None
+        self,
+        descriptor: Descriptor,
+        spark: SparkSession,
+        args: Sequence[str] = (),
+        small: set[str] | None = None,
     ) -> None:
         self.descriptor = descriptor
         self.args = tuple(args)
@@ -98,14 +110,18 @@ class Batch:
         """
         if name not in self.descriptor.inputs:
             known = ", ".join(self.descriptor.inputs) or "none"
-            remedy = f'It has {known}. Give the operator inputs={{"{name}": other.output["counts"]}}.'
+            remedy = (
+                f'It has {known}. Give the operator inputs={{"{name}": other.output["counts"]}}.'
+            )
             raise ConfigError(option="batch.read_input(name)", value=name, remedy=remedy)
         found = self.descriptor.inputs[name]
         if found.files:
             frame = self._spark.read.parquet(*(literal(file) for file in found.files))
             return self._observer.reading(frame, found.outputs) if found.outputs else frame
         # No row was written, so there are no types either.
-        return self._spark.createDataFrame([], ", ".join(f"`{column}` string" for column in found.columns))
+        return self._spark.createDataFrame(
+            [], ", ".join(f"`{column}` string" for column in found.columns)
+        )
 
     def look_up(
         self,
@@ -144,7 +160,12 @@ class Batch:
         folder = check_name(self._where, name)
         if name in self._outputs:
             problem = "the application emitted it twice"
-            raise refuse(self._where, name, problem, "Give each output its own name, or union the DataFrames.")
+            raise refuse(
+                self._where,
+                name,
+                problem,
+                "Give each output its own name, or union the DataFrames.",
+            )
         if name in self._small and is_connect(df):
             # For a small batch, half of the work is Spark writing a file.
             written, table = self._observer.fetch(df)
@@ -156,7 +177,9 @@ class Batch:
         if output.rows != written.rows:
             # Executors that write to their own disks leave an empty folder here, and Spark reports success.
             problem = f"Spark wrote {written.rows} rows, {output.rows} of them lie in {self._where.files.uri(folder)}"
-            remedy = "[tx] staging has to be storage that the task, the driver and all executors share."
+            remedy = (
+                "[tx] staging has to be storage that the task, the driver and all executors share."
+            )
             raise refuse(self._where, name, problem, remedy)
         output = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
         self._outputs[name] = output = with_content(self._where, name, output)
@@ -199,12 +222,20 @@ class Batch:
         trees = 0 if self._messages is None else self._messages.trees
         if not self._outputs and not self.descriptor.inputs and not trees:
             problem = f"application {app} emitted nothing"
-            raise refuse(self._where, "*", problem, 'Call batch.emit("counts", df); an empty DataFrame is fine.')
+            raise refuse(
+                self._where,
+                "*",
+                problem,
+                'Call batch.emit("counts", df); an empty DataFrame is fine.',
+            )
         read = self._observer.read()
         unproven = self._observer.unproven()
         if self.consumed_rows is not None:
             unproven.pop((), None)
-            read = [RowsRead(RowsDigest(self.consumed_rows)), *(each for each in read if each.outputs)]
+            read = [
+                RowsRead(RowsDigest(self.consumed_rows)),
+                *(each for each in read if each.outputs),
+            ]
         number = consumed(read)
         return write_manifest(
             self._where,
@@ -239,7 +270,9 @@ def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
     if ackers is None:
         return emitter(None, _nowhere)
     return emitter(
-        ackers.count, lambda: closing(open_ackers(ackers.conn_id, root=ackers.root)), anchored=ackers.anchored
+        ackers.count,
+        lambda: closing(open_ackers(ackers.conn_id, root=ackers.root)),
+        anchored=ackers.anchored,
     )
 
 

@@ -29,7 +29,9 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
 
     task = TaskContext.get()
     assert task is not None, "only a task of Spark has a partition"
-    state, grant, schema, place = pickle.loads(veiled(hidden, bytes.fromhex(task.getLocalProperty(KEY) or "")))
+    state, grant, schema, place = pickle.loads(
+        veiled(hidden, bytes.fromhex(task.getLocalProperty(KEY) or ""))
+    )
     chunk = task.partitionId()
     told: dict[str, Any] = {"chunk": chunk, "keys": 0, "rows": 0}
     keys: list[Any] = []
@@ -50,7 +52,11 @@ def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBa
             told["part"] = asdict(stage_keys(place, state, keys, chunk=chunk))
     except TxError as error:
         reason = type(error).__name__
-        print(f"airflow_tx: chunk {chunk} of {grant.token} refused: {reason}", file=sys.stderr, flush=True)
+        print(
+            f"airflow_tx: chunk {chunk} of {grant.token} refused: {reason}",
+            file=sys.stderr,
+            flush=True,
+        )
         told.update(error=reason, fields=error.fields)
     text = json.dumps(told, default=str)
     return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["told"])
@@ -63,7 +69,9 @@ def _counted(rows: Iterator[dict[str, Any]], told: dict[str, Any]) -> Iterator[d
         yield row
 
 
-def _noted(rows: Iterator[dict[str, Any]], names: Sequence[str], found: list[Any]) -> Iterator[dict[str, Any]]:
+def _noted(
+    rows: Iterator[dict[str, Any]], names: Sequence[str], found: list[Any]
+) -> Iterator[dict[str, Any]]:
     """Note the keys that go by."""
     for row in rows:
         found.append(tuple(row[name] for name in names))

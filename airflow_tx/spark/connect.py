@@ -144,7 +144,10 @@ class ConnectApplication:
 
 
 def process(
-    spark: SparkSession, application: ConnectApplication, descriptor: Descriptor, load: Callable[[], BatchApp]
+    spark: SparkSession,
+    application: ConnectApplication,
+    descriptor: Descriptor,
+    load: Callable[[], BatchApp],
 ) -> Manifest:
     """Let an application process a batch; what it has emitted.
 
@@ -169,7 +172,9 @@ def _await_port(url: str, server: str, patience: float) -> None:
             socket.create_connection(address, timeout=10).close()
         except OSError as error:
             if time.monotonic() > give_up:
-                raise SparkUnreachable(server=server, reason=f"{address[0]}:{address[1]}: {error}") from None
+                raise SparkUnreachable(
+                    server=server, reason=f"{address[0]}:{address[1]}: {error}"
+                ) from None
             time.sleep(0.5)
         else:
             return

@@ -35,14 +35,20 @@ class Failure:
     on_purpose: bool
 
     def __str__(self) -> str:
-        return self.message if self.on_purpose else f"{self.error}: {self.message}".removesuffix(": ")
+        return (
+            self.message if self.on_purpose else f"{self.error}: {self.message}".removesuffix(": ")
+        )
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
         """Word an exception, in one line."""
         ours = None if isinstance(error, TxError) else _IN_A_WORKER.search(str(error))
         if ours:
-            return cls(ours["error"], ours["message"].strip()[:_LONGEST], ours["error"] == FailedBatch.__name__)
+            return cls(
+                ours["error"],
+                ours["message"].strip()[:_LONGEST],
+                ours["error"] == FailedBatch.__name__,
+            )
         if (root := jvm_cause(error)) is not None:
             return root
         lines = str(error).strip().splitlines()
@@ -55,7 +61,9 @@ def jvm_cause(error: BaseException) -> Failure | None:
     causes = [*_CAUSE.finditer(str(error))] if str(error).startswith(_IN_THE_JVM) else []
     if not causes:
         return None
-    return Failure(causes[-1]["error"], (causes[-1]["message"] or "").strip()[:_LONGEST], on_purpose=False)
+    return Failure(
+        causes[-1]["error"], (causes[-1]["message"] or "").strip()[:_LONGEST], on_purpose=False
+    )
 
 
 def write_failure(where: TryDir, failure: Failure) -> None:

@@ -45,9 +45,19 @@ def look_up(
     added = _struct(spark, fields if fields is not None else _ddl(types or {}))
     if twice := sorted(set(frame.columns) & set(added.names)):
         remedy = "Drop or rename the column before; MapGet(values=[...]) adds only some."
-        raise ConfigError(option=f"{_OPTION}(frame)", value=twice, remedy=f"It has a column of that name. {remedy}")
+        raise ConfigError(
+            option=f"{_OPTION}(frame)",
+            value=twice,
+            remedy=f"It has a column of that name. {remedy}",
+        )
     asked = _asked(state, function, frame)
-    told = (_for_executors(spark, state), function, asked, types, None if types is not None else _plain_types(added))
+    told = (
+        _for_executors(spark, state),
+        function,
+        asked,
+        types,
+        None if types is not None else _plain_types(added),
+    )
     salt, hidden = hidden_in(spark, pickled(told))
 
     def answer(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,7 +106,9 @@ def _types(state: Any, function: Any) -> dict[str, str]:
         remedy = f'{what} does not say what it adds: fields="name string, hub string".'
         raise ConfigError(option=f"{_OPTION}(fields=)", value=None, remedy=remedy)
     columns = state.columns
-    results = {name: str(getattr(each, "result_type", "text")) for name, each in columns.composites.items()}
+    results = {
+        name: str(getattr(each, "result_type", "text")) for name, each in columns.composites.items()
+    }
     known = {name: aggregator.type for name, aggregator in columns.values.items()} | results
     _, names = function.names(state)
     return {name: known[name] for name in names}
@@ -126,7 +138,9 @@ def _plain_types(added: StructType) -> bytes:
 # --- in an executor -----------------------------------------------------------------------------------------------
 
 
-def answered(salt: bytes, hidden: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def answered(
+    salt: bytes, hidden: bytes, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Answer the rows of one partition, with the added fields: one look-up per batch."""
     import pyarrow as pa
 
@@ -142,12 +156,20 @@ def answered(salt: bytes, hidden: bytes, batches: Iterable[pa.RecordBatch]) -> I
             indices.append(number)
             added.append(fields)
         _check_fields(function, names, added)
-        kept = batch if indices == list(range(batch.num_rows)) else batch.take(pa.array(indices, pa.int64()))
+        kept = (
+            batch
+            if indices == list(range(batch.num_rows))
+            else batch.take(pa.array(indices, pa.int64()))
+        )
         if types is not None:
             columns = [each.combine_chunks() for each in to_arrow(added, types).columns]
         else:
-            columns = [pa.array([fields.get(each.name) for fields in added], each.type) for each in plain]
-        yield pa.RecordBatch.from_arrays([*kept.columns, *columns], names=[*batch.schema.names, *names])
+            columns = [
+                pa.array([fields.get(each.name) for fields in added], each.type) for each in plain
+            ]
+        yield pa.RecordBatch.from_arrays(
+            [*kept.columns, *columns], names=[*batch.schema.names, *names]
+        )
 
 
 def _check_fields(function: Any, names: list[str], added: list[Mapping[str, Any]]) -> None:

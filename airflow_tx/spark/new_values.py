@@ -44,7 +44,9 @@ class OutputFolder:
     name: str
 
     @classmethod
-    def of(cls, area: StagingArea, topology: str, token: Token, task_id: str, name: str) -> OutputFolder:
+    def of(
+        cls, area: StagingArea, topology: str, token: Token, task_id: str, name: str
+    ) -> OutputFolder:
         """Name the place where a committer stages new values under a grant."""
         life = f"-{token.birth}" if token.birth else ""
         task = TaskTry(task_id, -1, f"grant-{token.generation}.{token.epoch}{life}")
@@ -64,7 +66,9 @@ class OutputFolder:
         return check_name(self.where, self.name)
 
 
-def stage_keys(place: OutputFolder, state: QueryableState, keys: Sequence[Sequence[Any]], *, chunk: int) -> Output:
+def stage_keys(
+    place: OutputFolder, state: QueryableState, keys: Sequence[Sequence[Any]], *, chunk: int
+) -> Output:
     """Ask a state for the values of keys, and write them with their keys as one file.
 
     :param keys: those of one writer, in the order of the key columns.
@@ -91,7 +95,9 @@ def stage_keys(place: OutputFolder, state: QueryableState, keys: Sequence[Sequen
                 if values is None:
                     shown = dict(zip(names, key, strict=True))
                     problem = f"key {shown} has no value, although it was written a moment ago"
-                    raise StateError(state=state.name, problem=problem, remedy="Look who else deletes there.")
+                    raise StateError(
+                        state=state.name, problem=problem, remedy="Look who else deletes there."
+                    )
                 rows.append({**dict(zip(names, key, strict=True)), **values})
             writer.write_table(to_arrow(rows, types))
     return _put(place, _part(chunk), sink.getvalue().to_pybytes(), len(keys), tuple(types))
@@ -125,7 +131,9 @@ def column_types(state: QueryableState) -> dict[str, str]:
         problem = "it was never written, so its keys have no types"
         raise StateError(state=state.name, problem=problem, remedy="Name them: types={...}.")
     values = {name: aggregator.type for name, aggregator in columns.values.items()}
-    results = {name: getattr(each, "result_type", None) for name, each in columns.composites.items()}
+    results = {
+        name: getattr(each, "result_type", None) for name, each in columns.composites.items()
+    }
     known = {name: kind for name, kind in results.items() if kind is not None}
     return {**{name: keys[name] for name in columns.keys}, **values, **known}
 
@@ -139,24 +147,32 @@ def newest_of(area: StagingArea, ref: Mapping[str, Any]) -> OutputRef | None:
     """Find the new values that count for a reference: those of the last grant of its transaction."""
     found = _GRANT.fullmatch(ref["task_try"])
     birth = (found and found[3]) or ""
-    return newest_outputs(area, ref["topology"], ref["txid"], ref["task_id"], birth).get(ref["name"])
+    return newest_outputs(area, ref["topology"], ref["txid"], ref["task_id"], birth).get(
+        ref["name"]
+    )
 
 
-def newest_outputs(area: StagingArea, topology: str, txid: int, task_id: str, birth: str) -> dict[str, OutputRef]:
+def newest_outputs(
+    area: StagingArea, topology: str, txid: int, task_id: str, birth: str
+) -> dict[str, OutputRef]:
     """Find what the last grant of a transaction staged for a committer, by name; nothing if it is no longer kept.
 
     :param area: the one of what is kept.
     :param birth: of the transaction: another life of the ledger had one of the same number.
     """
     below = f"{quoted(topology)}/{txid}"
-    attempts = sorted((int(name) for name in area.files.list(below) if name.isdecimal()), reverse=True)
+    attempts = sorted(
+        (int(name) for name in area.files.list(below) if name.isdecimal()), reverse=True
+    )
     for attempt in attempts:
         tries = area.files.list(f"{below}/{attempt}/{quoted(task_id)}@-1")
         own = ((rank, name) for name in tries if (rank := _rank(name, birth)) is not None)
         for _, task_try in sorted(own, reverse=True):
             task = TaskTry(task_id, -1, task_try)
             with suppress(StagingError):
-                return read_manifest(area.try_dir(topology, TransactionAttempt(txid, attempt), task)).refs()
+                return read_manifest(
+                    area.try_dir(topology, TransactionAttempt(txid, attempt), task)
+                ).refs()
     return {}
 
 
@@ -170,6 +186,8 @@ def _part(chunk: int) -> str:
     return f"part-{chunk:05}-{uuid.uuid4().hex[:8]}.parquet"
 
 
-def _put(place: OutputFolder, file: str, content: bytes, rows: int, columns: tuple[str, ...]) -> Output:
+def _put(
+    place: OutputFolder, file: str, content: bytes, rows: int, columns: tuple[str, ...]
+) -> Output:
     place.where.files.write(f"{place.folder}/{file}", content)
     return Output((StagedFile(file, len(content), rows),), columns)

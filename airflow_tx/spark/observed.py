@@ -38,7 +38,18 @@ _HASHED = frozenset(
 # Words of an executed plan: a sample of the rows is taken before they are read; what is cached may be computed again.
 _REPEATED = ("rangepartitioning", "InMemoryTableScan")
 # Words of a plan, of Spark or of a client: beside nothing a join needs no rows. What SQL says only the server knows.
-_JOINS = ("Join ", "Intersect", "Except", "exists#", " IN (list#", "join {", "_EXCEPT", "_INTERSECT", "subquery", "sql")
+_JOINS = (
+    "Join ",
+    "Intersect",
+    "Except",
+    "exists#",
+    " IN (list#",
+    "join {",
+    "_EXCEPT",
+    "_INTERSECT",
+    "subquery",
+    "sql",
+)
 # Bytes of a client's plan; one with more has rows in it, and is not searched.
 _LARGEST_PLAN = 2**20
 _TWICE = "one output was made of two readings of"
@@ -58,7 +69,11 @@ class RowsObserver:
         self._executions: _Executions | None = None
 
     def reading(
-        self, df: DataFrame, outputs: tuple[OutputName, ...] = (), *, columns: Sequence[str] | None = None
+        self,
+        df: DataFrame,
+        outputs: tuple[OutputName, ...] = (),
+        *,
+        columns: Sequence[str] | None = None,
     ) -> DataFrame:
         """Observe rows that are read.
 
@@ -91,15 +106,22 @@ class RowsObserver:
 
     def unproven(self) -> dict[tuple[OutputName, ...], str]:
         """Say of what was read, and not counted exactly wherever it flowed into something emitted, why it was not."""
-        unseen = {outputs: _UNSEEN for outputs, _ in self._names.values() if outputs not in self._fullest}
-        return {outputs: f"{why} {in_words(outputs)}" for outputs, why in {**unseen, **self._unproven}.items()}
+        unseen = {
+            outputs: _UNSEEN for outputs, _ in self._names.values() if outputs not in self._fullest
+        }
+        return {
+            outputs: f"{why} {in_words(outputs)}"
+            for outputs, why in {**unseen, **self._unproven}.items()
+        }
 
     def close(self) -> None:
         """Stop listening to the session."""
         if self._executions is not None:
             self._executions.close()
 
-    def _executed(self, df: DataFrame, execute: Callable[[DataFrame], Any]) -> tuple[RowsDigest, Any]:
+    def _executed(
+        self, df: DataFrame, execute: Callable[[DataFrame], Any]
+    ) -> tuple[RowsDigest, Any]:
         from pyspark.sql import Observation
 
         form, sums = _sums(df, df.columns)
@@ -131,7 +153,10 @@ class RowsObserver:
             return
         found = RowsRead(_digest(metrics, form), outputs, at_least)
         before = self._fullest.get(outputs)
-        if before is None or (before.found.rows, not before.at_least) < (found.found.rows, not at_least):
+        if before is None or (before.found.rows, not before.at_least) < (
+            found.found.rows,
+            not at_least,
+        ):
             self._fullest[outputs] = found
 
     def _note_places(self, plan: str) -> None:
@@ -142,7 +167,9 @@ class RowsObserver:
         self._unproven |= {outputs: _TWICE for outputs, count in places.items() if count > 1}
 
 
-def observed_once(df: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, Callable[[], RowsDigest | None]]:
+def observed_once(
+    df: DataFrame, columns: Sequence[str]
+) -> tuple[DataFrame, Callable[[], RowsDigest | None]]:
     """Observe rows that one action reads.
 
     :param columns: those that are hashed.
@@ -180,8 +207,13 @@ def _observed(
         f"bit_count(coalesce(bit_or(IF({first} AND shiftright({_ID}, {_ROW_BITS + 6}) = {word}, {bit}, NULL)), 0L))"
         for word in range(_PARTITIONS // 64)
     )
-    exact = F.expr(f"count_if({first})").alias("begun"), F.expr(" + ".join(words)).alias("partitions")
-    return df.withColumn(_ID, F.monotonically_increasing_id()).observe(observation, *sums, *exact).drop(_ID), form
+    exact = (
+        F.expr(f"count_if({first})").alias("begun"),
+        F.expr(" + ".join(words)).alias("partitions"),
+    )
+    return df.withColumn(_ID, F.monotonically_increasing_id()).observe(
+        observation, *sums, *exact
+    ).drop(_ID), form
 
 
 def _is_exact(metrics: Metrics) -> bool:
@@ -231,7 +263,9 @@ class _Executions:
             found[str(named._1())] = json.loads(named._2().json())
         plan = execution.executedPlan().toString()
         with self._news:
-            self._heard.append({name: {} for name in found} if any(word in plan for word in _REPEATED) else found)
+            self._heard.append(
+                {name: {} for name in found} if any(word in plan for word in _REPEATED) else found
+            )
             self._news.notify_all()
 
     def onFailure(self, function: str, execution: Any, error: Any) -> None:
@@ -254,7 +288,11 @@ def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]
     hashed = F.xxhash64(*(F.col("`" + name.replace("`", "``") + "`") for name in names))
     low = hashed.bitwiseAND(F.lit(_LOW))
     high = F.shiftrightunsigned(hashed, 32)
-    return form_of_columns(names), [count, F.try_sum(low).alias("low"), F.try_sum(high).alias("high")]
+    return form_of_columns(names), [
+        count,
+        F.try_sum(low).alias("low"),
+        F.try_sum(high).alias("high"),
+    ]
 
 
 def _is_hashed(kind: DataType) -> bool:
@@ -282,15 +320,21 @@ def _jobs(df: DataFrame) -> set[int]:
     if is_connect(df):
         return set()
     context = df.sparkSession.sparkContext
-    return set(context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id")))
+    return set(
+        context.statusTracker().getJobIdsForGroup(context.getLocalProperty("spark.jobGroup.id"))
+    )
 
 
 def _ran_once(df: DataFrame, before: set[int]) -> bool:
     """Ask whether no stage of the jobs since then, and no task of one, was run again."""
     tracker = df.sparkSession.sparkContext.statusTracker()
     jobs = (tracker.getJobInfo(job) for job in _jobs(df) - before)
-    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-    return not any(stage.currentAttemptId or stage.numFailedTasks for stage in stages if stage is not None)
+    stages = [
+        tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds
+    ]
+    return not any(
+        stage.currentAttemptId or stage.numFailedTasks for stage in stages if stage is not None
+    )
 
 
 def _may_stop(plan: str) -> bool:

@@ -67,7 +67,9 @@ def revealed(salt: bytes, hidden: bytes) -> bytes:
     task = TaskContext.get()
     key = None if task is None else task.getLocalProperty(KEY)
     if not key:
-        raise TxError(message="batch.look_up works in queries of DataFrames only. Use df, not df.rdd.")
+        raise TxError(
+            message="batch.look_up works in queries of DataFrames only. Use df, not df.rdd."
+        )
     return veiled(hidden, salt + bytes.fromhex(key))
 
 
@@ -78,7 +80,11 @@ def _own_modules(told: Any) -> set[str]:
     own = set[str]()
     for name in names - {"__main__"}:
         file = getattr(sys.modules.get(name), "__file__", None)
-        if file and not name.startswith("airflow_tx.") and not os.path.realpath(file).startswith(installed):
+        if (
+            file
+            and not name.startswith("airflow_tx.")
+            and not os.path.realpath(file).startswith(installed)
+        ):
             own.add(name)
     return own
 

@@ -64,7 +64,9 @@ class AttemptStore:
         self._store.delete(self._key(key))
 
 
-def request_digest(descriptor: Descriptor, application: str, own: Sequence[object] | None, conn_id: str) -> str:
+def request_digest(
+    descriptor: Descriptor, application: str, own: Sequence[object] | None, conn_id: str
+) -> str:
     """Digest everything that decides what a driver writes and where it runs. The try is not part of it.
 
     :param own: the application's own arguments.
@@ -72,7 +74,9 @@ def request_digest(descriptor: Descriptor, application: str, own: Sequence[objec
     from airflow_tx.protocol.records import digest
 
     of_any_try = replace(descriptor, task=replace(descriptor.task, task_try=""))
-    return digest([of_any_try.to_json(), application, [str(argument) for argument in own or ()], conn_id])
+    return digest(
+        [of_any_try.to_json(), application, [str(argument) for argument in own or ()], conn_id]
+    )
 
 
 def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[str]:
@@ -105,14 +109,20 @@ def find_application(application: str, dag_file: str) -> str:
     raise ConfigError(option="application of SparkBatchOperator", value=application, remedy=remedy)
 
 
-def driver_environment(environ: Mapping[str, str], *, dag_file: str, binary: str, local: bool) -> dict[str, str]:
+def driver_environment(
+    environ: Mapping[str, str], *, dag_file: str, binary: str, local: bool
+) -> dict[str, str]:
     """Build what a driver on this machine needs besides `environ`: this Python and its packages, and the DAG's modules.
 
     :param binary: name or path of spark-submit; where PATH has none, the one of this Python's pyspark is taken.
     :param local: whether the executors are on this machine too.
     :raises ConfigError: if there is no such binary.
     """
-    added = {"PYTHONPATH": os.pathsep.join(filter(None, [environ.get("PYTHONPATH"), str(Path(dag_file).parent)]))}
+    added = {
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [environ.get("PYTHONPATH"), str(Path(dag_file).parent)])
+        )
+    }
     # Code of the driver may import Airflow, which else connects to a database that Airflow hides from tasks.
     added["_AIRFLOW__AS_LIBRARY"] = "1"
     path = environ.get("PATH", os.defpath)

@@ -84,7 +84,9 @@ class WriteJob:
     ordered: bool = False
 
 
-def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: OutputFolder | None = None) -> bytes:
+def seal(
+    state: FencedState, grant: Grant, schema: pa.Schema, place: OutputFolder | None = None
+) -> bytes:
     """Seal what a writer needs as bytes, with the DAG's own classes, because executors do not have the DAG file.
 
     :param state: one that needs no Airflow.
@@ -93,7 +95,12 @@ def seal(state: FencedState, grant: Grant, schema: pa.Schema, place: OutputFolde
     """
     # A write compares the token; what the batch was is known to the fence already.
     return pickled(
-        (state, replace(grant, last_txids={}, batch="null", claim=""), schema.serialize().to_pybytes(), place)
+        (
+            state,
+            replace(grant, last_txids={}, batch="null", claim=""),
+            schema.serialize().to_pybytes(),
+            place,
+        )
     )
 
 
@@ -116,7 +123,9 @@ def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any
 
     columns = {name: F.col("`" + name.replace("`", "``") + "`") for name in job.columns}
     place = [F.col("_metadata.file_name").alias(_FILE), F.col("_metadata.row_index").alias(_INDEX)]
-    scanned = spark.read.parquet(*job.files).select(*columns.values(), *(place if job.ordered else ()))
+    scanned = spark.read.parquet(*job.files).select(
+        *columns.values(), *(place if job.ordered else ())
+    )
     rows, read = observed_once(scanned, job.columns)
     parts = rows.repartition(job.partitions, *[columns[name] for name in job.keys])
     if job.ordered:
@@ -135,7 +144,10 @@ def read_by(told: Iterable[Mapping[str, Any]]) -> RowsDigest | None:
 def staged_parts(told: Iterable[Mapping[str, Any]]) -> list[Output]:
     """List the parts of new values that the chunks staged."""
     found = [chunk["part"] for chunk in told if chunk.get("part")]
-    return [Output(tuple(StagedFile(**file) for file in part["files"]), tuple(part["columns"])) for part in found]
+    return [
+        Output(tuple(StagedFile(**file) for file in part["files"]), tuple(part["columns"]))
+        for part in found
+    ]
 
 
 def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
@@ -144,7 +156,9 @@ def total(told: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
     :raises TxError: what a chunk was refused with; a fence before anything else.
     """
     found = list(told)
-    refused = [rebuilt_error(chunk["error"], chunk["fields"]) for chunk in found if "error" in chunk]
+    refused = [
+        rebuilt_error(chunk["error"], chunk["fields"]) for chunk in found if "error" in chunk
+    ]
     for error in sorted(refused, key=lambda error: not isinstance(error, FenceOutranked)):
         raise error
     return sum(chunk["keys"] for chunk in found), sum(chunk["rows"] for chunk in found)
@@ -190,7 +204,9 @@ def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
             written = 0
         if written < len(message):
             problem = f"state and aggregators are {len(message)} bytes, a pipe of this machine takes fewer"
-            raise WritersFailed(state="?", txid="?", reason=f'{problem}; use writers="worker" or Spark Connect')
+            raise WritersFailed(
+                state="?", txid="?", reason=f'{problem}; use writers="worker" or Spark Connect'
+            )
         yield
     finally:
         os.close(pipe)

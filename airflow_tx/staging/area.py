@@ -71,7 +71,11 @@ class StagingArea:
 
     def __init__(self, root_uri: str, ledger: str | None = None) -> None:
         if not root_uri.strip():
-            raise ConfigError(option="[tx] staging", value=root_uri, remedy="Name a folder or an object storage URI.")
+            raise ConfigError(
+                option="[tx] staging",
+                value=root_uri,
+                remedy="Name a folder or an object storage URI.",
+            )
         self._given = root_uri
         if ledger is not None:
             root_uri = f"{root_uri}{'' if root_uri.endswith('/') else '/'}{quoted(ledger)}"
@@ -108,18 +112,27 @@ class StagingArea:
             yield
         except Exception as error:
             where = "to a folder, or an object storage URI, that all workers can write to"
-            why = error.__cause__ if isinstance(error, (StagingUnavailable, StagingUnreachable)) else error
+            why = (
+                error.__cause__
+                if isinstance(error, (StagingUnavailable, StagingUnreachable))
+                else error
+            )
             remedy = f"{type(why).__name__}: {why}. Set it in airflow.cfg or by AIRFLOW__TX__STAGING {where}."
             raise ConfigError(option="[tx] staging", value=self._given, remedy=remedy) from error
 
     def try_dir(self, topology: str, attempt: TransactionAttempt, task: TaskTry) -> TryDir:
         """Name the folder of one try; it is not made here."""
         of_task = f"{quoted(task.task_id)}@{task.map_index}"
-        name = f"{quoted(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{quoted(task.task_try)}"
+        name = (
+            f"{quoted(topology)}/{attempt.txid}/{attempt.attempt}/{of_task}/{quoted(task.task_try)}"
+        )
         return TryDir(topology=topology, attempt=attempt, task=task, files=self.files, name=name)
 
     def sweep(
-        self, topology: str, before: int = sys.maxsize, is_read: Callable[[int], bool] = lambda txid: False
+        self,
+        topology: str,
+        before: int = sys.maxsize,
+        is_read: Callable[[int], bool] = lambda txid: False,
     ) -> list[int]:
         """Remove the output of every transaction before `before`, of all attempts, that no task may read any more.
 
@@ -128,7 +141,9 @@ class StagingArea:
         :return: the txids whose output is still read.
         """
         below = quoted(topology)
-        old = sorted(int(name) for name in self.files.list(below) if name.isdecimal() and int(name) < before)
+        old = sorted(
+            int(name) for name in self.files.list(below) if name.isdecimal() and int(name) < before
+        )
         read = [txid for txid in old if is_read(txid)]
         for txid in old:
             if txid not in read:
@@ -161,7 +176,9 @@ def read_descriptor(uri: str) -> Descriptor:
         return Descriptor.from_json(open_files(folder).read(name).decode())
     except FileNotFoundError:
         remedy = "It is written by the task that submits the application, and removed when its transaction ends."
-        raise ConfigError(option="the descriptor of the batch", value=uri, remedy=f"No such file. {remedy}") from None
+        raise ConfigError(
+            option="the descriptor of the batch", value=uri, remedy=f"No such file. {remedy}"
+        ) from None
 
 
 def dir_of(area: StagingArea, descriptor: Descriptor) -> TryDir:

@@ -181,7 +181,9 @@ class RemoteFiles(Files):
         except (FileNotFoundError, NotADirectoryError):
             return {}
         return {
-            entry["name"].rstrip("/").rpartition("/")[2]: None if entry["type"] == "directory" else int(entry["size"])
+            entry["name"].rstrip("/").rpartition("/")[2]: None
+            if entry["type"] == "directory"
+            else int(entry["size"])
             for entry in entries
             if entry["name"].rstrip("/") != self._path(name).rstrip("/")
         }

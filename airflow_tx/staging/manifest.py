@@ -16,7 +16,15 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.consumers import RowsRead
 from airflow_tx.protocol.rows_digest import RowsDigest, form_of_columns
 from airflow_tx.staging.area import StagingArea, TryDir, quoted
-from airflow_tx.staging.output import Output, OutputRef, StagedFile, check_name, identity, make_ref, refuse
+from airflow_tx.staging.output import (
+    Output,
+    OutputRef,
+    StagedFile,
+    check_name,
+    identity,
+    make_ref,
+    refuse,
+)
 from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.staging.small_rows import SMALL_ROWS, rows_as_json, rows_from_json
 
@@ -57,7 +65,11 @@ def with_content(where: TryDir, name: str, output: Output) -> Output:
 
 
 def write_rows(
-    where: TryDir, name: str, rows: Sequence[Mapping[str, Any]] | pa.Table, *, file: str = "part-0.parquet"
+    where: TryDir,
+    name: str,
+    rows: Sequence[Mapping[str, Any]] | pa.Table,
+    *,
+    file: str = "part-0.parquet",
 ) -> Output:
     """Write a small output of a Python task: one Parquet file.
 
@@ -70,10 +82,16 @@ def write_rows(
 
     folder = check_name(where, name)
     try:
-        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
+        table = (
+            rows
+            if isinstance(rows, pa.Table)
+            else pa.Table.from_pylist([dict(row) for row in rows])
+        )
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, AttributeError) as error:
         problem = f"its rows are no table ({str(error).splitlines()[0]})"
-        raise refuse(where, name, problem, "Emit dicts with the same keys and types, or a pyarrow.Table.") from None
+        raise refuse(
+            where, name, problem, "Emit dicts with the same keys and types, or a pyarrow.Table."
+        ) from None
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     content = sink.getvalue().to_pybytes()
@@ -140,12 +158,21 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
             remedy += "for good when its run had ended: read the state."
             raise refuse(where, output, "nothing of its transaction is staged", remedy) from None
         problem = f"it is incomplete: {where.files.uri(name)} does not exist"
-        raise refuse(where, output, problem, f"Clear task {where.task}: its application did not finish.") from None
+        raise refuse(
+            where, output, problem, f"Clear task {where.task}: its application did not finish."
+        ) from None
     except (ValueError, KeyError, TypeError):
-        raise refuse(where, output, f"{where.files.uri(name)} is damaged", f"Clear task {where.task}.") from None
+        raise refuse(
+            where, output, f"{where.files.uri(name)} is damaged", f"Clear task {where.task}."
+        ) from None
     if found_format != MANIFEST_FORMAT:
         problem = f"its manifest has format {found_format}, this version reads {MANIFEST_FORMAT}"
-        raise refuse(where, output, problem, "Use one version of airflow-provider-tx in Airflow and in Spark.")
+        raise refuse(
+            where,
+            output,
+            problem,
+            "Use one version of airflow-provider-tx in Airflow and in Spark.",
+        )
     found = {key: document[key] for key in identity(where)}
     if found != identity(where):
         problem = f"its manifest is of {_name(found)}, not of {_name(identity(where))}"
@@ -171,7 +198,11 @@ def _output(value: Mapping[str, Any]) -> Output:
 
 
 def open_output(
-    area: StagingArea, ref: Ref, *, columns: Sequence[str] | None = None, attempt: TransactionAttempt | None = None
+    area: StagingArea,
+    ref: Ref,
+    *,
+    columns: Sequence[str] | None = None,
+    attempt: TransactionAttempt | None = None,
 ) -> tuple[TryDir, Output]:
     """Check a reference against what is there; no row is read.
 
@@ -184,11 +215,15 @@ def open_output(
     where = area.try_dir(ref.topology, own, ref.task)
     if attempt is not None and attempt != own:
         problem = f"it is of attempt {own}, and this is attempt {attempt}"
-        raise refuse(where, ref.name, problem, "Clear the whole run, so that its tasks work on one attempt.")
+        raise refuse(
+            where, ref.name, problem, "Clear the whole run, so that its tasks work on one attempt."
+        )
     manifest = read_manifest(where, ref.name)
     if ref.name not in manifest.outputs:
         emitted = ", ".join(map(repr, manifest.outputs)) or "nothing"
-        raise refuse(where, ref.name, f"the task emitted {emitted}", "Read one of these, or emit it.")
+        raise refuse(
+            where, ref.name, f"the task emitted {emitted}", "Read one of these, or emit it."
+        )
     output = manifest.outputs[ref.name]
     if (ref.path, ref.digest) != (where.child(quoted(ref.name)), output.digest):
         problem = f"what lies at {where.uri} is not what the reference names"
@@ -199,7 +234,11 @@ def open_output(
 
 
 def read_batches(
-    area: StagingArea, ref: Ref, *, columns: Sequence[str] | None = None, attempt: TransactionAttempt | None = None
+    area: StagingArea,
+    ref: Ref,
+    *,
+    columns: Sequence[str] | None = None,
+    attempt: TransactionAttempt | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of an output as pyarrow record batches, once `open_output` has checked it.
 
@@ -210,7 +249,11 @@ def read_batches(
 
 
 def read_output(
-    area: StagingArea, ref: Ref, *, columns: Sequence[str] | None = None, attempt: TransactionAttempt | None = None
+    area: StagingArea,
+    ref: Ref,
+    *,
+    columns: Sequence[str] | None = None,
+    attempt: TransactionAttempt | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Read the rows of an output as dicts, once `open_output` has checked it."""
     where, output = open_output(area, ref, columns=columns, attempt=attempt)
@@ -251,10 +294,14 @@ def check_emitted(where: TryDir, name: str, found: RowsDigest, emitted: RowsDige
         return
     problem = f"of output {name!r} of task {where.task} {found} were read, and {emitted} emitted"
     remedy = f"Clear task {where.task}: it writes its output again."
-    raise RowsDiffer(txid=where.attempt.txid, attempt=where.attempt.attempt, problem=problem, remedy=remedy)
+    raise RowsDiffer(
+        txid=where.attempt.txid, attempt=where.attempt.attempt, problem=problem, remedy=remedy
+    )
 
 
-def _batches(where: TryDir, name: str, output: Output, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
+def _batches(
+    where: TryDir, name: str, output: Output, columns: Sequence[str] | None
+) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -262,7 +309,9 @@ def _batches(where: TryDir, name: str, output: Output, columns: Sequence[str] | 
         path = where.child(f"{quoted(name)}/{file.name}")
         try:
             with where.files.reaching(path), where.files.open(path) as opened:
-                yield from pq.ParquetFile(opened).iter_batches(columns=list(columns) if columns else None)
+                yield from pq.ParquetFile(opened).iter_batches(
+                    columns=list(columns) if columns else None
+                )
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             problem = f"{where.files.uri(path)} cannot be read ({str(error).splitlines()[0]})"
             raise refuse(where, name, problem, f"Clear task {where.task}.") from None
@@ -275,7 +324,12 @@ def _check_files(where: TryDir, name: str, output: Output) -> None:
         if found != file.size:
             state = "is missing" if found is None else f"has {found} bytes instead of {file.size}"
             path = where.files.uri(where.child(f"{quoted(name)}/{file.name}"))
-            raise refuse(where, name, f"file {path} {state}", f"Clear task {where.task}: it writes its output again.")
+            raise refuse(
+                where,
+                name,
+                f"file {path} {state}",
+                f"Clear task {where.task}: it writes its output again.",
+            )
 
 
 def _check_columns(where: TryDir, name: str, output: Output, columns: Sequence[str] | None) -> None:
@@ -283,7 +337,9 @@ def _check_columns(where: TryDir, name: str, output: Output, columns: Sequence[s
     missing = [column for column in columns or () if column not in output.columns]
     if missing and (output.rows or output.columns):
         problem = f"it has columns {', '.join(output.columns)}, and lacks {', '.join(missing)}"
-        raise refuse(where, name, problem, "Name the columns in the application as the state names them.")
+        raise refuse(
+            where, name, problem, "Name the columns in the application as the state names them."
+        )
 
 
 def _name(identity: Mapping[str, Any]) -> str:

@@ -91,7 +91,9 @@ def _variable(column: pa.Array, seeds: Hashes) -> Hashes | None:
     types = pa.types
     values: list[bytes | None]
     if types.is_string(kind) or types.is_large_string(kind):
-        values = column.cast(pa.large_binary() if types.is_large_string(kind) else pa.binary()).to_pylist()
+        values = column.cast(
+            pa.large_binary() if types.is_large_string(kind) else pa.binary()
+        ).to_pylist()
     elif types.is_binary(kind) or types.is_large_binary(kind):
         values = column.to_pylist()
     elif types.is_decimal128(kind):
@@ -99,7 +101,10 @@ def _variable(column: pa.Array, seeds: Hashes) -> Hashes | None:
     else:
         return None
     pairs = zip(values, seeds.tolist(), strict=True)
-    return np.array([seed if value is None else xxh64_intdigest(value, seed) for value, seed in pairs], dtype=np.uint64)
+    return np.array(
+        [seed if value is None else xxh64_intdigest(value, seed) for value, seed in pairs],
+        dtype=np.uint64,
+    )
 
 
 def _numbers(column: pa.Array) -> Any:

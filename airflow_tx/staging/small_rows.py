@@ -27,11 +27,16 @@ def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
                 return ""
     if sum(batch.num_rows for batch in batches) > SMALL_ROWS:
         return ""
-    columns = {name: [value for batch in batches for value in batch.column(name).to_pylist()] for name in kinds}
+    columns = {
+        name: [value for batch in batches for value in batch.column(name).to_pylist()]
+        for name in kinds
+    }
     for name, kind in kinds.items():
         if kind in _FROM_JSON:
             columns[name] = [None if value is None else str(value) for value in columns[name]]
-    text = json.dumps({"kinds": kinds, "rows": list(zip(*columns.values(), strict=True))}, separators=(",", ":"))
+    text = json.dumps(
+        {"kinds": kinds, "rows": list(zip(*columns.values(), strict=True))}, separators=(",", ":")
+    )
     return text if len(text) <= SMALL_SIZE else ""
 
 
@@ -42,7 +47,9 @@ def rows_from_json(text: str, columns: Sequence[str] | None = None) -> Iterator[
     """
     written = json.loads(text)
     names = list(written["kinds"])
-    convert = {name: _FROM_JSON[kind] for name, kind in written["kinds"].items() if kind in _FROM_JSON}
+    convert = {
+        name: _FROM_JSON[kind] for name, kind in written["kinds"].items() if kind in _FROM_JSON
+    }
     for values in written["rows"]:
         row = dict(zip(names, values, strict=True))
         for name, of in convert.items():

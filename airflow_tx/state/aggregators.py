@@ -99,7 +99,9 @@ class _Typed:
         if self.type not in self.allowed:
             *most, last = (f'"{kind}"' for kind in self.allowed)
             remedy = f"Use {', '.join(most)} or {last}."
-            raise ConfigError(option=f"{type(self).__name__}(type=)", value=self.type, remedy=remedy)
+            raise ConfigError(
+                option=f"{type(self).__name__}(type=)", value=self.type, remedy=remedy
+            )
 
 
 class Sum(_Typed):
@@ -224,7 +226,9 @@ class CollectSet:
 
     def __post_init__(self) -> None:
         if isinstance(self.bound, bool) or not isinstance(self.bound, int) or self.bound < 1:
-            raise ConfigError(option="CollectSet(bound=)", value=self.bound, remedy="Use a whole number from 1.")
+            raise ConfigError(
+                option="CollectSet(bound=)", value=self.bound, remedy="Use a whole number from 1."
+            )
 
     def zero(self) -> list[Any]:
         return []
@@ -236,7 +240,9 @@ class CollectSet:
         if value is None:
             return None
         items = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
-        return self._bounded({json_text(plain): plain for plain in map(_scalar, items) if plain is not None})
+        return self._bounded(
+            {json_text(plain): plain for plain in map(_scalar, items) if plain is not None}
+        )
 
     def combine(self, a: Any, b: Any) -> list[Any] | None:
         both = [self.delta(value) for value in (a, b) if value is not None]
@@ -246,7 +252,9 @@ class CollectSet:
 
     def _bounded(self, items: Mapping[str, Any]) -> list[Any]:
         if len(items) > self.bound:
-            raise ValueError(f"has {len(items)} distinct values, more than CollectSet(bound={self.bound})")
+            raise ValueError(
+                f"has {len(items)} distinct values, more than CollectSet(bound={self.bound})"
+            )
         return sorted(items.values(), key=_place)
 
 

@@ -36,7 +36,11 @@ class StateKind(str, Enum):
 def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
     """Check the kind of a fenced state; a ConfigError if a fence cannot make it exact."""
     if kind not in (StateKind.OPAQUE, StateKind.TRANSACTIONAL):
-        raise ConfigError(option=f"kind of state {state!r}", value=str(kind), remedy='Use "opaque" or "transactional".')
+        raise ConfigError(
+            option=f"kind of state {state!r}",
+            value=str(kind),
+            remedy='Use "opaque" or "transactional".',
+        )
     return StateKind(kind)
 
 
@@ -130,7 +134,14 @@ class FencedState(ABC):
         """
 
     @abstractmethod
-    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+    def write(
+        self,
+        grant: Grant,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        chunk: int = 0,
+        complete: bool = True,
+    ) -> int:
         """In one store transaction: check that the fence holds exactly this grant, then add `rows` to the values.
 
         :param rows: one per key: the key columns and the deltas of the value columns; at most one row a key.

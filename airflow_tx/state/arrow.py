@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 _Row = dict[str, Any]
 # A decimal of Arrow has a fixed number of digits. Ours is a text of its digits, and CAST makes a DECIMAL of it.
-_TO_TEXT: Mapping[str, Callable[[Any], Any]] = {"numeric": lambda value: format(value, "f"), "json": json_text}
+_TO_TEXT: Mapping[str, Callable[[Any], Any]] = {
+    "numeric": lambda value: format(value, "f"),
+    "json": json_text,
+}
 _BACK: Mapping[str, Callable[[Any], Any]] = {
     "numeric": Decimal,
     "json": json.loads,
@@ -37,7 +40,10 @@ def schema_of(types: Mapping[str, str]) -> pa.Schema:
         "bytes": pa.binary(),
     }
     return pa.schema(
-        [pa.field(name, known.get(kind, pa.string()), metadata={_KIND: kind}) for name, kind in types.items()]
+        [
+            pa.field(name, known.get(kind, pa.string()), metadata={_KIND: kind})
+            for name, kind in types.items()
+        ]
     )
 
 
@@ -61,8 +67,13 @@ def from_arrow(table: pa.Table | pa.RecordBatch, types: Mapping[str, str]) -> li
     for name in table.schema.names:
         values = table.column(name).to_pylist()
         back = _BACK.get(types.get(name, ""))
-        columns[name] = values if back is None else [None if value is None else back(value) for value in values]
-    return [{name: column[number] for name, column in columns.items()} for number in range(table.num_rows)]
+        columns[name] = (
+            values if back is None else [None if value is None else back(value) for value in values]
+        )
+    return [
+        {name: column[number] for name, column in columns.items()}
+        for number in range(table.num_rows)
+    ]
 
 
 def types_of(schema: pa.Schema) -> dict[str, str]:

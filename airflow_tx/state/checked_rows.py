@@ -82,16 +82,23 @@ class CheckedRows:
         seen = _Seen()
         start = 0
         keys = self.columns.keys
-        kinds = [*(key_types[key] for key in keys), *(value.type for value in self.columns.values.values())]
+        kinds = [
+            *(key_types[key] for key in keys),
+            *(value.type for value in self.columns.values.values()),
+        ]
         while portion := self._expanded(list(islice(iterator, size)), start):
             columns = self._converted_columns(portion, kinds, start)
             if keys:
                 self._check_key_sizes(portion, kinds, columns, start)
                 # Of one column, the values are as good as tuples of one.
-                own = columns[0] if len(keys) == 1 else list(zip(*columns[: len(keys)], strict=True))
+                own = (
+                    columns[0] if len(keys) == 1 else list(zip(*columns[: len(keys)], strict=True))
+                )
                 if not seen.add(own):
                     number = seen.repeated()
-                    raise self._refusal(start + number, portion[number], "its key comes twice", _TWICE)
+                    raise self._refusal(
+                        start + number, portion[number], "its key comes twice", _TWICE
+                    )
             elif start or len(portion) > 1:
                 raise self._refusal(1, {}, "a state without keys takes one row", _TWICE)
             yield columns
@@ -106,10 +113,14 @@ class CheckedRows:
                 found.append(self.columns.expanded(row))
             except REFUSALS as error:
                 names = ", ".join(self.columns.composites)
-                raise self._refusal(number, row, f"a value of {names} {error}", "Look at the row.") from None
+                raise self._refusal(
+                    number, row, f"a value of {names} {error}", "Look at the row."
+                ) from None
         return found
 
-    def _converted_columns(self, portion: _Rows, kinds: Sequence[str], start: int) -> list[Sequence[Any]]:
+    def _converted_columns(
+        self, portion: _Rows, kinds: Sequence[str], start: int
+    ) -> list[Sequence[Any]]:
         names = (*self.columns.keys, *self.columns.values)
         try:
             given = [list(map(itemgetter(name), portion)) for name in names]
@@ -127,7 +138,9 @@ class CheckedRows:
                 raise self._misfit(portion, name, kind, start) from None
             if name in self.columns.keys and None in values:
                 number = values.index(None)
-                raise self._refusal(start + number, portion[number], f"key {name!r} is NULL", _NULL_KEY)
+                raise self._refusal(
+                    start + number, portion[number], f"key {name!r} is NULL", _NULL_KEY
+                )
             columns.append(values)
         return columns
 
@@ -135,7 +148,11 @@ class CheckedRows:
         if name in self.columns.keys:
             fitting = converted(kind, values)
             # -0.0 and 0.0 are equal, so they are one key.
-            return [value if value is None else value + 0.0 for value in fitting] if kind == "double" else fitting
+            return (
+                [value if value is None else value + 0.0 for value in fitting]
+                if kind == "double"
+                else fitting
+            )
         aggregator = self.columns.values[name]
         if hasattr(aggregator, "delta"):
             values = [as_delta(aggregator, value) for value in values]
@@ -143,7 +160,11 @@ class CheckedRows:
             return values
         fitting = converted(kind, values)
         self.columns.check_sizes(kind, fitting)
-        return [0 if value is None else value for value in fitting] if aggregator.name == "count" else fitting
+        return (
+            [0 if value is None else value for value in fitting]
+            if aggregator.name == "count"
+            else fitting
+        )
 
     def _check_key_sizes(
         self, portion: _Rows, kinds: Sequence[str], columns: Sequence[Sequence[Any]], start: int
@@ -155,7 +176,9 @@ class CheckedRows:
             size = sum(size_of(kind, values[number]) for kind, values in keys)
             if size > MAX_KEY_BYTES:
                 problem = f"its key has {size} bytes, more than {MAX_KEY_BYTES}"
-                raise self._refusal(start + number, row, problem, "Use a shorter key, such as a hash of it.")
+                raise self._refusal(
+                    start + number, row, problem, "Use a shorter key, such as a hash of it."
+                )
 
     # --- refusals -------------------------------------------------------------------------------------------------
 
@@ -182,12 +205,20 @@ class CheckedRows:
             try:
                 self._converted(name, kind, [row[name]])
             except REFUSALS as error:
-                return self._refusal(start + number, row, f"{name} = {_shown(row[name])} {error}", remedy)
+                return self._refusal(
+                    start + number, row, f"{name} = {_shown(row[name])} {error}", remedy
+                )
         return self._refusal(start, portion[0], f"{name} does not fit", remedy)
 
-    def _refusal(self, number: int, row: Mapping[str, Any], problem: str, remedy: str) -> StateError:
+    def _refusal(
+        self, number: int, row: Mapping[str, Any], problem: str, remedy: str
+    ) -> StateError:
         shown = {name: row.get(name) for name in self.columns.keys}
-        return StateError(state=self.columns.state, problem=f"row {number} {_shown(shown)}: {problem}", remedy=remedy)
+        return StateError(
+            state=self.columns.state,
+            problem=f"row {number} {_shown(shown)}: {problem}",
+            remedy=remedy,
+        )
 
 
 def _shown(value: Any) -> str:

@@ -99,7 +99,9 @@ def _to_the_microsecond(value: dt.datetime) -> dt.datetime:
     if getattr(value, "nanosecond", 0):
         raise ValueError("has nanoseconds, which would be cut")
     clock = (value.hour, value.minute, value.second, value.microsecond)
-    return dt.datetime(value.year, value.month, value.day, *clock, tzinfo=value.tzinfo, fold=value.fold)
+    return dt.datetime(
+        value.year, value.month, value.day, *clock, tzinfo=value.tzinfo, fold=value.fold
+    )
 
 
 def _json(value: Any, depth: int = 0) -> Any:
@@ -185,7 +187,9 @@ def converted(kind: str, values: Sequence[Any]) -> Sequence[Any]:
 
 def json_text(value: Any) -> str:
     """Write a plain JSON value as the one text that equal values share."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+    return json.dumps(
+        value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+    )
 
 
 def _iso(value: Any) -> str:

@@ -7,7 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state.aggregators import PUSHED_DOWN, Aggregator, CombinerAggregator, CompositeAggregator
+from airflow_tx.state.aggregators import (
+    PUSHED_DOWN,
+    Aggregator,
+    CombinerAggregator,
+    CompositeAggregator,
+)
 from airflow_tx.state.column_types import CONVERT, KEY_TYPES, converted, largest, size_of
 from airflow_tx.state.keys import decode_key, encode_key
 from airflow_tx.state.reducers import Reduced, is_reducer
@@ -61,18 +66,28 @@ class Columns:
             problem = f"a column is named twice in keys {list(self.keys)} and values {[*parts, *composites]}"
         elif reserved := [name for name in names if not name or name.lower().startswith(RESERVED)]:
             problem = f"columns named {reserved} ({RESERVED}* is reserved)"
-        elif unknown := {k: t for k, t in self.types.items() if k not in self.keys or t not in KEY_TYPES}:
+        elif unknown := {
+            k: t for k, t in self.types.items() if k not in self.keys or t not in KEY_TYPES
+        }:
             problem = f"types={unknown}: not a key column, or not one of {', '.join(KEY_TYPES)}"
         else:
             problem = _unusable(values)
         if problem:
-            raise ConfigError(option=f"State {self.state!r}", value=names, remedy=f"{problem[0].upper()}{problem[1:]}.")
+            raise ConfigError(
+                option=f"State {self.state!r}",
+                value=names,
+                remedy=f"{problem[0].upper()}{problem[1:]}.",
+            )
 
     @property
     def added_up(self) -> tuple[str, ...]:
         """Name the value columns whose total over all keys is exactly the sum of all that was ever added to them."""
         exact = {"sum", "count"}
-        return tuple(name for name, each in self.values.items() if each.name in exact and each.type == "bigint")
+        return tuple(
+            name
+            for name, each in self.values.items()
+            if each.name in exact and each.type == "bigint"
+        )
 
     def expanded(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
         """Put the parts of composite columns in place of their plain values; raises what the composite raises."""
@@ -97,7 +112,9 @@ class Columns:
             for (name, aggregator), a, b in zip(self.values.items(), before, deltas, strict=True)
         )
 
-    def _combined(self, key: Cells, name: str, aggregator: CombinerAggregator, a: Any, b: Any) -> Any:
+    def _combined(
+        self, key: Cells, name: str, aggregator: CombinerAggregator, a: Any, b: Any
+    ) -> Any:
         # A reducer that has no value yet starts from one of its own.
         if b is None or (a is None and not isinstance(aggregator, Reduced)):
             return b if a is None else a
@@ -108,7 +125,9 @@ class Columns:
         except REFUSALS as error:
             problem, remedy = explained(name, aggregator, error)
             problem = f"key {dict(zip(self.keys, key, strict=False))}: {problem}"
-            raise StateError(state=self.state, problem=problem, remedy=f"{_NOTHING}{remedy}") from error
+            raise StateError(
+                state=self.state, problem=problem, remedy=f"{_NOTHING}{remedy}"
+            ) from error
         return value
 
     def check_sizes(self, kind: str, values: Sequence[Any]) -> None:
@@ -156,7 +175,10 @@ class Columns:
     def serialized(self) -> dict[str, Any]:
         return {
             "keys": list(self.keys),
-            "values": {name: {"aggregator": each.name, "type": each.type} for name, each in self.values.items()},
+            "values": {
+                name: {"aggregator": each.name, "type": each.type}
+                for name, each in self.values.items()
+            },
             "types": dict(self.types),
         }
 
@@ -177,15 +199,21 @@ def checked_columns(
     """
 
     def refused(name: str, value: Any, remedy: str) -> ConfigError:
-        return ConfigError(option=f"{option or type(state).__name__}({name}=)", value=value, remedy=remedy)
+        return ConfigError(
+            option=f"{option or type(state).__name__}({name}=)", value=value, remedy=remedy
+        )
 
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise refused("keys", keys, f"Give a list: keys=[{keys or 'day'!r}].")
     if not isinstance(values, Mapping):
-        raise refused("values", values, 'Give an aggregator for each value column: values={"n": Count()}.')
+        raise refused(
+            "values", values, 'Give an aggregator for each value column: values={"n": Count()}.'
+        )
     if classes := {name: made.__name__ for name, made in values.items() if isinstance(made, type)}:
         name, made = next(iter(classes.items()))
-        raise refused("values", values, f"Column {name!r} has a class, and needs an object of it: {made}().")
+        raise refused(
+            "values", values, f"Column {name!r} has a class, and needs an object of it: {made}()."
+        )
     if types is not None and not isinstance(types, Mapping):
         raise refused("types", types, 'Give the types of key columns: types={"day": "text"}.')
     return Columns(state.name, tuple(keys), dict(values), dict(types or {}), max_value_bytes)
@@ -193,7 +221,9 @@ def checked_columns(
 
 def explained(column: str, aggregator: CombinerAggregator, error: Exception) -> tuple[str, str]:
     """Say why values could not be combined, and what can be done about it."""
-    if aggregator.name != "sum" or not (isinstance(error, ArithmeticError) or aggregator.type != "numeric"):
+    if aggregator.name != "sum" or not (
+        isinstance(error, ArithmeticError) or aggregator.type != "numeric"
+    ):
         return f"the {aggregator.name} of column {column} {error}", ""
     remedy = ' Use Sum("numeric") with a new table.'
     problem = "leaves 64 bits" if aggregator.type == "bigint" else "is larger than any double"

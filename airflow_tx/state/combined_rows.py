@@ -22,7 +22,9 @@ def has_reducers(state: FencedState) -> bool:
 def reducers_of(columns: Columns | None) -> tuple[str, ...]:
     if columns is None:
         return ()
-    return tuple(name for name, aggregator in columns.values.items() if isinstance(aggregator, Reduced))
+    return tuple(
+        name for name, aggregator in columns.values.items() if isinstance(aggregator, Reduced)
+    )
 
 
 def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any]]:
@@ -63,7 +65,9 @@ class _Group:
         self._columns = state.columns
         self._keep_rows = keep_rows
         self._reducers = reducers_of(state.columns)
-        self._combiners = {name: each for name, each in self._columns.values.items() if name not in self._reducers}
+        self._combiners = {
+            name: each for name, each in self._columns.values.items() if name not in self._reducers
+        }
 
     def add(self, number: int, row: _Row) -> None:
         try:
@@ -79,7 +83,9 @@ class _Group:
         if known is None:
             names = (*columns.keys, *self._combiners)
             # What else is there is for the reducers; without one, it is for the state to refuse.
-            self.kept[key] = known = {name: deltas[name] for name in names} if self._reducers else dict(deltas)
+            self.kept[key] = known = (
+                {name: deltas[name] for name in names} if self._reducers else dict(deltas)
+            )
             taken = list[_Row]()  # one will do for all of them
             known.update(dict.fromkeys(self._reducers, taken))
         else:

@@ -24,7 +24,12 @@ from airflow_tx.state.api import Fence, Grant
 
 
 def raised(
-    stored: Fence | None, grant: Grant, *, state: str, there: bool = False, holds: Callable[[], bool] | None = None
+    stored: Fence | None,
+    grant: Grant,
+    *,
+    state: str,
+    there: bool = False,
+    holds: Callable[[], bool] | None = None,
 ) -> Fence:
     """Raise a fence: identity, rank and continuity are checked, in this order, and then what the state holds.
 
@@ -45,7 +50,12 @@ def raised(
             raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
         return Fence(grant.incarnation, grant.token, False, grant.batch, state, there)
     if stored.incarnation != grant.incarnation:
-        raise FenceForeign(state=state, topology=grant.topology, found=stored.incarnation, expected=grant.incarnation)
+        raise FenceForeign(
+            state=state,
+            topology=grant.topology,
+            found=stored.incarnation,
+            expected=grant.incarnation,
+        )
     _check_rank(stored, grant, state=state)
     _check_birth(stored, grant, last, state=state)
     _check_continuity(stored, grant, last, state=state)
@@ -100,7 +110,9 @@ def check_portions(found: int, grant: Grant, *, state: str, where: str) -> None:
     """
     lost = grant.portions - found
     if lost > 0:
-        raise PortionsLost(state=state, where=where, lost=lost, portions=grant.portions, txid=grant.txid)
+        raise PortionsLost(
+            state=state, where=where, lost=lost, portions=grant.portions, txid=grant.txid
+        )
 
 
 def accepted(stored: Fence, grant: Grant, *, state: str) -> bool:
@@ -153,7 +165,13 @@ def _check_birth(stored: Fence, grant: Grant, last: int | None, *, state: str) -
         return
     shown = f"{found.txid} (another one of that number)"
     if _is_another(found, grant.token):
-        raise LedgerBehind(state=state, topology=grant.topology, found=shown, expected=_shown(last), txid=grant.txid)
+        raise LedgerBehind(
+            state=state,
+            topology=grant.topology,
+            found=shown,
+            expected=_shown(last),
+            txid=grant.txid,
+        )
     if known is not None and found.txid == last:
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
 
@@ -178,5 +196,20 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
         shown = f"{last}, without all of its updates"
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
     if found > grant.txid or found > (last if last is not None else 0):
-        raise LedgerBehind(state=state, topology=grant.topology, found=found, expected=_shown(last), txid=grant.txid)
+        raise LedgerBehind(
+            state=state,
+            topology=grant.topology,
+            found=found,
+            expected=_shown(last),
+            txid=grant.txid,
+        )
     raise StateBehind(state=state, topology=grant.topology, expected=last, found=found)
+
+
+def may_have_written(before: Token, token: Token) -> bool:
+    """Tell whether rows of the transaction may have been written under an earlier grant, and have to be undone.
+
+    Under this very token the undo is done: it was part of the same store transaction. Under the fence of an earlier
+    transaction nothing of this one was written. After a repair nobody knows.
+    """
+    return before != token and (before.txid >= token.txid or before.generation != token.generation)

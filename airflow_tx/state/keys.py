@@ -45,11 +45,15 @@ def _key_plain(kind: str, value: Any) -> Any:
 
 def encode_key(types: Sequence[str], key: Sequence[Any]) -> bytes:
     """Write a key, as `converted` gives it, as bytes that only equal keys share: JSON, which people can read, too."""
-    return json_text([_key_plain(kind, value) for kind, value in zip(types, key, strict=True)]).encode()
+    return json_text(
+        [_key_plain(kind, value) for kind, value in zip(types, key, strict=True)]
+    ).encode()
 
 
 def decode_key(types: Sequence[str], data: bytes) -> Key:
-    return tuple(from_plain(kind, plain) for kind, plain in zip(types, json.loads(data), strict=True))
+    return tuple(
+        from_plain(kind, plain) for kind, plain in zip(types, json.loads(data), strict=True)
+    )
 
 
 def wanted_keys(
@@ -65,7 +69,9 @@ def wanted_keys(
     normal = [as_key(key) for key in keys]
     for number, key in enumerate(normal):
         if len(key) != len(columns.keys):
-            problem = f"it has {len(columns.keys)} key columns ({', '.join(columns.keys) or 'none'})"
+            problem = (
+                f"it has {len(columns.keys)} key columns ({', '.join(columns.keys) or 'none'})"
+            )
             raise _no_key(columns, number, key, problem, "Give one value for each, in this order.")
     whole = [(number, key) for number, key in enumerate(normal) if None not in key]
     if key_types is None or not whole:
@@ -73,7 +79,9 @@ def wanted_keys(
     if not columns.keys:
         return whole
     found = list[Sequence[Any]]()
-    for name, values in zip(columns.keys, zip(*[key for _, key in whole], strict=True), strict=True):
+    for name, values in zip(
+        columns.keys, zip(*[key for _, key in whole], strict=True), strict=True
+    ):
         kind = key_types[name]
         try:
             fitting = converted(kind, values)
@@ -85,15 +93,23 @@ def wanted_keys(
 
 
 def _misfit(
-    columns: KeyColumns, name: str, kind: str, keys: Sequence[tuple[int, Key]], values: Sequence[Any]
+    columns: KeyColumns,
+    name: str,
+    kind: str,
+    keys: Sequence[tuple[int, Key]],
+    values: Sequence[Any],
 ) -> StateError:
     for (number, key), value in zip(keys, values, strict=True):
         try:
             CONVERT[kind](value)
         except (ValueError, TypeError, ArithmeticError) as error:
-            return _no_key(columns, number, key, f"{name} = {value!r} {error}", f"The column is a {kind}.")
+            return _no_key(
+                columns, number, key, f"{name} = {value!r} {error}", f"The column is a {kind}."
+            )
     return _no_key(columns, *keys[0], f"{name} does not fit", f"The column is a {kind}.")
 
 
 def _no_key(columns: KeyColumns, number: int, key: Key, problem: str, remedy: str) -> StateError:
-    return StateError(state=columns.state, problem=f"key {number} {str(key)[:200]}: {problem}", remedy=remedy)
+    return StateError(
+        state=columns.state, problem=f"key {number} {str(key)[:200]}: {problem}", remedy=remedy
+    )

@@ -129,7 +129,9 @@ class MemoryState(StoredState, QueryableState):
         names = (*self.columns.keys, *self.columns.values)
         with _LOCK:
             rows = [
-                self.columns.completed(dict(zip(names, (*key, *self._thawed(stored.value)), strict=True)))
+                self.columns.completed(
+                    dict(zip(names, (*key, *self._thawed(stored.value)), strict=True))
+                )
                 for key, stored in self.database.rows.items()
                 if stored.value is not None
             ]
@@ -168,7 +170,11 @@ class MemoryState(StoredState, QueryableState):
     def _found_types(self) -> dict[str, str]:
         """Find the types of the key columns, which the first update decided."""
         found = next(iter(self.database.rows), ())
-        return {name: kind for name, value in zip(self.columns.keys, found, strict=False) if (kind := type_of(value))}
+        return {
+            name: kind
+            for name, value in zip(self.columns.keys, found, strict=False)
+            if (kind := type_of(value))
+        }
 
     @contextmanager
     def _transaction(self, write: StateWrite) -> Iterator[_MemoryTransaction]:
@@ -178,7 +184,9 @@ class MemoryState(StoredState, QueryableState):
 
     def combined(self, key: Cells, deltas: Cells, base: Cells | None) -> Cells:
         """Update the values of a key, in the form in which they are kept."""
-        return self._frozen(self.columns.combined(key, None if base is None else self._thawed(base), deltas))
+        return self._frozen(
+            self.columns.combined(key, None if base is None else self._thawed(base), deltas)
+        )
 
     # JSON values are kept as text: nobody else holds them, and a snapshot can be hashed.
 
@@ -190,7 +198,10 @@ class MemoryState(StoredState, QueryableState):
 
     def _with_json(self, done: Callable[[Any], Any], values: Cells) -> Cells:
         pairs = zip(self.columns.values.values(), values, strict=True)
-        return tuple(done(value) if each.type == "json" and value is not None else value for each, value in pairs)
+        return tuple(
+            done(value) if each.type == "json" and value is not None else value
+            for each, value in pairs
+        )
 
 
 class _MemoryTransaction:
@@ -206,7 +217,10 @@ class _MemoryTransaction:
         if write.raising:
             keeps = state.kind is StateKind.TRANSACTIONAL
             self._draft.fence = fence.raised(
-                database.fence, write.grant, state=state.name, holds=lambda: keeps and state.holds(write.grant.txid)
+                database.fence,
+                write.grant,
+                state=state.name,
+                holds=lambda: keeps and state.holds(write.grant.txid),
             )
             self._roll_back()
         else:

@@ -83,7 +83,9 @@ class PersistedState(TridentState):
         for made, method in (*((state, each) for each in wanted), (updater, "update_state")):
             if not has_methods(made, method):
                 option = "partition_persist(state=, updater=)"
-                raise ConfigError(option=option, value=type(made).__name__, remedy=f"It has no method {method}.")
+                raise ConfigError(
+                    option=option, value=type(made).__name__, remedy=f"It has no method {method}."
+                )
         self._writers = writers or Writers()
         self._writers.check(state)
         super().__init__(state, kind, option="partition_persist", conf=self._writers.conf)
@@ -95,7 +97,14 @@ class PersistedState(TridentState):
     def _parameters(self) -> dict[str, Any]:
         return {"state": type(self.given).__name__, "updater": type(self.updater).__name__}
 
-    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+    def write(
+        self,
+        grant: Grant,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        chunk: int = 0,
+        complete: bool = True,
+    ) -> int:
         done = self.updated(grant, rows)
         if done.new_values:
             _log.info(
@@ -127,10 +136,14 @@ class PersistedState(TridentState):
         count = self._writers.count
         if count == 1:
             return self._made()
-        return PartitionedState(self.name, [self._made(index, count) for index in range(count)], self._writers.by)
+        return PartitionedState(
+            self.name, [self._made(index, count) for index in range(count)], self._writers.by
+        )
 
 
-def as_fenced(state: Any, updater: Any, kind: StateKind | str | None, writers: Writers) -> FencedState:
+def as_fenced(
+    state: Any, updater: Any, kind: StateKind | str | None, writers: Writers
+) -> FencedState:
     """Make of a state what a committer uses; without an updater it has to take rows as they are, as a guard does.
 
     :raises ConfigError: it does not.
@@ -139,8 +152,14 @@ def as_fenced(state: Any, updater: Any, kind: StateKind | str | None, writers: W
         return PersistedState(state, updater, kind, writers)
     if writers != Writers():
         remedy = "A state that takes rows as they are has one writer, and no factory: leave it out."
-        raise ConfigError(option="partition_persist(partitions=, partition_by=, conf=)", value=writers, remedy=remedy)
+        raise ConfigError(
+            option="partition_persist(partitions=, partition_by=, conf=)",
+            value=writers,
+            remedy=remedy,
+        )
     if not isinstance(state, FencedState) or state.columns is not None:
         remedy = "Give updater=, or a state that takes rows as they are, such as SqlGuard; else persistent_aggregate."
-        raise ConfigError(option="partition_persist(state=)", value=type(state).__name__, remedy=remedy)
+        raise ConfigError(
+            option="partition_persist(state=)", value=type(state).__name__, remedy=remedy
+        )
     return state

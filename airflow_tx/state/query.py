@@ -25,7 +25,9 @@ _T = TypeVar("_T")
 class StateFactory(Protocol[S_co]):
     """Makes the object with which one task uses a state."""
 
-    def make_state(self, conf: Mapping[str, Any], partition_index: int, num_partitions: int) -> S_co:
+    def make_state(
+        self, conf: Mapping[str, Any], partition_index: int, num_partitions: int
+    ) -> S_co:
         """Make the state for one of `num_partitions` writers, counted from 0."""
 
 
@@ -52,14 +54,18 @@ class StateUpdater(Protocol[S_contra]):
         """Apply the rows; what it returns are the rows of the new values stream."""
 
 
-def query(state: S, rows: Iterable[StateRow], function: QueryFunction[S, _T]) -> Iterator[dict[str, Any]]:
+def query(
+    state: S, rows: Iterable[StateRow], function: QueryFunction[S, _T]
+) -> Iterator[dict[str, Any]]:
     """Add to the rows what the state says about them; a StateError if the function does not give one result a row."""
     batch = list(rows)
     for number, fields in results_of(state, batch, function):
         yield {**batch[number], **fields}
 
 
-def results_of(state: S, rows: Sequence[StateRow], function: QueryFunction[S, _T]) -> Iterator[tuple[int, StateRow]]:
+def results_of(
+    state: S, rows: Sequence[StateRow], function: QueryFunction[S, _T]
+) -> Iterator[tuple[int, StateRow]]:
     """Ask a function about rows: fields to add, each with the number of its row.
 
     :raises StateError: the function does not give one result a row.
@@ -85,7 +91,9 @@ def _results_of_parts(
             yield numbers[index], fields
 
 
-def update(state: S, txid: int | None, rows: Iterable[StateRow], updater: StateUpdater[S]) -> list[dict[str, Any]]:
+def update(
+    state: S, txid: int | None, rows: Iterable[StateRow], updater: StateUpdater[S]
+) -> list[dict[str, Any]]:
     """Apply one batch to a state (Trident's partitionPersist); returns the rows of the new values stream."""
     state.begin_commit(txid)
     new_values = [dict(row) for row in updater.update_state(state, list(rows)) or ()]
@@ -94,7 +102,11 @@ def update(state: S, txid: int | None, rows: Iterable[StateRow], updater: StateU
 
 
 def state_query(
-    rows: Iterable[StateRow], *, state: Any, query: QueryFunction[Any, Any] | None = None, batch_size: int = 10_000
+    rows: Iterable[StateRow],
+    *,
+    state: Any,
+    query: QueryFunction[Any, Any] | None = None,
+    batch_size: int = 10_000,
 ) -> Iterator[dict[str, Any]]:
     """Add to rows, in their order, what a state says about them (Trident's stateQuery).
 
@@ -114,8 +126,14 @@ def state_query(
     :raises StateError: the state refuses a row, or the function does not give one result a row.
     """
     if batch_size < 1:
-        raise ConfigError(option="state_query(batch_size=)", value=batch_size, remedy="Use a number of rows from 1.")
-    return _answered(iter(rows), resolved_state(state), MapGet() if query is None else query, batch_size)
+        raise ConfigError(
+            option="state_query(batch_size=)",
+            value=batch_size,
+            remedy="Use a number of rows from 1.",
+        )
+    return _answered(
+        iter(rows), resolved_state(state), MapGet() if query is None else query, batch_size
+    )
 
 
 def resolved_state(state: Any) -> Any:
@@ -133,7 +151,9 @@ def state_of(given: Any) -> Any:
     return given.state if isinstance(given, StateUpdate) else given
 
 
-def _answered(rows: Iterator[StateRow], state: Any, function: Any, size: int) -> Iterator[dict[str, Any]]:
+def _answered(
+    rows: Iterator[StateRow], state: Any, function: Any, size: int
+) -> Iterator[dict[str, Any]]:
     while batch := list(islice(rows, size)):
         yield from query(state, batch, function)
 
@@ -172,10 +192,14 @@ class MapGet:
         has no names, that of its value; or several, if a value is a dict.
     """
 
-    def __init__(self, keys: Sequence[str] | None = None, values: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, keys: Sequence[str] | None = None, values: Sequence[str] | None = None
+    ) -> None:
         for option, given in (("keys", keys), ("values", values)):
             if isinstance(given, str):
-                raise ConfigError(option=f"MapGet({option}=)", value=given, remedy=f"Give a list: [{given!r}].")
+                raise ConfigError(
+                    option=f"MapGet({option}=)", value=given, remedy=f"Give a list: [{given!r}]."
+                )
         self._keys = None if keys is None else tuple(keys)
         self._values = None if values is None else tuple(values)
 
@@ -193,7 +217,10 @@ class MapGet:
         found = dict(zip(distinct, state.multi_get(distinct), strict=True))
         if len(fields) == 1 and not isinstance(state, QueryableState):
             return [{fields[0]: found[key]} for key in keys]
-        return [{name: None if (value := found[key]) is None else value[name] for name in fields} for key in keys]
+        return [
+            {name: None if (value := found[key]) is None else value[name] for name in fields}
+            for key in keys
+        ]
 
     def execute(self, row: StateRow, result: Mapping[str, Any]) -> Iterable[StateRow]:
         return (result,)
@@ -203,7 +230,9 @@ class MapGet:
         if not isinstance(state, QueryableState):
             if self._keys is None or not self._values:
                 remedy = f"A {type(state).__name__} has no names: MapGet(keys=['user'], values=['location'])."
-                raise ConfigError(option="MapGet(keys=, values=)", value=(self._keys, self._values), remedy=remedy)
+                raise ConfigError(
+                    option="MapGet(keys=, values=)", value=(self._keys, self._values), remedy=remedy
+                )
             return self._keys, self._values
         columns = state.columns
         every = (*columns.values, *columns.composites)
@@ -238,11 +267,17 @@ class StaticState:
     def __init__(self, values: Mapping[Any, Any] | StateFactory[Any]) -> None:
         if not isinstance(values, Mapping) and not is_factory(values):
             remedy = 'Give a dict of values by key, or a factory with make_state: StaticState({"AA": "American"}).'
-            raise ConfigError(option="StaticState(values)", value=type(values).__name__, remedy=remedy)
+            raise ConfigError(
+                option="StaticState(values)", value=type(values).__name__, remedy=remedy
+            )
         self._values = values
 
     def __repr__(self) -> str:
-        made = f"{len(self._values)} keys" if isinstance(self._values, Mapping) else type(self._values).__name__
+        made = (
+            f"{len(self._values)} keys"
+            if isinstance(self._values, Mapping)
+            else type(self._values).__name__
+        )
         return f"StaticState({made})"
 
     def __getstate__(self) -> dict[str, Any]:

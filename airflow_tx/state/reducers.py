@@ -89,7 +89,9 @@ class Reduced:
             try:
                 value = self.reducer.reduce(value, row)
             except Exception as error:
-                raise ValueError(f"failed at row {str(row)[:200]} ({type(error).__name__}: {error})") from error
+                raise ValueError(
+                    f"failed at row {str(row)[:200]} ({type(error).__name__}: {error})"
+                ) from error
         return value
 
 

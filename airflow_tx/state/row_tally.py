@@ -76,4 +76,8 @@ class RowTally(Iterable[Mapping[str, Any]]):
 
 def _plain(values: Sequence[Any]) -> Sequence[Any]:
     others = set(map(type, values)) - _PLAIN
-    return [(repr(value),) if type(value) in others else value for value in values] if others else values
+    return (
+        [(repr(value),) if type(value) in others else value for value in values]
+        if others
+        else values
+    )

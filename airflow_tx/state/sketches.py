@@ -31,8 +31,16 @@ class HllSketch:
     type: ClassVar[str] = "bytes"
 
     def __post_init__(self) -> None:
-        if isinstance(self.lg_k, bool) or not isinstance(self.lg_k, int) or not 4 <= self.lg_k <= 21:
-            raise ConfigError(option="lg_k of a sketch", value=self.lg_k, remedy="Use a whole number from 4 to 21.")
+        if (
+            isinstance(self.lg_k, bool)
+            or not isinstance(self.lg_k, int)
+            or not 4 <= self.lg_k <= 21
+        ):
+            raise ConfigError(
+                option="lg_k of a sketch",
+                value=self.lg_k,
+                remedy="Use a whole number from 4 to 21.",
+            )
 
     def zero(self) -> bytes:
         return self._image(self._empty())

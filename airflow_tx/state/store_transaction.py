@@ -84,7 +84,14 @@ class StoredState(FencedState):
     def raise_fence(self, grant: Grant) -> None:
         self._written(StateWrite(self.name, grant, raising=True, complete=False))
 
-    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+    def write(
+        self,
+        grant: Grant,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        chunk: int = 0,
+        complete: bool = True,
+    ) -> int:
         if self.runs_once and not complete:
             problem = f"it was given a part of an update, and its {self.runs_once} run once"
             raise StateError(state=self.name, problem=problem, remedy="Give all rows in one write.")
@@ -113,4 +120,6 @@ class StoredState(FencedState):
                 transaction.end(write.receipt(keys))
                 return keys
         problem = f"the fence changed {TRIES} times in a row between its reading and the write"
-        raise StateError(state=self.name, problem=problem, remedy="Nothing was written. Clear the task.")
+        raise StateError(
+            state=self.name, problem=problem, remedy="Nothing was written. Clear the task."
+        )

@@ -81,7 +81,10 @@ class TrialState(MemoryState):
             self._before[key] = values
             if values is not None:
                 self.database.rows[key] = self._stored(values)
-        self._added |= {key: dict(zip(self.columns.values, deltas, strict=True)) for key, deltas in checked.items()}
+        self._added |= {
+            key: dict(zip(self.columns.values, deltas, strict=True))
+            for key, deltas in checked.items()
+        }
 
     def _found(self, keys: Sequence[Cells]) -> list[Any]:
         if self._given is not None:
@@ -116,7 +119,9 @@ class TrialRows(FencedState):
     def raise_fence(self, grant: Grant) -> None:
         self.rows.clear()
 
-    def write(self, grant: Grant, rows: Iterable[_Row], *, chunk: int = 0, complete: bool = True) -> int:
+    def write(
+        self, grant: Grant, rows: Iterable[_Row], *, chunk: int = 0, complete: bool = True
+    ) -> int:
         given = [dict(row) for row in rows]
         self.rows += given
         return len(given)

@@ -92,7 +92,11 @@ class ClientConfig:
         if self.scheme != SASL:
             return [make_digest_acl(self.login, self.password or "", all=True)]
         # The servers make another name of what looks like one of Kerberos.
-        return list(CREATOR_ALL_ACL) if {"@", "/"} & {*self.login} else [make_acl(SASL, self.login, all=True)]
+        return (
+            list(CREATOR_ALL_ACL)
+            if {"@", "/"} & {*self.login}
+            else [make_acl(SASL, self.login, all=True)]
+        )
 
 
 def connect(config: ClientConfig) -> KazooClient:
@@ -155,7 +159,13 @@ def _auth(config: ClientConfig) -> dict[str, Any]:
         return {}
     password = config.password or ""
     if config.scheme == SASL:
-        return {"sasl_options": {"mechanism": "DIGEST-MD5", "username": config.login, "password": password}}
+        return {
+            "sasl_options": {
+                "mechanism": "DIGEST-MD5",
+                "username": config.login,
+                "password": password,
+            }
+        }
     return {"auth_data": [(DIGEST, f"{config.login}:{password}")]}
 
 
@@ -186,9 +196,15 @@ def _enter_chroot(client: KazooClient, config: ClientConfig) -> None:
 # What kazoo says, and what helps: the first that fits.
 _REMEDIES = (
     ("mismatch", "name the hosts as the servers' certificate names them"),
-    ("CERTIFICATE_VERIFY_FAILED", "let the extra ca_file name the authority that signed the servers' certificate"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "let the extra ca_file name the authority that signed the servers' certificate",
+    ),
     ("ALERT", "let the extras cert_file and key_file name a certificate that the servers trust"),
-    ("WRONG_VERSION_NUMBER", "set the extra use_tls to false, or name the servers' secureClientPort"),
+    (
+        "WRONG_VERSION_NUMBER",
+        "set the extra use_tls to false, or name the servers' secureClientPort",
+    ),
     (
         "connection broken",
         "let the ensemble elect a leader, or take more connections of one host (maxClientCnxns); if this is its "
@@ -198,14 +214,22 @@ _REMEDIES = (
 )
 
 
-def _explained(client: KazooClient, error: Exception, config: ClientConfig, log: ConnectionLog) -> StoreError:
+def _explained(
+    client: KazooClient, error: Exception, config: ClientConfig, log: ConnectionLog
+) -> StoreError:
     server = {"hosts": config.hosts, "connection": config.conn_id}
-    if client.client_state == KeeperState.AUTH_FAILED or isinstance(client.handler.error, _BY_LOGIN):
+    if client.client_state == KeeperState.AUTH_FAILED or isinstance(
+        client.handler.error, _BY_LOGIN
+    ):
         return LoginRefused(**server, reason=f"login {config.login!r} was refused")
     if isinstance(error, FORBIDDEN):
         return access_refused(error, **server, path=config.chroot or "/")
     waited = isinstance(error, client.handler.timeout_exception)
-    reason = f"no answer within {config.connect_timeout:g} s" if waited else f"{type(error).__name__} {error}".strip()
+    reason = (
+        f"no answer within {config.connect_timeout:g} s"
+        if waited
+        else f"{type(error).__name__} {error}".strip()
+    )
     reason += f" ({log.reason})" if log.reason else ""
     remedy = next(remedy for sign, remedy in _REMEDIES if sign in reason)
     return NoConnection(**server, reason=reason, remedy=remedy)

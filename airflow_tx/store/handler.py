@@ -38,7 +38,9 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
         def run() -> None:
             try:
                 func(*args, **kwargs)
-            except KazooException as error:  # a login that is refused; else it would be a trace on the screen
+            except (
+                KazooException
+            ) as error:  # a login that is refused; else it would be a trace on the screen
                 self.error = error
 
         return super().spawn(run)
@@ -60,5 +62,7 @@ class ConnectionLog(Adapter):
             self.reason = (text % args).removeprefix(_WHY[0])
         # The errors of kazoo itself are said by whoever wants a connection; at level DEBUG kazoo writes the request
         # `Auth` with its credentials.
-        if not isinstance(sys.exc_info()[1], KazooException) and not any(isinstance(arg, Auth) for arg in args):
+        if not isinstance(sys.exc_info()[1], KazooException) and not any(
+            isinstance(arg, Auth) for arg in args
+        ):
             super().log(level, msg, *args, **kwargs)

@@ -95,7 +95,9 @@ class MemoryStore(Store):
         if isinstance(write, Create):
             parent = write.path.rpartition("/")[0]
             if before is not None:
-                raise RequirementFailed(path=write.path, expected="nothing", found=f"version {before.version}")
+                raise RequirementFailed(
+                    path=write.path, expected="nothing", found=f"version {before.version}"
+                )
             if parent and parent not in nodes:
                 raise RequirementFailed(path=parent, expected="a record", found="nothing")
             nodes[write.path] = Node(write.data, 0)
@@ -110,7 +112,9 @@ class MemoryStore(Store):
 
 
 class _MemoryWatch:
-    def __init__(self, changed: threading.Condition, changes: dict[str, int], paths: Sequence[str]) -> None:
+    def __init__(
+        self, changed: threading.Condition, changes: dict[str, int], paths: Sequence[str]
+    ) -> None:
         self._changed = changed
         self._changes = changes
         self._seen = {path: changes.get(path, 0) for path in paths}

@@ -16,7 +16,11 @@ _OPERATION = 96
 
 
 def check_sizes(
-    requirements: Sequence[Requirement], writes: Sequence[Write], *, limit: int = LIMIT, prefix: int = 0
+    requirements: Sequence[Requirement],
+    writes: Sequence[Write],
+    *,
+    limit: int = LIMIT,
+    prefix: int = 0,
 ) -> int:
     """Refuse a multi that is larger than the server takes.
 
@@ -37,10 +41,16 @@ def check_sizes(
     if total > limit:
         if size + _OPERATION * 2 + prefix + len(largest.encode()) > limit:
             raise TooMuchMetadata(path=largest, size=size, limit=limit)
-        raise TooMuchMetadata(path=f"{largest} and what is written with it", size=total, limit=limit)
+        raise TooMuchMetadata(
+            path=f"{largest} and what is written with it", size=total, limit=limit
+        )
     return total
 
 
 def explain_loss(reason: str, size: int) -> str:
     """Say why a request of this size has no answer."""
-    return reason if size < LARGE else f"{reason}; its {size} bytes may be more than jute.maxbuffer of the servers"
+    return (
+        reason
+        if size < LARGE
+        else f"{reason}; its {size} bytes may be more than jute.maxbuffer of the servers"
+    )

@@ -78,9 +78,13 @@ class WatchedStore(ZooKeeperStore):
         while True:
             try:
                 if kind == "data":
-                    data, stat = self._read(path, partial(self._client.get_async, path, watch=watch))
+                    data, stat = self._read(
+                        path, partial(self._client.get_async, path, watch=watch)
+                    )
                     return Node(data, stat.version)
-                request = partial(self._client.get_children_async, path, watch=watch, include_data=True)
+                request = partial(
+                    self._client.get_children_async, path, watch=watch, include_data=True
+                )
                 names, stat = self._read(path, request)
                 return Children(tuple(sorted(names)), stat.version)
             except NoNodeError:  # then ZooKeeper has set no watch

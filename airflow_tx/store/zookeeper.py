@@ -26,7 +26,13 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
 from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
 from kazoo.protocol.states import Callback, KeeperState  # type: ignore[import-untyped]
 
-from airflow_tx.errors import OutcomeUnknown, RequirementFailed, StoreError, StoreRefused, StoreUnavailable
+from airflow_tx.errors import (
+    OutcomeUnknown,
+    RequirementFailed,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
 from airflow_tx.protocol.api import (
     ANY_VERSION,
     Absent,
@@ -115,13 +121,17 @@ class ZooKeeperStore(Store):
 
     def children(self, path: str) -> Children | None:
         try:
-            names, stat = self._read(path, lambda: self._client.get_children_async(path, include_data=True))
+            names, stat = self._read(
+                path, lambda: self._client.get_children_async(path, include_data=True)
+            )
         except NoNodeError:
             return None
         return Children(tuple(sorted(names)), stat.version)
 
     def multi(self, requirements: Sequence[Requirement], writes: Sequence[Write]) -> None:
-        size = check_sizes(requirements, writes, limit=self._limit, prefix=len(self._client.chroot or ""))
+        size = check_sizes(
+            requirements, writes, limit=self._limit, prefix=len(self._client.chroot or "")
+        )
         operations = [*_checks(requirements, writes), *writes]
         if not operations:
             return
@@ -132,7 +142,9 @@ class ZooKeeperStore(Store):
         try:
             results = self._sent(transaction.commit_async).get(timeout=self._write_timeout)
         except (KazooException, KazooTimeoutError) as error:
-            raise OutcomeUnknown(paths=_named(writes), reason=explain_loss(self._reason(error), size)) from error
+            raise OutcomeUnknown(
+                paths=_named(writes), reason=explain_loss(self._reason(error), size)
+            ) from error
         self._raise_refusal(operations, results)
 
     def sync(self) -> None:
@@ -232,10 +244,14 @@ class ZooKeeperStore(Store):
 
     def _await_connection(self, deadline: float) -> None:
         with self._state:
-            self._state.wait_for(lambda: self._client.connected or self.ended, max(deadline - time.monotonic(), 0.0))
+            self._state.wait_for(
+                lambda: self._client.connected or self.ended, max(deadline - time.monotonic(), 0.0)
+            )
         if not self._client.connected:
             raise self._unavailable(
-                "the client has ended its session" if self.ended else f"no connection within {self._read_timeout:g} s"
+                "the client has ended its session"
+                if self.ended
+                else f"no connection within {self._read_timeout:g} s"
             )
 
     def _reason(self, error: BaseException) -> str:
@@ -247,10 +263,14 @@ class ZooKeeperStore(Store):
     def _forbidden(self, path: str, error: BaseException) -> StoreRefused:
         return access_refused(error, hosts=self._hosts, connection=self._conn, path=path)
 
-    def _raise_refusal(self, operations: Sequence[Requirement | Write], results: Sequence[Any]) -> None:
+    def _raise_refusal(
+        self, operations: Sequence[Requirement | Write], results: Sequence[Any]
+    ) -> None:
         # The operations around the one that failed say only that they were rolled back.
         for operation, result in zip(operations, results, strict=True):
-            if isinstance(result, KazooException) and not isinstance(result, (RolledBackError, RuntimeInconsistency)):
+            if isinstance(result, KazooException) and not isinstance(
+                result, (RolledBackError, RuntimeInconsistency)
+            ):
                 raise _refusal(operation, result) or self._forbidden(operation.path, result)
 
 
@@ -259,7 +279,9 @@ def _checks(requirements: Sequence[Requirement], writes: Sequence[Write]) -> lis
     created = {write.path for write in writes if isinstance(write, Create)}
     for requirement in requirements:
         if isinstance(requirement, Absent) and requirement.path not in created:
-            raise ValueError(f"Absent({requirement.path!r}) needs a Create of the same path in its multi")
+            raise ValueError(
+                f"Absent({requirement.path!r}) needs a Create of the same path in its multi"
+            )
     return [requirement for requirement in requirements if not isinstance(requirement, Absent)]
 
 

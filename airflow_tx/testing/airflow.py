@@ -89,7 +89,13 @@ class LocalAirflow(AirflowClient):
             self._run_to_end("db", "migrate")
             for component in COMPONENTS:
                 self.start_component(component)
-            eventually(self._healthy, _START_TIMEOUT, "Airflow is healthy", interval=0.3, explain=self.component_logs)
+            eventually(
+                self._healthy,
+                _START_TIMEOUT,
+                "Airflow is healthy",
+                interval=0.3,
+                explain=self.component_logs,
+            )
         except BaseException:
             self.stop(grace=0)
             raise
@@ -111,7 +117,9 @@ class LocalAirflow(AirflowClient):
             timeout=timeout,
         )
         if done.returncode:
-            raise AssertionError(f"airflow {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}")
+            raise AssertionError(
+                f"airflow {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}"
+            )
         return done.stdout
 
     def backfill(
@@ -144,7 +152,12 @@ class LocalAirflow(AirflowClient):
             def again() -> bool:
                 self.end_backfills(dag_id)
                 self.create_backfill(
-                    dag_id, first, last, reprocess=reprocess, backwards=backwards, max_active_runs=max_active_runs
+                    dag_id,
+                    first,
+                    last,
+                    reprocess=reprocess,
+                    backwards=backwards,
+                    max_active_runs=max_active_runs,
                 )
                 return True
 
@@ -214,7 +227,8 @@ class LocalAirflow(AirflowClient):
     def component_logs(self, lines: int = 30) -> str:
         """Return the last lines that each component wrote."""
         tails = [
-            (log.name, log.read_text(errors="replace").splitlines()[-lines:]) for log in sorted(self.logs.glob("*.log"))
+            (log.name, log.read_text(errors="replace").splitlines()[-lines:])
+            for log in sorted(self.logs.glob("*.log"))
         ]
         return "\n".join("\n".join([f"--- {name}", *tail]) for name, tail in tails)
 
@@ -222,19 +236,26 @@ class LocalAirflow(AirflowClient):
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 
     def _spawn(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "airflow", *arguments]
-        return self._family.spawn(command, env=self._env, log=self.logs / f"{name}.log", cwd=self.home)
+        return self._family.spawn(
+            command, env=self._env, log=self.logs / f"{name}.log", cwd=self.home
+        )
 
     def _run_to_end(self, *arguments: str) -> None:
         name = "-".join(arguments)
         status = self._spawn(name, list(arguments)).wait(_START_TIMEOUT)
         if status:
-            raise AssertionError(f"airflow {' '.join(arguments)} ended with {status}\n{self.component_logs()}")
+            raise AssertionError(
+                f"airflow {' '.join(arguments)} ended with {status}\n{self.component_logs()}"
+            )
 
     def _healthy(self) -> bool:
         for name, process in self._components.items():

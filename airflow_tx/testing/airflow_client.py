@@ -70,11 +70,15 @@ class AirflowClient:
 
     def listed(self, path: str, key: str, params: JsonObject | None = None) -> list[JsonObject]:
         """Call for a list, which Airflow gives in portions of 50 unless asked for more."""
-        found: list[JsonObject] = self.call("GET", path, params={"limit": 1000, **(params or {})})[key]
+        found: list[JsonObject] = self.call("GET", path, params={"limit": 1000, **(params or {})})[
+            key
+        ]
         return found
 
     def _log_in(self) -> None:
-        answer = self._http.post("/auth/token", json={"username": self.user, "password": self.password})
+        answer = self._http.post(
+            "/auth/token", json={"username": self.user, "password": self.password}
+        )
         answer.raise_for_status()
         self._http.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
 
@@ -94,7 +98,10 @@ class AirflowClient:
 
     def import_errors(self) -> dict[str, str]:
         """Per DAG file that cannot be imported, its traceback."""
-        return {error["filename"]: error["stack_trace"] for error in self.listed("importErrors", "import_errors")}
+        return {
+            error["filename"]: error["stack_trace"]
+            for error in self.listed("importErrors", "import_errors")
+        }
 
     # --- runs
 
@@ -112,10 +119,16 @@ class AirflowClient:
 
         :param interval: its data interval, if it is not the one that the schedule has for the logical date.
         """
-        body: JsonObject = {"dag_run_id": run_id, "conf": conf or {}, "partition_key": partition_key}
+        body: JsonObject = {
+            "dag_run_id": run_id,
+            "conf": conf or {},
+            "partition_key": partition_key,
+        }
         body["logical_date"] = logical_date.isoformat() if logical_date else None
         if interval is not None:
-            body["data_interval_start"], body["data_interval_end"] = (moment.isoformat() for moment in interval)
+            body["data_interval_start"], body["data_interval_end"] = (
+                moment.isoformat() for moment in interval
+            )
         return self._object("POST", f"dags/{dag_id}/dagRuns", json=body)
 
     def runs(self, dag_id: str) -> list[JsonObject]:
@@ -123,7 +136,12 @@ class AirflowClient:
         return self.listed(f"dags/{dag_id}/dagRuns", "dag_runs", {"order_by": "id"})
 
     def wait_run(
-        self, dag_id: str, run_id: str, *, state: str | None = "success", timeout: float = AIRFLOW_PATIENCE
+        self,
+        dag_id: str,
+        run_id: str,
+        *,
+        state: str | None = "success",
+        timeout: float = AIRFLOW_PATIENCE,
     ) -> JsonObject:
         """Wait until a run has ended.
 
@@ -138,17 +156,25 @@ class AirflowClient:
         run: JsonObject = self.wait_for(ended, timeout, "the run has ended", dag_id, run_id)
         if state is not None and run["state"] != state:
             explained = self.describe_run(dag_id, run_id)
-            raise AssertionError(f"run {run_id} of {dag_id}: expected {state}, found {run['state']}\n{explained}")
+            raise AssertionError(
+                f"run {run_id} of {dag_id}: expected {state}, found {run['state']}\n{explained}"
+            )
         return run
 
-    def wait_runs(self, dag_id: str, states: Mapping[str, str], timeout: float = AIRFLOW_PATIENCE) -> None:
+    def wait_runs(
+        self, dag_id: str, states: Mapping[str, str], timeout: float = AIRFLOW_PATIENCE
+    ) -> None:
         """Wait until runs are in these states, per run_id; a run may pass through others, also through failed.
 
         :raises AssertionError: not in time; with the tasks of those that are not, and their last log lines.
         """
 
         def others() -> list[str]:
-            return [run_id for run_id, state in states.items() if self.run(dag_id, run_id)["state"] != state]
+            return [
+                run_id
+                for run_id, state in states.items()
+                if self.run(dag_id, run_id)["state"] != state
+            ]
 
         def explained() -> str:
             return "\n".join(self.describe_run(dag_id, run_id) for run_id in others())
@@ -160,7 +186,11 @@ class AirflowClient:
 
     def clear_run(self, dag_id: str, run_id: str, *, only_failed: bool = False) -> None:
         """Clear a run: all of its tasks, or the failed ones."""
-        self.call("POST", f"{run_path(dag_id, run_id)}/clear", json={"dry_run": False, "only_failed": only_failed})
+        self.call(
+            "POST",
+            f"{run_path(dag_id, run_id)}/clear",
+            json={"dry_run": False, "only_failed": only_failed},
+        )
 
     def clear(
         self,
@@ -185,8 +215,12 @@ class AirflowClient:
             "only_failed": only_failed,
         }
         if task_ids is not None:
-            body["task_ids"] = [list(task) if isinstance(task, tuple) else task for task in task_ids]
-        cleared = self.call("POST", f"dags/{dag_id}/clearTaskInstances", json=body)["task_instances"]
+            body["task_ids"] = [
+                list(task) if isinstance(task, tuple) else task for task in task_ids
+            ]
+        cleared = self.call("POST", f"dags/{dag_id}/clearTaskInstances", json=body)[
+            "task_instances"
+        ]
         return [task["task_id"] for task in cleared]
 
     def _known(self, dag_id: str) -> bool:
@@ -229,17 +263,28 @@ class AirflowClient:
                 raise Hopeless(f"it is {task['state']}")
             return None
 
-        task: JsonObject = self.wait_for(there, timeout, f"{task_id} is {' or '.join(wanted)}", dag_id, run_id)
+        task: JsonObject = self.wait_for(
+            there, timeout, f"{task_id} is {' or '.join(wanted)}", dag_id, run_id
+        )
         return task
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
+    def xcom(
+        self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", map_index: int = -1
+    ) -> Any:
         path = f"{run_path(dag_id, run_id)}/taskInstances/{task_id}/xcomEntries/{key}"
-        return self.call("GET", path, params={"map_index": map_index, "deserialize": "true"})["value"]
+        return self.call("GET", path, params={"map_index": map_index, "deserialize": "true"})[
+            "value"
+        ]
 
     # --- what happened
 
     def task_log(
-        self, dag_id: str, run_id: str, task_id: str, map_index: int = -1, try_number: int | None = None
+        self,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        map_index: int = -1,
+        try_number: int | None = None,
     ) -> str:
         """Return the log of a try as plain lines; None: of the newest try."""
         if try_number is None:
@@ -252,14 +297,19 @@ class AirflowClient:
         """Return the logs of all tries of a task, oldest first."""
         last = self.task(dag_id, run_id, task_id, map_index)["try_number"]
         return "\n".join(
-            self._log_or_reason(dag_id, run_id, task_id, map_index, number) for number in range(1, last + 1)
+            self._log_or_reason(dag_id, run_id, task_id, map_index, number)
+            for number in range(1, last + 1)
         )
 
-    def wait_for(self, check: Callable[[], Any], timeout: float, what: str, dag_id: str, run_id: str) -> Any:
+    def wait_for(
+        self, check: Callable[[], Any], timeout: float, what: str, dag_id: str, run_id: str
+    ) -> Any:
         """`eventually`, which explains itself with the tasks and logs of a run."""
 
         what = f"{dag_id} {run_id}: {what}"
-        return eventually(check, timeout, what, interval=0.3, explain=lambda: self.describe_run(dag_id, run_id))
+        return eventually(
+            check, timeout, what, interval=0.3, explain=lambda: self.describe_run(dag_id, run_id)
+        )
 
     def describe_run(self, dag_id: str, run_id: str) -> str:
         """States of the tasks of a run, and the last log lines of those that did not succeed."""
@@ -267,11 +317,15 @@ class AirflowClient:
         for task in self.task_instances(dag_id, run_id):
             parts.append(f"--- {_label(task)}: {task['state']} (try {task['try_number']})")
             if task["state"] not in ("success", None) and task["try_number"]:
-                log = self._log_or_reason(dag_id, run_id, task["task_id"], task["map_index"], task["try_number"])
+                log = self._log_or_reason(
+                    dag_id, run_id, task["task_id"], task["map_index"], task["try_number"]
+                )
                 parts += [f"    {line}" for line in log.splitlines()[-_LOG_TAIL:]]
         return "\n".join(parts)
 
-    def _log_or_reason(self, dag_id: str, run_id: str, task_id: str, map_index: int, try_number: int) -> str:
+    def _log_or_reason(
+        self, dag_id: str, run_id: str, task_id: str, map_index: int, try_number: int
+    ) -> str:
         try:
             return self.task_log(dag_id, run_id, task_id, map_index, try_number)
         except Exception as error:  # noqa: BLE001 - a description must not hide the failure it describes
@@ -295,5 +349,7 @@ def _line(entry: Any) -> str:
     if not isinstance(entry, dict):
         return str(entry)
     details = [f"{key}={value}" for key, value in entry.items() if key not in _LOG_NOISE]
-    errors = [f"{detail['exc_type']}: {detail['exc_value']}" for detail in entry.get("error_detail") or ()]
+    errors = [
+        f"{detail['exc_type']}: {detail['exc_value']}" for detail in entry.get("error_detail") or ()
+    ]
     return " ".join([str(entry.get("level", "")), str(entry["event"]), *details, *errors]).strip()

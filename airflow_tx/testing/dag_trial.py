@@ -35,4 +35,6 @@ def trial(
     compat.prepare_test(dag)
     made = Trial(dag, rows=rows, states=states or {})
     with made.running():
-        return made.result(type(dag).test(dag, logical_date=logical_date or datetime.now(timezone.utc)))
+        return made.result(
+            type(dag).test(dag, logical_date=logical_date or datetime.now(timezone.utc))
+        )

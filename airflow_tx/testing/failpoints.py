@@ -56,6 +56,8 @@ class Failpoints:
             marker=f"{stem}.reached",
             until=f"{stem}.release" if action == "pause" else "",
         )
-        with self._rules.open("a") as file:  # one short write: a reader sees the whole line or none of it
+        with self._rules.open(
+            "a"
+        ) as file:  # one short write: a reader sees the whole line or none of it
             file.write(f"{rule}\n")
         return Armed(rule)

@@ -23,7 +23,9 @@ MARK = "AIRFLOW_TX_FAMILY"
 def marked(mark: str) -> list[int]:
     """Return the processes that carry `mark`, apart from this one."""
     wanted = f"{MARK}={mark}".encode()
-    others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+    others = [
+        int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()
+    ]
     return [pid for pid in others if wanted in _read(pid, "environ").split(b"\0")]
 
 
@@ -54,7 +56,8 @@ def signal_process(pid: int, number: int) -> bool:
 
 def _described(pids: Sequence[int]) -> str:
     return "\n".join(
-        f"{pid} {_read(pid, 'cmdline').replace(bytes(1), b' ').decode(errors='replace')[:200]}" for pid in pids
+        f"{pid} {_read(pid, 'cmdline').replace(bytes(1), b' ').decode(errors='replace')[:200]}"
+        for pid in pids
     )
 
 

@@ -26,7 +26,9 @@ class CommitPhase(TaskGroup):
     """
 
     def __init__(self, group_id: str, outlets: Sequence[Any] = ()) -> None:
-        super().__init__(group_id=group_id, tooltip="The commit phase: one transaction at a time, in order")
+        super().__init__(
+            group_id=group_id, tooltip="The commit phase: one transaction at a time, in order"
+        )
         self._outlets = list(outlets)
         self.acquire: AcquireTurnOperator
         self.mark: MarkCommittedOperator
@@ -40,7 +42,10 @@ class CommitPhase(TaskGroup):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
 
@@ -91,7 +96,9 @@ def phase_of(spec: TransactionSpec, acquiring: Sequence[AcquireTurnOperator]) ->
     """
     if len(acquiring) > 1:
         raise TransactionDefinitionError(
-            topology=spec.topology, problem="it has two commit phases", remedy="Put all committers into one."
+            topology=spec.topology,
+            problem="it has two commit phases",
+            remedy="Put all committers into one.",
         )
     acquire = acquiring[0]
     group: Any = acquire.task_group

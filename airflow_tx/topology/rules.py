@@ -67,11 +67,17 @@ class Block:
     @property
     def committing(self) -> tuple[Any, ...]:
         """Its tasks that take the turn, write, or mark."""
-        return self.committers if self.phase is None else (self.phase.acquire, *self.committers, self.phase.mark)
+        return (
+            self.committers
+            if self.phase is None
+            else (self.phase.acquire, *self.committers, self.phase.mark)
+        )
 
     @property
     def updates(self) -> tuple[tuple[CommitOperator, Any], ...]:
-        return tuple((committer, update) for committer in self.committers for update in committer.updates)
+        return tuple(
+            (committer, update) for committer in self.committers for update in committer.updates
+        )
 
     @property
     def stages(self) -> bool:
@@ -104,7 +110,8 @@ def check(block: Block) -> None:
 def _source(block: Block) -> None:
     if not isinstance(block.spec.source, Source):
         raise block.refusal(
-            f"source = {type(block.spec.source).__name__} is no source", "Pass a source, such as FileSource."
+            f"source = {type(block.spec.source).__name__} is no source",
+            "Pass a source, such as FileSource.",
         )
 
 
@@ -154,7 +161,9 @@ def _phase(block: Block) -> None:
     inside = {task.task_id for task in block.phase.inside}
     outside = [task for task in block.committers if task.task_id not in inside]
     if outside:
-        raise block.refusal(f"{_names(outside)} is not in its commit phase", "Indent it under commit_phase().")
+        raise block.refusal(
+            f"{_names(outside)} is not in its commit phase", "Indent it under commit_phase()."
+        )
     for committer, update in block.updates:
         task = update.input.operator.task_id
         left = [each.new_values for each in getattr(update.input.operator, "updates", ())]
@@ -206,7 +215,8 @@ def _updates(block: Block) -> None:
     for committer, update in block.updates:
         if not isinstance(update, Update):
             raise block.refusal(
-                f"{committer.task_id} has an update of type {type(update).__name__}", "Pass persistent_aggregate(...)."
+                f"{committer.task_id} has an update of type {type(update).__name__}",
+                "Pass persistent_aggregate(...).",
             )
         if not isinstance(update.input, PlainXComArg):
             raise block.refusal(
@@ -215,7 +225,9 @@ def _updates(block: Block) -> None:
             )
         task = update.input.operator.task_id
         if task not in inside:
-            raise block.refusal(f"the input of {update!r} is of task {task}", "Move that task into the block.")
+            raise block.refusal(
+                f"the input of {update!r} is of task {task}", "Move that task into the block."
+            )
         if not compat.pushes_xcom(update.input.operator):
             raise block.refusal(
                 f"the input of {update!r} is of task {task}, which has do_xcom_push=False",
@@ -299,12 +311,20 @@ def with_alarms(
     late = _callbacks_of(spec, "on_late", on_late)
     callbacks = AlarmCallbacks(blocked, late)
     if callbacks.on_late and late_after is None and max_lag is None:
-        raise refusal(spec, "on_late has no limit", "Add late_after=timedelta(hours=1), or max_lag=100_000.")
+        raise refusal(
+            spec, "on_late has no limit", "Add late_after=timedelta(hours=1), or max_lag=100_000."
+        )
     if not callbacks.on_late and not (late_after is None and max_lag is None):
         limit = "max_lag" if late_after is None else "late_after"
         raise refusal(spec, f"{limit} has no on_late", "Say who is to be called: on_late=...")
-    if late_after is not None and (not isinstance(late_after, timedelta) or late_after <= timedelta(0)):
-        raise refusal(spec, f"late_after={late_after!r}", "Give a timedelta above 0: late_after=timedelta(hours=1).")
+    if late_after is not None and (
+        not isinstance(late_after, timedelta) or late_after <= timedelta(0)
+    ):
+        raise refusal(
+            spec,
+            f"late_after={late_after!r}",
+            "Give a timedelta above 0: late_after=timedelta(hours=1).",
+        )
     if max_lag is not None:
         _check_lag(spec, max_lag)
     seconds = None if late_after is None else late_after.total_seconds()
@@ -314,10 +334,14 @@ def with_alarms(
 def _check_lag(spec: TransactionSpec, max_lag: Any) -> None:
     source = spec.source
     if isinstance(max_lag, bool) or not isinstance(max_lag, int) or max_lag < 0:
-        raise refusal(spec, f"max_lag={max_lag!r}", "Give a whole number of rows, or files: max_lag=100_000.")
+        raise refusal(
+            spec, f"max_lag={max_lag!r}", "Give a whole number of rows, or files: max_lag=100_000."
+        )
     if source.per_run or type(source).backlog is Source.backlog:
         problem = f"max_lag={max_lag} of source {type(source).__name__}, which has no lag"
-        raise refusal(spec, problem, "Remove max_lag; late_after=timedelta(...) is for every source.")
+        raise refusal(
+            spec, problem, "Remove max_lag; late_after=timedelta(...) is for every source."
+        )
 
 
 def _callbacks_of(
@@ -326,5 +350,9 @@ def _callbacks_of(
     found = tuple(given) if isinstance(given, (list, tuple)) else (given,)
     for each in found:
         if not callable(each):
-            raise refusal(spec, f"{name}={each!r} cannot be called", "Give a function of one argument, or a notifier.")
+            raise refusal(
+                spec,
+                f"{name}={each!r} cannot be called",
+                "Give a function of one argument, or a notifier.",
+            )
     return found

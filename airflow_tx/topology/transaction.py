@@ -118,18 +118,29 @@ class Transaction:
 
     def __enter__(self) -> Self:
         if any(isinstance(task, BeginTransactionOperator) for task in self._dag.tasks):
-            raise refusal(self._spec, f"DAG {self._dag.dag_id} has one already", "One DAG run is one transaction.")
+            raise refusal(
+                self._spec,
+                f"DAG {self._dag.dag_id} has one already",
+                "One DAG run is one transaction.",
+            )
         self._before = frozenset(self._dag.task_ids)
         self._begin = BeginTransactionOperator(task_id="begin", transaction=self._spec)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is not None:
             return
         begin = self.begin
-        tasks = [task for task in self._dag.tasks if task.task_id not in self._before and task is not begin]
+        tasks = [
+            task
+            for task in self._dag.tasks
+            if task.task_id not in self._before and task is not begin
+        ]
         inside = {task.task_id for task in tasks}
         acquiring = [task for task in tasks if isinstance(task, AcquireTurnOperator)]
         phase = phase_of(self._spec, acquiring) if acquiring else None
@@ -138,7 +149,15 @@ class Transaction:
         for task in tasks:
             if not task.upstream_task_ids & (inside | {begin.task_id}):
                 begin.set_downstream(task)
-        block = Block(self._spec, self._dag, begin, tuple(tasks), self._at_least_once, _window(self._spec), phase)
+        block = Block(
+            self._spec,
+            self._dag,
+            begin,
+            tuple(tasks),
+            self._at_least_once,
+            _window(self._spec),
+            phase,
+        )
         if isinstance(self._spec.source, DataIntervalSource):
             compat.give_intervals(self._dag)
         check(block)
@@ -177,12 +196,18 @@ class Transaction:
 
 def _check_ackers(spec: TransactionSpec) -> None:
     if spec.ackers is not None and spec.ackers < 0:
-        raise refusal(spec, f"ackers={spec.ackers}", "Give a number: 1, more for many messages, 0 to track none.")
+        raise refusal(
+            spec,
+            f"ackers={spec.ackers}",
+            "Give a number: 1, more for many messages, 0 to track none.",
+        )
     if spec.acker_store is not None and spec.ackers is None:
         raise refusal(spec, "it has an acker_store and no ackers", "Write ackers=1 as well.")
     if "://" in (spec.acker_store or ""):
         raise refusal(
-            spec, "acker_store is no connection id", "Define an Airflow connection: a URL would show its password."
+            spec,
+            "acker_store is no connection id",
+            "Define an Airflow connection: a URL would show its password.",
         )
 
 
@@ -194,7 +219,9 @@ def _current_dag(topology: str | None) -> DAG:
     dag: Any = DagContext.get_current()
     if dag is None:
         raise TransactionDefinitionError(
-            topology=topology or "?", problem="it stands outside of a DAG", remedy="Write it inside `with DAG(...):`"
+            topology=topology or "?",
+            problem="it stands outside of a DAG",
+            remedy="Write it inside `with DAG(...):`",
         )
     found: DAG = dag
     return found

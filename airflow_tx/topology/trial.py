@@ -76,9 +76,18 @@ class TrialResult:
 
     def text(self) -> str:
         """Write the result as the table that `airflow dags test` ends with."""
-        lines = [f"Trial: the run ended as {self.state}. The ledger, the source and the states were not touched."]
+        lines = [
+            f"Trial: the run ended as {self.state}. The ledger, the source and the states were not touched."
+        ]
         for name, found in self.states.items():
-            lines += ["", *(_table(name, found) if isinstance(found, TrialState) else _rows(name, found.rows))]
+            lines += [
+                "",
+                *(
+                    _table(name, found)
+                    if isinstance(found, TrialState)
+                    else _rows(name, found.rows)
+                ),
+            ]
         return "\n".join(lines)
 
 
@@ -104,10 +113,17 @@ class Trial:
         most = Settings.load().trial_rows
         source = TrialSource(self._spec.source, most=most, rows=rows)
         own = {each.name: getattr(self._spec, each.name) for each in fields(TransactionSpec)}
-        own |= {"source": source, "area": self._area, "limits": AlarmLimits(), "callbacks": AlarmCallbacks()}
+        own |= {
+            "source": source,
+            "area": self._area,
+            "limits": AlarmLimits(),
+            "callbacks": AlarmCallbacks(),
+        }
         self._trial_spec = TrialSpec(**own, ledger_store=MemoryStore())
         self.states = {
-            update.state.name: trial_state(update.state, None if states is None else states.get(update.state.name, ()))
+            update.state.name: trial_state(
+                update.state, None if states is None else states.get(update.state.name, ())
+            )
             for task in _committers(dag)
             for update in task.updates
         }
@@ -129,7 +145,9 @@ class Trial:
 
     def result(self, run: Any) -> TrialResult:
         """Collect what the run has left, inside `running`."""
-        pushed = {(task, index, name): value for task, name, index, value in compat.pushed_xcoms(run)}
+        pushed = {
+            (task, index, name): value for task, name, index, value in compat.pushed_xcoms(run)
+        }
         begun = pushed.get((self._spec.begin, -1, RETURN_KEY))
         outputs = dict[str, Any]()
         for (task, index, name), value in pushed.items():
@@ -137,15 +155,21 @@ class Trial:
                 continue
             instance = task if index < 0 else f"{task}[{index}]"
             if begun is not None and is_ref(value):
-                value = list(rows_of_output(self._trial_spec, value, Begun.from_json(begun).attempt))
+                value = list(
+                    rows_of_output(self._trial_spec, value, Begun.from_json(begun).attempt)
+                )
             outputs[instance if name == RETURN_KEY else f"{instance}.{name}"] = value
         return TrialResult(compat.text(run.state), outputs, self.states)
 
     def _update(self, update: Update) -> Update:
-        return replace(update, state=self.states[update.state.name], writers="worker", spark_from_rows=None)
+        return replace(
+            update, state=self.states[update.state.name], writers="worker", spark_from_rows=None
+        )
 
 
-def try_out(test: Callable[..., Any], dag: DAG, *args: Any, use_executor: bool = False, **kwargs: Any) -> Any:
+def try_out(
+    test: Callable[..., Any], dag: DAG, *args: Any, use_executor: bool = False, **kwargs: Any
+) -> Any:
     """Run `DAG.test` as a trial, and print its table.
 
     :param test: the `test` of Airflow, bound to the DAG.
@@ -154,10 +178,16 @@ def try_out(test: Callable[..., Any], dag: DAG, *args: Any, use_executor: bool =
     """
     try:
         if use_executor:
-            raise TrialRefused(dag_id=dag.dag_id, problem="an executor runs in other processes", remedy=_NO_EXECUTOR)
+            raise TrialRefused(
+                dag_id=dag.dag_id,
+                problem="an executor runs in other processes",
+                remedy=_NO_EXECUTOR,
+            )
         if compat.is_scheduled(dag.dag_id):
             remedy = f"Pause the DAG as long: airflow dags pause {dag.dag_id}"
-            raise TrialRefused(dag_id=dag.dag_id, problem="the scheduler would take up its tasks", remedy=remedy)
+            raise TrialRefused(
+                dag_id=dag.dag_id, problem="the scheduler would take up its tasks", remedy=remedy
+            )
         trial = Trial(dag)
     except TrialRefused as refused:
         # A command prints the text of this exception alone, and no traceback.
@@ -173,7 +203,10 @@ def _check(spec: TransactionSpec, dag: DAG, rows: Sequence[Mapping[str, Any]] | 
         return TrialRefused(dag_id=dag.dag_id, problem=problem, remedy=remedy)
 
     if spec.ackers is not None:
-        raise refused("its messages leave the DAG, and a trial cannot wait for them", "Try out a DAG without ackers.")
+        raise refused(
+            "its messages leave the DAG, and a trial cannot wait for them",
+            "Try out a DAG without ackers.",
+        )
     if spec.source.stages and rows is None:
         raise refused(
             f"{spec.source!r} takes its rows out of the queue",
@@ -208,7 +241,11 @@ def _table(name: str, state: TrialState) -> list[str]:
     shown = set(keys[:_SHOWN])
     header = [*state.columns.keys, "column", "before", "added", "after"]
     lines = [
-        [*map(_text, change.key.values()), change.column, *map(_text, (change.before, change.added, change.after))]
+        [
+            *map(_text, change.key.values()),
+            change.column,
+            *map(_text, (change.before, change.added, change.after)),
+        ]
         for change in changes
         if tuple(change.key.items()) in shown
     ]
@@ -218,12 +255,19 @@ def _table(name: str, state: TrialState) -> list[str]:
 
 def _rows(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     more = [f"... and {len(rows) - _SHOWN} more rows"] if len(rows) > _SHOWN else []
-    return [f"State {name}: it would be given {len(rows)} rows.", *map(str, islice(rows, _SHOWN)), *more]
+    return [
+        f"State {name}: it would be given {len(rows)} rows.",
+        *map(str, islice(rows, _SHOWN)),
+        *more,
+    ]
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
 
 
 def _text(value: object) -> str:

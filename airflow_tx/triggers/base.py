@@ -54,7 +54,9 @@ class LedgerTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         own = type(self)
-        return f"{own.__module__}.{own.__qualname__}", {each.name: getattr(self, each.name) for each in fields(self)}
+        return f"{own.__module__}.{own.__qualname__}", {
+            each.name: getattr(self, each.name) for each in fields(self)
+        }
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -70,7 +72,9 @@ class WaitTrigger(LedgerTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         times = {"hold": self.hold, "poll": self.poll}
-        event = await until(self.event, self.zookeeper_conn_id, **times, slots=self.watch(), watched=self.watched)
+        event = await until(
+            self.event, self.zookeeper_conn_id, **times, slots=self.watch(), watched=self.watched
+        )
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     def watch(self) -> SlotWatch | None:
@@ -142,7 +146,9 @@ def _ask_watched(question: Callable[[Store], Any], conn_id: str) -> Any:
     try:
         return question(shared_watched_store(conn_id))
     except UnreadableRecord:
-        return _ask(question, conn_id)  # what is remembered may be older than what was just read beside it
+        return _ask(
+            question, conn_id
+        )  # what is remembered may be older than what was just read beside it
 
 
 def _ask(question: Callable[[Store], Any], conn_id: str) -> Any:

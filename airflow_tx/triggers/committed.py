@@ -59,7 +59,11 @@ def missing_topology(store: Store, paths: Paths) -> str | None:
         return None
     names = listed_topologies(store, paths.root)
     near = get_close_matches(paths.topology, names, n=_NAMED) or names[:_NAMED]
-    known = f"Topologies there: {', '.join(near)}{', ...' if len(names) > len(near) else ''}" if near else "It is empty"
+    known = (
+        f"Topologies there: {', '.join(near)}{', ...' if len(names) > len(near) else ''}"
+        if near
+        else "It is empty"
+    )
     return (
         f"Topology {paths.topology!r} is not in the ledger at {paths.root}: it has not begun yet, or its name is "
         f"another one. {known}. The sensor waits until it begins. To wait for another one, correct topology= or root= "

@@ -38,7 +38,11 @@ class MessagesTrigger(WaitTrigger):
         origin = Origin(self.topology, self.txid, self.attempt)
         now = datetime.now(timezone.utc)
         found = messages_of(
-            lambda: shared_ackers(self.acker_store, store, self.root), origin, record, timeout=self.timeout, now=now
+            lambda: shared_ackers(self.acker_store, store, self.root),
+            origin,
+            record,
+            timeout=self.timeout,
+            now=now,
         )
         if found.waiting not in ("", self._logged):
             self._logged = found.waiting

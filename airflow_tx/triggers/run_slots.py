@@ -44,7 +44,9 @@ class SlotWatch:
     :param run: what `slots_of` said of it.
     """
 
-    def __init__(self, paths: Paths, run: dict[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, paths: Paths, run: dict[str, Any], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._paths = paths
         self._run = run
         self._clock = clock
@@ -101,7 +103,9 @@ class SlotWatch:
         waiter = Waiter(run["run_id"], run["txid"], run["task_try"], blocking)
         # A leader that has not yielded after so long is dead.
         overdue = SystemClock().now() - timedelta(seconds=2 * run["grace"] + _LEAST)
-        return self._ledger(store).run(run_slots.bid, waiter, overdue=overdue.isoformat(timespec="milliseconds"))
+        return self._ledger(store).run(
+            run_slots.bid, waiter, overdue=overdue.isoformat(timespec="milliseconds")
+        )
 
     def _ledger(self, store: Store) -> Ledger:
         return Ledger(store, self._paths, clock=SystemClock(), ids=SystemIds())

@@ -59,7 +59,9 @@ class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
         return CommitsProducer(cls(**kwargs))
 
-    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[Any]
+    ) -> AsyncIterator[TriggerEvent]:
         async for event in shared_stream:
             yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
@@ -151,12 +153,16 @@ def committed_asset(
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         remedy = "Give a number of transactions, 1 or more."
-        raise ConfigError(option=f"every of committed_asset({topology!r})", value=every, remedy=remedy)
+        raise ConfigError(
+            option=f"every of committed_asset({topology!r})", value=every, remedy=remedy
+        )
     settings = Settings.load()
     conn_id = zookeeper_conn_id or settings.zookeeper_conn_id
     where = root or settings.root
     name = f"every-{every}"
-    trigger = CommitsTrigger(zookeeper_conn_id=conn_id, root=where, topology=topology, watcher=name, every=every)
+    trigger = CommitsTrigger(
+        zookeeper_conn_id=conn_id, root=where, topology=topology, watcher=name, every=every
+    )
     uri = f"{SCHEME}://{conn_id}{where}/{quote(topology, safe='')}/{name}"
     return Asset(uri=uri, name=uri, watchers=[AssetWatcher(name=uri, trigger=trigger)])
 

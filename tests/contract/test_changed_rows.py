@@ -86,7 +86,7 @@ def test_a_replay_takes_the_rows_as_they_are_now_and_ends_where_it_ended(
     bad, after = files.begin("r1"), files.begin("r2")
     files.contents[1] = "mended"
     assert files.begin("r1").metadata == bad.metadata  # without a word of a person the rows stay
-    files.ledger.run(replay.note_changed, 1, {}, AUDIT)
+    files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
     assert files.record(1).phase is Phase.FAILED
 
     mended = files.begin("r1")
@@ -107,7 +107,7 @@ def test_nobody_commits_the_rows_that_are_to_be_decided_anew(each_store: Store, 
     files = Files(each_store, zookeeper_root)
     begun = files.begin("r1")
     request = AcquireRequest(begun.attempt, files.process(begun).epoch, begun.rows_digest)
-    files.ledger.run(replay.note_changed, 1, {}, AUDIT)
+    files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
     with pytest.raises(FailedTransaction, match="its rows are to be decided anew"):
         files.ledger.run(commit.acquire, request)
     # A task that lives on, or is cleared alone, brings the attempt back.
@@ -122,7 +122,7 @@ def test_what_a_state_holds_that_can_undo_it_is_no_hindrance_and_its_committer_c
     files = Files(each_store, zookeeper_root)
     begun = files.begin("r1")
     grant = files.acquire(begun, files.process(begun))
-    files.ledger.run(replay.note_changed, 1, {STATE: True}, AUDIT)
+    files.ledger.run(replay.note_changed, 1, {STATE: True}, audit=AUDIT)
     with pytest.raises(Outranked):
         files.mark(grant)
     files.finish(files.begin("r1"))
@@ -135,7 +135,7 @@ def test_what_may_lie_in_a_state_that_cannot_undo_it_keeps_its_rows(
     files = Files(each_store, zookeeper_root)
     files.grant(files.begin("r1"), STATE)
     with pytest.raises(ChangeRefused, match=f"it may be in state {STATE} already"):
-        files.ledger.run(replay.note_changed, 1, states, AUDIT)
+        files.ledger.run(replay.note_changed, 1, states, audit=AUDIT)
     assert files.record(1).changed == []
 
 
@@ -152,7 +152,7 @@ def test_a_skipped_batch_comes_back_with_the_rows_as_they_are_now(each_store: St
     assert (back.attempt.txid, back.metadata, back.position) == (3, [1, "mended"], 2)
     files.contents[1] = "changed again"
     assert files.begin("r1").metadata == [1, "mended"]
-    files.ledger.run(replay.note_changed, 3, {}, AUDIT)
+    files.ledger.run(replay.note_changed, 3, {}, audit=AUDIT)
     assert (files.begin("r1").metadata, files.begin("r3").metadata) == ([1, "changed again"], [3, "good"])
 
 
@@ -161,7 +161,7 @@ def test_a_transaction_that_is_to_be_skipped_asks_the_source_for_nothing(
 ) -> None:
     files = Files(each_store, zookeeper_root)
     files.begin("r1")
-    files.ledger.run(replay.note_changed, 1, {}, AUDIT)
+    files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
     files.ledger.run(skip.note_skip, 1, AUDIT)
     files.contents[1] = "mended"
     assert files.begin("r1").metadata == [1, "good"]
@@ -170,7 +170,7 @@ def test_a_transaction_that_is_to_be_skipped_asks_the_source_for_nothing(
 def test_an_opaque_source_decides_anew_as_ever(each_store: Store, zookeeper_root: str) -> None:
     files = Files(each_store, zookeeper_root, "opaque")
     files.begin("r1")
-    files.ledger.run(replay.note_changed, 1, {}, AUDIT)
+    files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
     files.contents[1] = "mended"
     assert files.begin("r1").metadata == [1, "mended"]
     assert [each["attempt"] for each in files.record(1).changed] == [1]
@@ -180,9 +180,9 @@ def test_it_is_noted_once_and_never_of_a_final_one(each_store: Store, zookeeper_
     files = Files(each_store, zookeeper_root)
     begun = files.begin("r1")
     for _ in range(2):
-        files.ledger.run(replay.note_changed, 1, {}, AUDIT)
+        files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
     assert len(files.record(1).changed) == 1
     assert begun.attempt == TransactionAttempt(1, 1)
     files.finish(files.begin("r1"))
     with pytest.raises(AlreadyFinal):
-        files.ledger.run(replay.note_changed, 1, {}, AUDIT)
+        files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)

@@ -42,7 +42,7 @@ def test_every_transaction_says_what_it_waits_for(pipeline: Pipeline) -> None:
     broken = TaskTry("task1", -1, "999999")
     ledger = pipeline.ledger
     ledger.start(fourth.attempt, broken)
-    ledger.run(processing.fail, fourth.attempt, broken, "task1: it broke")
+    ledger.run(processing.fail, fourth.attempt, broken, reason="task1: it broke")
 
     view = topology_view(pipeline.store, pipeline.paths)
     assert (view.current, view.allocated) == (2, 4)
@@ -179,7 +179,7 @@ def fail(pipeline: Pipeline, begun: Begun, task_try: str) -> None:
     broken = TaskTry("task1", -1, task_try)
     ledger = pipeline.ledger
     ledger.start(begun.attempt, broken)
-    ledger.run(processing.fail, begun.attempt, broken, "it broke")
+    ledger.run(processing.fail, begun.attempt, broken, reason="it broke")
 
 
 def skip(pipeline: Pipeline, txid: int) -> None:

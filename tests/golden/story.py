@@ -29,7 +29,7 @@ def story(topology: Topology) -> None:
     Run(topology, "r5").begin(1)
     topology.note_skip(topology.allocated)
     Run(topology, "r6").begin(2)
-    ledger.run(replay.note_changed, topology.allocated, {"totals": True}, AUDIT)
+    ledger.run(replay.note_changed, topology.allocated, {"totals": True}, audit=AUDIT)
     failed = Run(topology, "r7")
     failed.begin(1)
     failed.start().fail("of memory")

@@ -50,12 +50,12 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 31_450,
-    "characters a line of code": 41.6,
+    "statements": 31_480,
+    "characters a line of code": 36.9,
     "tuple assignments per 1,000 statements": 0.3,
-    "functions of more than 5 positional arguments": 7,
+    "functions of more than 5 positional arguments": 0,
     "chained comparisons with is": 0,
-    "calls that unpack what was packed for them": 10,
+    "calls that unpack what was packed for them": 5,
     "files of more than 400 lines": 0,
     "circles of imports, those for types too": 0,
 }

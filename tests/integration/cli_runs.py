@@ -117,7 +117,7 @@ def fail(pipeline: Pipeline, begun: Begun, why: str = "it broke") -> None:
     broken = TaskTry("task0", -1, "999999")
     ledger = pipeline.ledger
     ledger.start(begun.attempt, broken)
-    ledger.run(processing.fail, begun.attempt, broken, why)
+    ledger.run(processing.fail, begun.attempt, broken, reason=why)
 
 
 def granted(pipeline: Pipeline, run: str, *states: str) -> Granted:

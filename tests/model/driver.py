@@ -366,7 +366,7 @@ class Processing:
         self.ledger.run(processing.ack, self.attempt, self.task, rows=sum(output.values()), outputs=[dict(output)])
 
     def fail(self, reason: str) -> None:
-        self.ledger.run(processing.fail, self.attempt, self.task, reason)
+        self.ledger.run(processing.fail, self.attempt, self.task, reason=reason)
 
 
 class Committer:

@@ -147,4 +147,4 @@ class TestAnotherOutput:
         set_back(transactional)
         found = undoable({"s0": transactional.states[0]}, 1)
         with pytest.raises(ChangeRefused, match="state s0 already, which cannot undo"):
-            transactional.ledger().run(note_changed, 1, found, Audit("ada", "a corrected file"))
+            transactional.ledger().run(note_changed, 1, found, audit=Audit("ada", "a corrected file"))

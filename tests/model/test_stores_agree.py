@@ -187,7 +187,7 @@ class StoresAgree(RuleBasedStateMachine):
         if begun and own:
             self.both(
                 f"{run}{own}",
-                lambda ledger: ledger.run(processing.fail, begun.attempt, TaskTry(*task, own), "it broke"),
+                lambda ledger: ledger.run(processing.fail, begun.attempt, TaskTry(*task, own), reason="it broke"),
             )
 
     @precondition(lambda self: self.begun)

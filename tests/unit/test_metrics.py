@@ -144,5 +144,5 @@ def test_an_attempt_counts_as_failed_once_however_many_of_its_tasks_fail_beside_
     for own in tries:
         ledger.start(begun.attempt, own)
     for own in tries:
-        send_failure(spec.paths, ledger.run(processing.fail, begun.attempt, own, "of memory"))
+        send_failure(spec.paths, ledger.run(processing.fail, begun.attempt, own, reason="of memory"))
     assert names(statsd) == {"failed": 1}

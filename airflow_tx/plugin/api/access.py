@@ -109,7 +109,9 @@ class Access:
         manager = get_auth_manager()
         seen: set[str] = set()
         for team, ids in by_team.items():
-            seen |= manager.filter_authorized_dag_ids(dag_ids=ids, user=self.user, method="GET", team_name=team)
+            seen |= manager.filter_authorized_dag_ids(
+                dag_ids=ids, user=self.user, method="GET", team_name=team
+            )
         return seen
 
     def _ask(self, right: Right, dag_ids: Sequence[str]) -> None:
@@ -163,10 +165,15 @@ def check_same_origin(request: Request) -> None:
 
     :raises HTTPException: 415: it is no JSON; 403: it does not come from the board.
     """
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if (
+        request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        != "application/json"
+    ):
         raise HTTPException(status.HTTP_415_UNSUPPORTED_MEDIA_TYPE, "Send application/json.")
     if request.headers.get(FORGERY_HEADER) != FORGERY_MARK:
-        raise HTTPException(status.HTTP_403_FORBIDDEN, f"Send the header {FORGERY_HEADER}: {FORGERY_MARK}.")
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN, f"Send the header {FORGERY_HEADER}: {FORGERY_MARK}."
+        )
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     if site is not None:

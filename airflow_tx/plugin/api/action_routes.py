@@ -83,7 +83,9 @@ action_router = APIRouter(
 
 
 @action_router.post("/{action}/preview")
-def preview_action(access: AccessDep, topology: str, action: ActionName, body: PreviewBody) -> PreviewAnswer:
+def preview_action(
+    access: AccessDep, topology: str, action: ActionName, body: PreviewBody
+) -> PreviewAnswer:
     """Say what an action would do, and change nothing."""
     snapshot = _checked(access, topology, action)
     with _while_there(access, topology):
@@ -91,16 +93,22 @@ def preview_action(access: AccessDep, topology: str, action: ActionName, body: P
 
 
 @action_router.post("/{action}")
-def execute_action(access: AccessDep, topology: str, action: ActionName, body: ActionBody) -> ActionAnswer:
+def execute_action(
+    access: AccessDep, topology: str, action: ActionName, body: ActionBody
+) -> ActionAnswer:
     """Do what was previewed; 409 if something has changed since, or it is refused."""
     snapshot = _checked(access, topology, action)
     request = _request(access, snapshot, action, body)
     if request.needs_reason and not without_controls(body.why).strip():
-        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger.")
+        raise HTTPException(
+            status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger."
+        )
     audit = Audit(access.name, body.why)
     try:
         with _while_there(access, topology):
-            done = _executed(request, snapshot.record, version=body.version, who=audit.who, why=audit.why)
+            done = _executed(
+                request, snapshot.record, version=body.version, who=audit.who, why=audit.why
+            )
     except Refused as error:
         _log("refused", request, snapshot, audit, [_nothing_done(error)])
         raise
@@ -139,7 +147,9 @@ def _checked(access: Access, topology: str, action: ActionName) -> TopologySnaps
     snapshot = topology_for(access, topology)
     dag_id = snapshot.record.dag_id
     if not access.may_act(dag_id):
-        raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit the runs of DAG {dag_id}.")
+        raise HTTPException(
+            status.HTTP_403_FORBIDDEN, f"You may not edit the runs of DAG {dag_id}."
+        )
     coordinator = ledger_places().coordinator(snapshot.place)
     if action in _OF_COORDINATOR and not access.may(PAUSE, coordinator):
         raise HTTPException(status.HTTP_403_FORBIDDEN, f"You may not edit DAG {coordinator}.")
@@ -157,7 +167,9 @@ def _while_there(access: Access, topology: str) -> Iterator[None]:
         raise
 
 
-def _request(access: Access, snapshot: TopologySnapshot, action: ActionName, body: PreviewBody) -> ActionRequest:
+def _request(
+    access: Access, snapshot: TopologySnapshot, action: ActionName, body: PreviewBody
+) -> ActionRequest:
     place = snapshot.place
     return ActionRequest(
         topology=place.paths.topology,

@@ -43,7 +43,9 @@ class TaskBar:
 def paused_dags(dag_ids: Collection[str]) -> dict[str, bool]:
     """Find out which of these DAGs are paused; those that Airflow does not know are left out."""
     with create_session() as session:
-        rows = session.execute(select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids)))
+        rows = session.execute(
+            select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(dag_ids))
+        )
         return {dag_id: bool(paused) for dag_id, paused in rows}
 
 
@@ -94,4 +96,7 @@ def xcoms(dag_id: str, run_id: str, task_ids: Collection[str]) -> list[tuple[str
     )
     with create_session() as session:
         found = session.execute(query.order_by(XComModel.task_id, XComModel.key))
-        return [(task, key, json.loads(value) if isinstance(value, str) else value) for task, key, value in found]
+        return [
+            (task, key, json.loads(value) if isinstance(value, str) else value)
+            for task, key, value in found
+        ]

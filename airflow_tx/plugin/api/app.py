@@ -51,7 +51,9 @@ def _away(request: Request, error: Exception) -> JSONResponse:
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
-    return JSONResponse({"detail": "It cannot be answered; see the log of the api-server."}, status_code=500)
+    return JSONResponse(
+        {"detail": "It cannot be answered; see the log of the api-server."}, status_code=500
+    )
 
 
 _ANSWERS = {

@@ -26,7 +26,9 @@ def bundle_digest() -> str:
 def get_bundle(user: GetUserDep) -> FileResponse:
     """Send the page."""
     if not BUNDLE.is_file():
-        raise HTTPException(status.HTTP_404_NOT_FOUND, "The page was not built: see airflow_tx/plugin/ui.")
+        raise HTTPException(
+            status.HTTP_404_NOT_FOUND, "The page was not built: see airflow_tx/plugin/ui."
+        )
     headers = {
         "Cache-Control": f"private, max-age={_YEAR}, immutable",
         "X-Content-Type-Options": "nosniff",

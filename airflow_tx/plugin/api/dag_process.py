@@ -188,7 +188,9 @@ class DagProcess:
             close_fds=True,
         )
         for what in (self._read, self._watch):
-            threading.Thread(target=what, args=(self._process,), name="airflow_tx-dags", daemon=True).start()
+            threading.Thread(
+                target=what, args=(self._process,), name="airflow_tx-dags", daemon=True
+            ).start()
         return self._process
 
     def _read(self, process: subprocess.Popen[str]) -> None:

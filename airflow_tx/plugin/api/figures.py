@@ -89,7 +89,9 @@ class FigureSpan:
         return (self.until - self.since) / POINTS
 
 
-def figures(snapshot: TopologySnapshot, span: FigureSpan, lags: Sequence[LagPoint], *, lag_unit: str | None) -> Figures:
+def figures(
+    snapshot: TopologySnapshot, span: FigureSpan, lags: Sequence[LagPoint], *, lag_unit: str | None
+) -> Figures:
     """Count the committed transactions of a span, the newest ones if there are too many.
 
     :param lags: of its source.
@@ -101,7 +103,9 @@ def figures(snapshot: TopologySnapshot, span: FigureSpan, lags: Sequence[LagPoin
     by_point: dict[int, list[TransactionView]] = {}
     for each in counted:
         by_point.setdefault(_index(each, span), []).append(each)
-    points = [_point(span.since + index * span.step, by_point.get(index, [])) for index in range(POINTS)]
+    points = [
+        _point(span.since + index * span.step, by_point.get(index, [])) for index in range(POINTS)
+    ]
     return Figures(
         topology=snapshot.name,
         since=span.since,

@@ -118,11 +118,17 @@ class LagBoard:
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return
-            due = [each for each in snapshots if now - self._asked_at.get(_key(each), float("-inf")) >= EVERY]
+            due = [
+                each
+                for each in snapshots
+                if now - self._asked_at.get(_key(each), float("-inf")) >= EVERY
+            ]
             if not due:
                 return
             self._asked_at.update({_key(each): now for each in due})
-            self._thread = threading.Thread(target=self._ask, args=(due,), name="airflow_tx-lags", daemon=True)
+            self._thread = threading.Thread(
+                target=self._ask, args=(due,), name="airflow_tx-lags", daemon=True
+            )
             self._thread.start()
 
     def _ask(self, due: Sequence[TopologySnapshot]) -> None:

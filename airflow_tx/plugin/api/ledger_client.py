@@ -26,7 +26,9 @@ _GRACE = 0.5
 class LedgerAway(TxError):
     """The ledger cannot be read now. The error names no host, because a browser shows it."""
 
-    template = "The ledger cannot be read now: {reason}. This page continues by itself as soon as it can."
+    template = (
+        "The ledger cannot be read now: {reason}. This page continues by itself as soon as it can."
+    )
 
 
 SILENT = "ZooKeeper does not answer"
@@ -59,7 +61,9 @@ class LedgerClient:
                 self._start()
                 # While the first attempt is under way it may succeed any moment.
                 known = self._failed_at > float("-inf")
-                self._changed.wait_for(lambda: self._store is not None, 0.0 if known else LEDGER_PATIENCE)
+                self._changed.wait_for(
+                    lambda: self._store is not None, 0.0 if known else LEDGER_PATIENCE
+                )
             store = self._store
         if store is None:
             raise LedgerAway(reason=self._reason)

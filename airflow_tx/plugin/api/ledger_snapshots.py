@@ -107,7 +107,11 @@ class TopologySnapshot:
 
     def transaction_view(self, txid: int) -> TransactionView | None:
         """Read a transaction, with the name of its batch; None: it is not remembered."""
-        return self.named(self.open_by_txid[txid]) if txid in self.open_by_txid else self.final_view(txid)
+        return (
+            self.named(self.open_by_txid[txid])
+            if txid in self.open_by_txid
+            else self.final_view(txid)
+        )
 
     def named(self, view: TransactionView) -> TransactionView:
         """Name the batch of an open transaction, which has a name as long as the ledger keeps its rows."""
@@ -142,9 +146,14 @@ class TopologySnapshot:
         The record counts them also beyond the history; of hours before it began to count, the history knows more.
         """
         whole = now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
-        hours = [(whole - timedelta(hours=hour)).isoformat()[:HOUR] for hour in range(HOURS - 1, -1, -1)]
+        hours = [
+            (whole - timedelta(hours=hour)).isoformat()[:HOUR] for hour in range(HOURS - 1, -1, -1)
+        ]
         known = self._in_history(whole)
-        return [max(self.record.hours.get(hour, 0), count) for hour, count in zip(hours, known, strict=True)]
+        return [
+            max(self.record.hours.get(hour, 0), count)
+            for hour, count in zip(hours, known, strict=True)
+        ]
 
     def _in_history(self, whole: datetime) -> list[int]:
         index = self.first_since(whole - timedelta(hours=HOURS - 1))
@@ -199,7 +208,9 @@ class LedgerSnapshots:
         settings = self._places.settings
         root = settings.root
         conn_id = settings.zookeeper_conn_id
-        names = self._once((_Kind.NAMES, root), lambda store: topologies(store, root), conn_id, below=root)
+        names = self._once(
+            (_Kind.NAMES, root), lambda store: topologies(store, root), conn_id, below=root
+        )
         elsewhere = self._places.elsewhere()
         self._keep_only({*names, *elsewhere})
         found = [self._snapshot(self._places.named(name)) for name in names]
@@ -287,10 +298,14 @@ class LedgerSnapshots:
             client.failed()
             raise LedgerAway(reason=SILENT) from error
 
-    def shared(self, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], bytes]) -> bytes:
+    def shared(
+        self, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], bytes]
+    ) -> bytes:
         """Give the body of an answer about a topology to all who ask the same within a second."""
         conn_id = snapshot.place.conn_id
-        return self._answers.get((snapshot.name, key), lambda: self._asked(lambda store: answer(), conn_id))
+        return self._answers.get(
+            (snapshot.name, key), lambda: self._asked(lambda store: answer(), conn_id)
+        )
 
     def _check(self, conn_id: str) -> None:
         """Find out whether ZooKeeper answers: what is remembered would hide that it hangs."""
@@ -300,7 +315,9 @@ class LedgerSnapshots:
             conn_id,
         )
 
-    def _once(self, key: _Key, question: Callable[[Store], T], conn_id: str, *, below: str = "") -> T:
+    def _once(
+        self, key: _Key, question: Callable[[Store], T], conn_id: str, *, below: str = ""
+    ) -> T:
         """Ask at most once a second, and while nothing has changed below a path, not at all."""
         client = ledger_client(conn_id)
         if below:
@@ -336,7 +353,9 @@ class LedgerSnapshots:
         finals = self._finals_of(place.name, record, final)
         return TopologySnapshot(record, place, store, view, final, alarms, finals)
 
-    def _finals_of(self, name: str, record: TopologyRecord, final: Sequence[int]) -> dict[int, TransactionView]:
+    def _finals_of(
+        self, name: str, record: TopologyRecord, final: Sequence[int]
+    ) -> dict[int, TransactionView]:
         # A ledger that was reset or repaired gives txids again.
         life = (record.incarnation, record.generation)
         known = self._finals.get(name)

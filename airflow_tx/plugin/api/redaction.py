@@ -41,7 +41,9 @@ _ANYWHERE = (
     (re.compile(rf"(?i)\b({_BEFORE})\s+(?:\"[^\"]+\"|'[^']+')"), rf"\1 {HIDDEN}"),
     (re.compile(r"(?<=@)'[^']+'"), HIDDEN),
 )
-_ADDRESS = re.compile(r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|(?:[0-9a-fA-F]{0,4}:){4,7}[0-9a-fA-F]{0,4})(?!\.?\w)")
+_ADDRESS = re.compile(
+    r"(?<![\w.:])(?:\d{1,3}(?:\.\d{1,3}){3}|(?:[0-9a-fA-F]{0,4}:){4,7}[0-9a-fA-F]{0,4})(?!\.?\w)"
+)
 
 
 def _hosts(connections: Iterable[Connection]) -> Iterator[str]:
@@ -84,11 +86,19 @@ def _hidden_address(found: re.Match[str]) -> str:
 
 def pattern_of(connections: Iterable[Connection]) -> re.Pattern[str] | None:
     """Make the pattern of all hosts of connections where they stand; None: there are none."""
-    hosts = {each for each in _hosts(connections) if each and each not in _OWN_HOSTS and "/" not in each}
+    hosts = {
+        each for each in _hosts(connections) if each and each not in _OWN_HOSTS and "/" not in each
+    }
     # A name such as redis is a word as well: it is a host where an address stands.
     words = {each for each in hosts if re.fullmatch(r"[A-Za-z]+", each)}
-    parts = [rf"(?<![\w.-]){re.escape(each)}(?![\w-])" for each in sorted(hosts - words, key=len, reverse=True)]
-    parts += [rf"(?<![\w.-]){re.escape(each)}(?=:\d)|(?<=[@/]){re.escape(each)}(?![\w-])" for each in sorted(words)]
+    parts = [
+        rf"(?<![\w.-]){re.escape(each)}(?![\w-])"
+        for each in sorted(hosts - words, key=len, reverse=True)
+    ]
+    parts += [
+        rf"(?<![\w.-]){re.escape(each)}(?=:\d)|(?<=[@/]){re.escape(each)}(?![\w-])"
+        for each in sorted(words)
+    ]
     return re.compile("|".join(parts)) if parts else None
 
 
@@ -97,7 +107,11 @@ def _connections() -> Iterator[Connection]:
         if name.startswith(_VARIABLE):
             text = value.strip()
             conn_id = name.removeprefix(_VARIABLE).lower()
-            yield (Connection.from_json(text, conn_id) if _is_json(text) else Connection(conn_id=conn_id, uri=text))
+            yield (
+                Connection.from_json(text, conn_id)
+                if _is_json(text)
+                else Connection(conn_id=conn_id, uri=text)
+            )
     with create_session() as session:
         yield from session.scalars(select(Connection))
 

@@ -61,7 +61,9 @@ _LIVE = frozenset({"queued", "running"})
 _FAILED = frozenset({"failed", "upstream_failed"})
 
 
-def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, access: Access) -> RunAnswer | None:
+def run_answer(
+    snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, access: Access
+) -> RunAnswer | None:
     """Find the transaction of a run, or why it has none.
 
     :param snapshots: the topologies of its DAG, the one of its file first; none: it has none yet.
@@ -81,7 +83,11 @@ def run_answer(snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, 
         key=lambda each: each.try_number,
         default=None,
     )
-    said = {} if begin is None else {key: value for _, key, value in xcoms(dag_id, run_id, [begin.task_id])}
+    said = (
+        {}
+        if begin is None
+        else {key: value for _, key, value in xcoms(dag_id, run_id, [begin.task_id])}
+    )
     begun = _begun(said)
     for snapshot in snapshots:
         if begun is not None and _has(snapshot, begun, run_id):
@@ -156,7 +162,9 @@ def _why(
         return WhyNot(code=WhyCode.YIELDED, sentence=sentence)
     if begin is None or begin.state is None:
         if run_state in _LIVE:
-            return WhyNot(code=WhyCode.QUEUED, sentence="Airflow has not started its task begin yet.")
+            return WhyNot(
+                code=WhyCode.QUEUED, sentence="Airflow has not started its task begin yet."
+            )
         return WhyNot(
             code=WhyCode.ENDED,
             sentence=f"The run ended as {run_state} before its task begin was started.",
@@ -189,9 +197,17 @@ def _quoted(said: str | None) -> str:
 
 def _deferred(snapshot: TopologySnapshot | None) -> WhyNot:
     view = None if snapshot is None else snapshot.view
-    if snapshot is not None and view is not None and view.allocated + 1 >= view.current + view.record.max_pending:
+    if (
+        snapshot is not None
+        and view is not None
+        and view.allocated + 1 >= view.current + view.record.max_pending
+    ):
         first = next((each for each in snapshot.opened if each.txid == view.current), None)
-        why = "" if first is None or first.waiting_for is None else f", which waits for {first.waiting_for}"
+        why = (
+            ""
+            if first is None or first.waiting_for is None
+            else f", which waits for {first.waiting_for}"
+        )
         sentence = (
             f"The window is full: {len(snapshot.opened)} of {view.record.max_pending} transactions are open. "
             f"It begins once transaction {view.current} is final{why}."

@@ -82,4 +82,6 @@ def _line(snapshot: TopologySnapshot, txid: int) -> FoundLine:
     view = snapshot.transaction_view(txid)
     if view is None:
         return FoundLine(txid=txid, run_id=None, phase=None, batch_name=None)
-    return FoundLine(txid=txid, run_id=view.run_id, phase=view.status, batch_name=view.batch or None)
+    return FoundLine(
+        txid=txid, run_id=view.run_id, phase=view.status, batch_name=view.batch or None
+    )

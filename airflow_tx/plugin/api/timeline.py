@@ -163,12 +163,17 @@ def timeline(snapshot: TopologySnapshot, window: TimelineWindow, *, with_tasks: 
     )
 
 
-def timeline_rows(dag_id: str, views: Sequence[TransactionView], *, with_tasks: bool) -> list[TimelineRow]:
+def timeline_rows(
+    dag_id: str, views: Sequence[TransactionView], *, with_tasks: bool
+) -> list[TimelineRow]:
     """Describe these transactions, in this order."""
     run_ids = {each.run_id for each in views if each.run_id and not each.lane}
     runs = compat.runs_of(dag_id, run_ids)
     tries = task_tries(dag_id, run_ids) if with_tasks else {}
-    return [timeline_row(each, tries.get(each.run_id, ()), has_run=each.run_id in runs) for each in views]
+    return [
+        timeline_row(each, tries.get(each.run_id, ()), has_run=each.run_id in runs)
+        for each in views
+    ]
 
 
 def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bool) -> TimelineRow:
@@ -256,7 +261,9 @@ _NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 
 def _failed_at(attempt: AttemptBar, tasks: Sequence[TaskBar]) -> datetime | None:
-    ends = [each.end for each in tasks if each.attempt == attempt.attempt and each.state == "failed"]
+    ends = [
+        each.end for each in tasks if each.attempt == attempt.attempt and each.state == "failed"
+    ]
     return max((end for end in ends if end is not None), default=None)
 
 

@@ -158,7 +158,9 @@ class OverviewSelection:
     counts: Mapping[HealthCode, int]
 
 
-def overview(snapshots: Sequence[TopologySnapshot], part: OverviewPart, access: Access) -> TopologyList:
+def overview(
+    snapshots: Sequence[TopologySnapshot], part: OverviewPart, access: Access
+) -> TopologyList:
     """Describe a part of the topologies that the user may see."""
     selection = part.select(snapshots)
     lag_board().ask_for(selection.some)
@@ -194,13 +196,19 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     record = snapshot.record
     view = snapshot.view
     paused = paused_dags([record.dag_id, ledger_places().coordinator(snapshot.place)])
-    skipped = () if view is None else [each for each in view.transactions if each.status == Outcome.SKIPPED.value]
+    skipped = (
+        ()
+        if view is None
+        else [each for each in view.transactions if each.status == Outcome.SKIPPED.value]
+    )
     return TopologyPage(
         **vars(_line(snapshot, access, paused)),
         ackers=lag_board().ackers_line(snapshot),
         incarnation=record.incarnation,
         generation=record.generation,
-        states=[StateLine(name=name, last_txid=txid) for name, txid in sorted(record.states.items())],
+        states=[
+            StateLine(name=name, last_txid=txid) for name, txid in sorted(record.states.items())
+        ],
         losses=() if view is None else view.losses,
         skipped=[
             SkippedLine(txid=each.txid, run_id=each.run_id, skip=each.skip, readmit=each.readmit)
@@ -233,7 +241,9 @@ def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]
         turn=0 if view is None else view.current,
         allocated=0 if view is None else view.allocated,
         last_commit=_last_commit(snapshot),
-        commits_per_hour=[0] * HOURS if view is None else snapshot.commits_per_hour(datetime.now(timezone.utc)),
+        commits_per_hour=[0] * HOURS
+        if view is None
+        else snapshot.commits_per_hour(datetime.now(timezone.utc)),
         state=snapshot.health,
         may_act=access.may_act(record.dag_id),
     )

@@ -55,7 +55,9 @@ class Problem:
 _TIMELINE = TypeAdapter(Timeline)
 _FIGURES = TypeAdapter(Figures)
 PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
-PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {code: {"model": Problem} for code in (409, 504)}
+PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {
+    code: {"model": Problem} for code in (409, 504)
+}
 MOST_LINES = 200
 MOST_ROWS = 1000
 
@@ -217,7 +219,9 @@ def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
     if own is not None:
         snapshot = ledger_snapshots().find(own.name)
         is_its_own = snapshot is not None and snapshot.record.dag_id == dag_id
-        return DagAnswer(dag_id=dag_id, topology=own.name if is_its_own else None, role="transactions")
+        return DagAnswer(
+            dag_id=dag_id, topology=own.name if is_its_own else None, role="transactions"
+        )
     coordinated = ledger_places().coordinated_by(dag_id)
     if coordinated is not None:
         snapshot = ledger_snapshots().find(coordinated.name)
@@ -226,7 +230,9 @@ def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
         return DagAnswer(dag_id=dag_id, topology=coordinated.name, role="coordinator")
     # Airflow knows the DAG no more, or its file has no transaction now.
     earlier = ledger_snapshots().of_dag(dag_id)
-    return DagAnswer(dag_id=dag_id, topology=earlier[0].name, role="transactions") if earlier else None
+    return (
+        DagAnswer(dag_id=dag_id, topology=earlier[0].name, role="transactions") if earlier else None
+    )
 
 
 @topology_router.get("/dags/{dag_id}/runs/{run_id:path}")

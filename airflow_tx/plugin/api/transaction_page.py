@@ -162,7 +162,9 @@ class TransactionPage(TimelineRow):
     links: TransactionLinks
 
 
-def transaction_page(snapshot: TopologySnapshot, found: TransactionDetails, access: Access) -> TransactionPage:
+def transaction_page(
+    snapshot: TopologySnapshot, found: TransactionDetails, access: Access
+) -> TransactionPage:
     """Describe a transaction."""
     view = snapshot.named(found.transaction)
     dag_id = snapshot.record.dag_id
@@ -313,7 +315,9 @@ def _audit(view: TransactionView) -> list[AuditLine]:
     noted += [(f"replay of attempt {each.attempt}", each) for each in view.replayed_by]
     noted += [("skip", view.skip)] if view.skip else []
     noted += [("readmit", view.readmit)] if view.readmit else []
-    lines = [AuditLine(what=what, who=each.who, when=each.when, why=each.why) for what, each in noted]
+    lines = [
+        AuditLine(what=what, who=each.who, when=each.when, why=each.why) for what, each in noted
+    ]
     return sorted(lines, key=lambda each: each.when)
 
 

@@ -83,11 +83,19 @@ class FolderSource(Source):
             remedy = "Name files, such as data/flights/*.csv or s3://bucket/flights/*.csv."
             raise self.unusable("path_glob", path_glob, remedy)
         self._check_glob(path_glob)
-        if files_per_batch is not None and (not isinstance(files_per_batch, int) or files_per_batch < 1):
-            raise self.unusable("files_per_batch", files_per_batch, "Give a whole number from 1 on.")
-        size = BatchSize.checked(name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=None)
+        if files_per_batch is not None and (
+            not isinstance(files_per_batch, int) or files_per_batch < 1
+        ):
+            raise self.unusable(
+                "files_per_batch", files_per_batch, "Give a whole number from 1 on."
+            )
+        size = BatchSize.checked(
+            name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=None
+        )
         self.path_glob = path_glob
-        self.files_per_batch = 1 if files_per_batch is None and size.max_bytes is None else files_per_batch
+        self.files_per_batch = (
+            1 if files_per_batch is None and size.max_bytes is None else files_per_batch
+        )
         self.format = format
         self.options = dict(options or {})
         self.schema = schema
@@ -98,8 +106,12 @@ class FolderSource(Source):
         self.spark_folder = spark_folder
         self.normalize(files_per_batch=self.files_per_batch, options=self.options)
         self._storage = self._make_storage()
-        self._emitted: list[tuple[TransactionAttempt, BatchFiles]] = []  # to Spark, of the newest attempt
-        self._looks: dict[tuple[TransactionAttempt, str, str], Look] = {}  # of files, before they were read
+        self._emitted: list[
+            tuple[TransactionAttempt, BatchFiles]
+        ] = []  # to Spark, of the newest attempt
+        self._looks: dict[
+            tuple[TransactionAttempt, str, str], Look
+        ] = {}  # of files, before they were read
 
     def _check_glob(self, path_glob: str) -> None:
         """Refuse a glob that only another source of files can use."""
@@ -107,11 +119,15 @@ class FolderSource(Source):
     def _make_storage(self) -> Storage:
         if "://" in self.path_glob:
             if self.base is not None:
-                raise self.unusable("base", self.base, "Leave it out: the glob names an object storage.")
+                raise self.unusable(
+                    "base", self.base, "Leave it out: the glob names an object storage."
+                )
             bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
             if "@" in bucket:
                 # A password could be there, too.
-                raise self.unusable("path_glob", "...@...", "Name the connection apart: conn_id=...")
+                raise self.unusable(
+                    "path_glob", "...@...", "Name the connection apart: conn_id=..."
+                )
             if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
                 remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
                 raise self.unusable("path_glob", self.path_glob, remedy)
@@ -123,13 +139,22 @@ class FolderSource(Source):
         return Disk(self.path_glob, self.base)
 
     def connections(self) -> Mapping[str, str]:
-        return {self.conn_id: self._storage.conn_type} if isinstance(self._storage, Objects) and self.conn_id else {}
+        return (
+            {self.conn_id: self._storage.conn_type}
+            if isinstance(self._storage, Objects) and self.conn_id
+            else {}
+        )
 
     def _limits(self) -> str:
-        limits = {"files_per_batch": self.files_per_batch, "max_bytes_per_batch": self.max_bytes_per_batch}
+        limits = {
+            "files_per_batch": self.files_per_batch,
+            "max_bytes_per_batch": self.max_bytes_per_batch,
+        }
         return ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
 
-    def _next(self, folder: str, listing: Mapping[str, Any], position: FilesPosition) -> Batch | None:
+    def _next(
+        self, folder: str, listing: Mapping[str, Any], position: FilesPosition
+    ) -> Batch | None:
         """Decide the next files of a folder."""
         opaque = self.kind is SourceKind.OPAQUE
         if not opaque and (late := position.late(listing)):
@@ -157,7 +182,9 @@ class FolderSource(Source):
         return recorded_schema(self._storage, self.options, positions, metadata)
 
     def _new(self, listing: Iterable[str], position: FilesPosition) -> list[str]:
-        return position.not_taken(listing) if self.kind is SourceKind.OPAQUE else position.new(listing)
+        return (
+            position.not_taken(listing) if self.kind is SourceKind.OPAQUE else position.new(listing)
+        )
 
     def _chosen(self, folder: str, new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the next ones within the limits, with their fingerprints."""
@@ -187,11 +214,15 @@ class FolderSource(Source):
             found = self._found(folder, file["name"])
             if found is None:
                 problem = f"file {below(folder, file['name'])} is missing or unreadable"
-                raise self.refused(problem, "Put it there, if only one without rows, then clear this task.")
+                raise self.refused(
+                    problem, "Put it there, if only one without rows, then clear this task."
+                )
             files.append({"name": file["name"], **found})
         return {**metadata, "folder": folder, "files": files}
 
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
         files = self._verified(attempt, metadata)
         if spark is None:
             return self._rows(attempt, files)
@@ -240,19 +271,29 @@ class FolderSource(Source):
         for of, files in self._emitted:
             misfit = files.misfit(str(error)) if of == attempt else None
             if misfit is not None:
-                return self._unreadable(attempt, f"{misfit[0]}: {misfit[1]}", files.declarable(*misfit))
+                return self._unreadable(
+                    attempt, f"{misfit[0]}: {misfit[1]}", files.declarable(*misfit)
+                )
         return self._unreadable(attempt, found[0].rstrip("."))
 
     @contextmanager
-    def _readable(self, attempt: TransactionAttempt, files: BatchFiles, path: FilePath) -> Iterator[None]:
+    def _readable(
+        self, attempt: TransactionAttempt, files: BatchFiles, path: FilePath
+    ) -> Iterator[None]:
         try:
             yield
         except (ValueError, OSError) as error:
             self.check_read(attempt)  # half of a file that is being replaced says nothing of either
-            raise self._unreadable(attempt, f"{path}: {error}", files.declarable(path, error)) from None
+            raise self._unreadable(
+                attempt, f"{path}: {error}", files.declarable(path, error)
+            ) from None
 
-    def _unreadable(self, attempt: TransactionAttempt, problem: str, schema: str | None = None) -> SourceError:
-        remedy = f"Correct the file, then: {self.command('replay', attempt.txid, '--changed-rows')}; or "
+    def _unreadable(
+        self, attempt: TransactionAttempt, problem: str, schema: str | None = None
+    ) -> SourceError:
+        remedy = (
+            f"Correct the file, then: {self.command('replay', attempt.txid, '--changed-rows')}; or "
+        )
         if schema is None:
             remedy += "correct the source's options and schema, then clear the task."
         else:
@@ -269,7 +310,9 @@ class FolderSource(Source):
             raise self.refused(problem, remedy) from None
         with self._listable(folder):
             if not self._storage.is_folder(folder):
-                raise self.refused(f"folder {folder} does not exist", "Make it, mount it, or correct the path.")
+                raise self.refused(
+                    f"folder {folder} does not exist", "Make it, mount it, or correct the path."
+                )
         return folder
 
     @contextmanager
@@ -278,7 +321,9 @@ class FolderSource(Source):
         try:
             yield
         except OSError as error:
-            problem = f"folder {error.filename or folder} cannot be listed ({error.strerror or error})"
+            problem = (
+                f"folder {error.filename or folder} cannot be listed ({error.strerror or error})"
+            )
             remedy = "Nothing was taken. Let this process list it and all folders below it, then clear the task."
             raise self.refused(problem, remedy) from error
 
@@ -298,7 +343,9 @@ class FolderSource(Source):
         for file in metadata["files"]:
             expected = {key: file[key] for key in ("size", "digest")}
             look = self._look(folder, file["name"])
-            found = None if look is None else self._found(folder, file["name"], expected, listed=look)
+            found = (
+                None if look is None else self._found(folder, file["name"], expected, listed=look)
+            )
             if look is None or found != expected:
                 problem = f"file {below(folder, file['name'])} was {_words(expected)}, and is {_words(found)}"
                 raise self.refused(problem, self._restore(attempt, gone=found is None))
@@ -316,7 +363,9 @@ class FolderSource(Source):
         )
 
     def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> str:
-        instead = f"or take it as it is now: {self.command('replay', attempt.txid, '--changed-rows')}"
+        instead = (
+            f"or take it as it is now: {self.command('replay', attempt.txid, '--changed-rows')}"
+        )
         if gone:
             instead = f"if it is gone for good: {self.command('skip', attempt.txid)}"
         return f"Restore it as it was, then clear the task; {instead}"

@@ -86,7 +86,11 @@ class BatchFiles:
         """Return the schema that a source may declare so that a misfit is none."""
         if self.declared or not self.found or not isinstance(error, Misfit):
             return None
-        return find_schema([path], self.options) if error.column is None else with_text(self.found, error.column)
+        return (
+            find_schema([path], self.options)
+            if error.column is None
+            else with_text(self.found, error.column)
+        )
 
 
 def recorded_schema(
@@ -104,7 +108,9 @@ def recorded_schema(
         known: dict[str, str] | None = (position or {}).get("schema")
         if known is not None and known["options"] == found_with:
             return known
-    paths = (storage.path(each["folder"]) / file["name"] for each in metadata for file in each["files"])
+    paths = (
+        storage.path(each["folder"]) / file["name"] for each in metadata for file in each["files"]
+    )
     with suppress(ValueError, OSError):  # whoever reads the rows says so
         columns = find_schema(paths, reader_options("csv", options))
         return {"columns": columns, "options": found_with} if columns else None

@@ -60,7 +60,9 @@ class CsvFormat:
 
 def named_as_spark(options: Mapping[str, Any]) -> dict[str, Any]:
     """Name options as Spark compares them; those of its file system do not matter to the rows."""
-    return {key.lower(): value for key, value in options.items() if not key.lower().startswith("fs.")}
+    return {
+        key.lower(): value for key, value in options.items() if not key.lower().startswith("fs.")
+    }
 
 
 def _is_true(value: Any) -> bool:

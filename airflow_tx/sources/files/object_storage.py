@@ -20,7 +20,16 @@ _CONN_TYPES = {
     **dict.fromkeys(("abfs", "abfss", "adl"), "wasb"),
 }
 _ETAGS = ("ETag", "etag", "e_tag", "content_md5", "md5Hash")
-_VERSIONS = ("LastModified", "last_modified", "updated", "mtime", "created", "generation", "VersionId", "version_id")
+_VERSIONS = (
+    "LastModified",
+    "last_modified",
+    "updated",
+    "mtime",
+    "created",
+    "generation",
+    "VersionId",
+    "version_id",
+)
 
 
 class Objects(Storage):
@@ -60,7 +69,9 @@ class Objects(Storage):
         root = str(path.fs._strip_protocol(path.path)).rstrip("/")
         if "**" in pattern.split("/") and self.scheme in _CONN_TYPES:
             # They have no folders: one request tells of a thousand objects, however deep they lie.
-            tree = _tree({_below(root, info): info for info in path.fs.find(root, detail=True).values()})
+            tree = _tree(
+                {_below(root, info): info for info in path.fs.find(root, detail=True).values()}
+            )
             return lambda name: tree.get(name, {})
 
         def listed(name: str) -> dict[str, Listed]:
@@ -68,8 +79,16 @@ class Objects(Storage):
                 found = path.fs.ls(below(root, name) if name else root, detail=True)
             except FileNotFoundError:
                 return {}  # a folder is there as long as something is in it
-            infos = {_below(root, info).rpartition("/")[2]: info for info in found if _below(root, info) != name}
-            return {each: _listed(info) for each, info in infos.items() if each and not each.startswith(".")}
+            infos = {
+                _below(root, info).rpartition("/")[2]: info
+                for info in found
+                if _below(root, info) != name
+            }
+            return {
+                each: _listed(info)
+                for each, info in infos.items()
+                if each and not each.startswith(".")
+            }
 
         return listed
 
@@ -79,15 +98,22 @@ class Objects(Storage):
     def look(self, folder: str, name: str) -> Look:
         path = self._fresh(folder) / name
         info: Mapping[str, Any] = path.fs.info(path.path)
-        return {key: info[key] for key in ("size", *_ETAGS, *_VERSIONS) if info.get(key) is not None}
+        return {
+            key: info[key] for key in ("size", *_ETAGS, *_VERSIONS) if info.get(key) is not None
+        }
 
-    def fingerprint(self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None) -> Fingerprint:
+    def fingerprint(
+        self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None
+    ) -> Fingerprint:
         path = (self._fresh(folder) if listed is None else self.path(folder)) / name
         info: Mapping[str, Any] = path.fs.info(path.path) if listed is None else listed
         etag = next((str(info[key]) for key in _ETAGS if info.get(key)), None)
         if etag is not None:
             return {"size": int(info["size"]), "digest": "etag:" + etag.strip('"')}
-        return {"size": int(info["size"]), "digest": f"modified:{path.fs.modified(path.path).isoformat()}"}
+        return {
+            "size": int(info["size"]),
+            "digest": f"modified:{path.fs.modified(path.path).isoformat()}",
+        }
 
     def for_spark(self, folder: str, name: str) -> str:
         below = f"{folder.removeprefix(self.folder).strip('/')}/{name}".lstrip("/")

@@ -26,11 +26,15 @@ def read_rows(
     raise ValueError(f"format {file_format!r} is only known to Spark")
 
 
-def _read_csv(path: FilePath, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
+def _read_csv(
+    path: FilePath, options: Mapping[str, Any], schema: str | None
+) -> Iterator[dict[str, Any]]:
     written = CsvFormat.of(options)
     types = declared_types(schema) if schema else {}
     conversions = (
-        {name: convert for name, convert in parse_schema(schema).items() if convert is not str} if schema else {}
+        {name: convert for name, convert in parse_schema(schema).items() if convert is not str}
+        if schema
+        else {}
     )
     with written.open(path) as reader:
         names = next(reader, []) if written.header else list(types)
@@ -40,16 +44,19 @@ def _read_csv(path: FilePath, options: Mapping[str, Any], schema: str | None) ->
             if not fields:
                 continue
             if len(fields) != len(names):
-                raise ValueError(f"line {reader.line_num}: {len(fields)} fields, and {len(names)} columns")
+                raise ValueError(
+                    f"line {reader.line_num}: {len(fields)} fields, and {len(names)} columns"
+                )
             row: dict[str, Any] = {}
             for name, text in zip(names, fields, strict=True):
                 convert = conversions.get(name)
                 try:
-                    row[name] = None if text in ("", written.null) else convert(text) if convert else text
-                except (ValueError, KeyError, ArithmeticError):
-                    problem = (
-                        f"line {reader.line_num}: {name} = {text!r} does not fit the schema ({name} {types[name]})"
+                    row[name] = (
+                        None if text in ("", written.null) else convert(text) if convert else text
                     )
+                except (ValueError, KeyError, ArithmeticError):
+                    found = f"line {reader.line_num}: {name} = {text!r}"
+                    problem = f"{found} does not fit the schema ({name} {types[name]})"
                     raise Misfit(problem, name) from None
             yield row
 
@@ -66,7 +73,9 @@ def _read_json(path: FilePath) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _read_text(path: FilePath, options: Mapping[str, Any], schema: str | None) -> Iterator[dict[str, Any]]:
+def _read_text(
+    path: FilePath, options: Mapping[str, Any], schema: str | None
+) -> Iterator[dict[str, Any]]:
     if unknown := sorted(set(named_as_spark(options)) - NEUTRAL_OPTIONS):
         raise ValueError(f"option {unknown[0]!r} is only known to Spark")
     names = list(parse_schema(schema)) if schema else ["value"]

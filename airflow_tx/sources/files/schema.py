@@ -21,7 +21,9 @@ def _boolean(text: str) -> bool:
 
 
 _TYPES: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "integer", "bigint", "long", "short", "byte"), int),
+    **dict.fromkeys(
+        ("tinyint", "smallint", "int", "integer", "bigint", "long", "short", "byte"), int
+    ),
     **dict.fromkeys(("float", "real", "double"), float),
     **dict.fromkeys(("string", "varchar", "char"), str),
     **dict.fromkeys(("decimal", "numeric", "dec"), Decimal),
@@ -49,7 +51,9 @@ def declared_types(schema: str) -> dict[str, str]:
         match = re.match(r"\s*(?:`([^`]+)`|(\w+))\s*:?\s+?(\w+)", column)
         kind = match[3].upper() if match else ""
         if match is None or kind.lower() not in _TYPES:
-            raise ValueError(f"column {column.strip()!r} of the schema has no type that rows without Spark can have")
+            raise ValueError(
+                f"column {column.strip()!r} of the schema has no type that rows without Spark can have"
+            )
         columns[match[1] or match[2]] = kind
     return columns
 
@@ -86,14 +90,18 @@ def check_names(names: Sequence[str], expected: Sequence[str]) -> None:
     """
     if list(names) == list(expected):
         return
-    number = next((n for n, pair in enumerate(zip(names, expected, strict=False)) if pair[0] != pair[1]), None)
+    number = next(
+        (n for n, pair in enumerate(zip(names, expected, strict=False)) if pair[0] != pair[1]), None
+    )
     if number is not None:
         first = f"column {number + 1} is {names[number]!r} instead of {expected[number]!r}"
     elif len(names) > len(expected):
         first = f"column {names[len(expected)]!r} is new"
     else:
         first = f"column {expected[len(names)]!r} is missing"
-    raise Misfit(f"header {','.join(names)} is not that of the schema, {','.join(expected)}: {first}")
+    raise Misfit(
+        f"header {','.join(names)} is not that of the schema, {','.join(expected)}: {first}"
+    )
 
 
 # --- as they are found --------------------------------------------------------------------------------------------
@@ -105,7 +113,9 @@ _PATTERNS = {
     "BIGINT": re.compile(r"[+-]?\d{1,18}"),
     "DOUBLE": re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|NaN"),
     "DATE": re.compile(_DATE),
-    "TIMESTAMP_NTZ": re.compile(_DATE + r"([ T]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{3}(\d{3})?)?)?"),
+    "TIMESTAMP_NTZ": re.compile(
+        _DATE + r"([ T]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{3}(\d{3})?)?)?"
+    ),
     "BOOLEAN": re.compile(r"true|false", re.IGNORECASE),
 }
 _WIDER = {("BIGINT", "DOUBLE"): "DOUBLE", ("DATE", "TIMESTAMP_NTZ"): "TIMESTAMP_NTZ"}
@@ -152,7 +162,9 @@ def _widened(kind: str | None, text: str) -> str:
 
 def _are_plain(names: Sequence[str]) -> bool:
     """Ask whether Spark calls columns by these very names."""
-    spelled = all(re.fullmatch(r"[^`,()<>\ufeff]*[^`,()<>\ufeff\s][^`,()<>\ufeff]*", name) for name in names)
+    spelled = all(
+        re.fullmatch(r"[^`,()<>\ufeff]*[^`,()<>\ufeff\s][^`,()<>\ufeff]*", name) for name in names
+    )
     return spelled and len({name.lower() for name in names}) == len(names)
 
 

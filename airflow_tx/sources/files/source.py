@@ -49,7 +49,11 @@ class FileSource(FolderSource, TransactionalSource):
             return batch
         metadata = cast("Any", batch.metadata)
         after = cast("Any", batch.position)
-        return replace(batch, metadata={**metadata, "schema": schema["columns"]}, position={**after, "schema": schema})
+        return replace(
+            batch,
+            metadata={**metadata, "schema": schema["columns"]},
+            position={**after, "schema": schema},
+        )
 
     def late_files(self, position: Json) -> list[str]:
         """List the names that sort before `position` and were never taken: they came too late, and will not be read.
@@ -77,7 +81,9 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
 
     def _check_glob(self, path_glob: str) -> None:
         if not any(character in path_glob.rpartition("/")[0] for character in "*?["):
-            remedy = "Put a wildcard into its folders, such as data/orders/*/*.csv, or use FileSource."
+            remedy = (
+                "Put a wildcard into its folders, such as data/orders/*/*.csv, or use FileSource."
+            )
             raise self.unusable("path_glob", path_glob, remedy)
 
     def partitions(self) -> list[str]:
@@ -102,29 +108,46 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         if schema is None:
             return batch
         first = min(metadata)
-        keeper = next((name for name, each in positions.items() if each.get("schema") == schema), first)
+        keeper = next(
+            (name for name, each in positions.items() if each.get("schema") == schema), first
+        )
         return replace(
             batch,
             metadata={**metadata, first: {**metadata[first], "schema": schema["columns"]}},
-            position={name: {**each, "schema": schema} if name == keeper else each for name, each in after.items()},
+            position={
+                name: {**each, "schema": schema} if name == keeper else each
+                for name, each in after.items()
+            },
         )
 
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
         if isinstance(metadata, dict):
             parts: Any = metadata
             found = [each["schema"] for each in parts.values() if "schema" in each]
-            metadata = {name: {**each, "schema": found[0]} for name, each in parts.items()} if found else metadata
+            metadata = (
+                {name: {**each, "schema": found[0]} for name, each in parts.items()}
+                if found
+                else metadata
+            )
         return super().emit_batch(attempt, metadata, spark)
 
-    def emit_partition_batch_new(self, attempt: TransactionAttempt, partition: str, position: Json) -> Batch | None:
+    def emit_partition_batch_new(
+        self, attempt: TransactionAttempt, partition: str, position: Json
+    ) -> Batch | None:
         folder = below(self._root(), partition)
         try:
             listing = self._in(folder) if self._storage.is_folder(folder) else None
         except OSError as error:
             reason = f"folder {folder} cannot be listed ({error.strerror or error})"
-            raise PartitionUnavailable(partition=partition, source=repr(self), reason=reason) from error
+            raise PartitionUnavailable(
+                partition=partition, source=repr(self), reason=reason
+            ) from error
         if listing is None:
-            raise PartitionUnavailable(partition=partition, source=repr(self), reason=f"folder {folder} is gone")
+            raise PartitionUnavailable(
+                partition=partition, source=repr(self), reason=f"folder {folder} is gone"
+            )
         return self._next(folder, listing, self._position(position))
 
     def limit_reason(self, count: int, positions: Mapping[str, Json]) -> str:
@@ -143,7 +166,9 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     def _in(self, folder: str) -> Mapping[str, Any]:
         return self._storage.files(folder, self._storage.pattern.rpartition("/")[2])
 
-    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
+    def decide_partition_again(
+        self, attempt: TransactionAttempt, partition: str, metadata: Json
+    ) -> Json:
         return FolderSource.decide_again(self, attempt, metadata)
 
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
@@ -153,7 +178,11 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         return FolderSource.reaches(self, position, what)
 
     def emit_partition_batch(
-        self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
+        self,
+        attempt: TransactionAttempt,
+        partition: str,
+        metadata: Json,
+        spark: SparkSession | None = None,
     ) -> EmittedRows:
         rows = FolderSource.emit_batch(self, attempt, metadata, spark)
         columns = _columns(partition)
@@ -176,6 +205,8 @@ def _columns(partition: str) -> dict[str, str | None]:
     return columns
 
 
-def _with(columns: Mapping[str, str | None], rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _with(
+    columns: Mapping[str, str | None], rows: Iterable[Mapping[str, Any]]
+) -> Iterator[Mapping[str, Any]]:
     for row in rows:
         yield {**row, **columns}

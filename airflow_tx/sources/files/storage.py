@@ -41,7 +41,9 @@ def split_glob(path_glob: str) -> tuple[str, str]:
     fixed = 0
     while fixed < len(parts) - 1 and not any(character in parts[fixed] for character in _WILDCARDS):
         fixed += 1
-    return "/".join(parts[:fixed]) or ("/" if path_glob.startswith("/") else "."), "/".join(parts[fixed:])
+    return "/".join(parts[:fixed]) or ("/" if path_glob.startswith("/") else "."), "/".join(
+        parts[fixed:]
+    )
 
 
 class NoBase(Exception):
@@ -98,7 +100,9 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def fingerprint(self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None) -> Fingerprint:
+    def fingerprint(
+        self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None
+    ) -> Fingerprint:
         """Find size and digest of a file, which show whether it has changed.
 
         :param listed: what `files` has just said of it.
@@ -155,9 +159,15 @@ class Disk(Storage):
     def look(self, folder: str, name: str) -> Look:
         status = os.stat(Path(folder, name))
         # A copy may keep the time of its original; the time of the inode nobody can set.
-        return {"size": status.st_size, "modified": status.st_mtime_ns, "changed": status.st_ctime_ns}
+        return {
+            "size": status.st_size,
+            "modified": status.st_mtime_ns,
+            "changed": status.st_ctime_ns,
+        }
 
-    def fingerprint(self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None) -> Fingerprint:
+    def fingerprint(
+        self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None
+    ) -> Fingerprint:
         path = Path(folder, name)
         if like is None:
             return fingerprint(path)
@@ -236,4 +246,6 @@ class FilesPosition:
         try:
             return cls(value["last"], unpack(value["taken"]), value["count"])
         except (TypeError, KeyError, ValueError) as error:
-            raise ValueError(f"{str(value)[:80]!r} is not the position of a source of files") from error
+            raise ValueError(
+                f"{str(value)[:80]!r} is not the position of a source of files"
+            ) from error

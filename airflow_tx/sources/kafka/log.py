@@ -61,7 +61,9 @@ class KafkaLog(PartitionLog):
             start = self.extent.end if self.latest else self.extent.first
         lacks = start < self.extent.first
         available = 0 if lacks else self.extent.end - start
-        return KafkaSnapshot(position_json(self.topic_id, start), available, begins=self.new or lacks)
+        return KafkaSnapshot(
+            position_json(self.topic_id, start), available, begins=self.new or lacks
+        )
 
     def take(self, snapshot: KafkaSnapshot, most: int | None) -> LogBatch | None:
         available = snapshot.available or 0
@@ -82,11 +84,19 @@ class KafkaLog(PartitionLog):
     def _gone(self, position: Any) -> Gone | None:
         offset = position["offset"]
         life = position.get("life", 0)
-        if None not in (self.topic_id, position["topic_id"]) and self.topic_id != position["topic_id"]:
+        if (
+            None not in (self.topic_id, position["topic_id"])
+            and self.topic_id != position["topic_id"]
+        ):
             what = f"{self.name}: all from offset {offset} on of topic {position['topic_id']}, which was deleted; "
             what += f"the topic of this name is now {self.topic_id}, "
-            what += f"from offset {self.extent.first} on" if self.extent else "without this partition"
-            return Gone(what, position_json(self.topic_id, self.extent.first if self.extent else 0, life + 1))
+            what += (
+                f"from offset {self.extent.first} on" if self.extent else "without this partition"
+            )
+            return Gone(
+                what,
+                position_json(self.topic_id, self.extent.first if self.extent else 0, life + 1),
+            )
         if self.extent is None:
             return None
         first = self.extent.first

@@ -41,12 +41,16 @@ class KafkaOffsets:
         self._timeout = timeout
         self._said: list[KafkaError] = []
         # Without a handler, it writes of every refused connection.
-        self._admin = admin.AdminClient({**address.client, "log_level": 0, "error_cb": self._said.append})
+        self._admin = admin.AdminClient(
+            {**address.client, "log_level": 0, "error_cb": self._said.append}
+        )
 
     def snapshot(self, topics: Sequence[str]) -> OffsetsSnapshot:
         """Find what there is of these topics."""
         kafka = needed("confluent_kafka")
-        described = self._admin.describe_topics(kafka.TopicCollection(list(topics)), request_timeout=self._timeout)
+        described = self._admin.describe_topics(
+            kafka.TopicCollection(list(topics)), request_timeout=self._timeout
+        )
         self._wait(described.values())
         ids: dict[str, str | None] = {}
         partitions = []
@@ -55,14 +59,18 @@ class KafkaOffsets:
             error = self._error(described[topic])
             if error is None:
                 found = described[topic].result()
-                ids[topic] = None if str(found.topic_id).rstrip("=") == _NO_ID else str(found.topic_id)
+                ids[topic] = (
+                    None if str(found.topic_id).rstrip("=") == _NO_ID else str(found.topic_id)
+                )
                 partitions += [kafka.TopicPartition(topic, each.id) for each in found.partitions]
             elif error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
                 missing.append(topic)
             else:
                 raise self._unreachable(error)
         extents, away = self._extents(partitions, ids)
-        return OffsetsSnapshot(extents, {name: self._words(error) for name, error in away.items()}, missing, ids)
+        return OffsetsSnapshot(
+            extents, {name: self._words(error) for name, error in away.items()}, missing, ids
+        )
 
     def _extents(self, partitions: Sequence[Any], ids: Mapping[str, str | None]) -> _Extents:
         give_up = time.monotonic() + self._timeout
@@ -80,9 +88,14 @@ class KafkaOffsets:
         committed = needed("confluent_kafka").IsolationLevel
         how = {"isolation_level": committed.READ_COMMITTED, "request_timeout": self._timeout}
         ends_of = (spec.earliest(), spec.latest())
-        requests = [self._admin.list_offsets(dict.fromkeys(partitions, each), **how) for each in ends_of]
+        requests = [
+            self._admin.list_offsets(dict.fromkeys(partitions, each), **how) for each in ends_of
+        ]
         self._wait(future for answers in requests for future in answers.values())
-        firsts, ends = ({(each.topic, each.partition): answers[each] for each in answers} for answers in requests)
+        firsts, ends = (
+            {(each.topic, each.partition): answers[each] for each in answers}
+            for answers in requests
+        )
         extents = {}
         away = {}
         for each, first in firsts.items():
@@ -117,7 +130,10 @@ class KafkaOffsets:
         except kafka.KafkaException as failure:
             error: KafkaError = failure.args[0]
             codes = kafka.KafkaError
-            if error.code() in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED):
+            if error.code() in (
+                codes.TOPIC_AUTHORIZATION_FAILED,
+                codes.CLUSTER_AUTHORIZATION_FAILED,
+            ):
                 raise self._refused(error) from None
             return error
         except TimeoutError:
@@ -131,7 +147,9 @@ class KafkaOffsets:
         kafka = needed("confluent_kafka").KafkaError
         # That nobody answered in time says less than why no connection came about.
         causes = [said for said in self._said if said.code() in (kafka._TRANSPORT, kafka._RESOLVE)]
-        return KafkaUnreachable(conn_id=self._address.conn_id, reason=self._words(causes[-1] if causes else error))
+        return KafkaUnreachable(
+            conn_id=self._address.conn_id, reason=self._words(causes[-1] if causes else error)
+        )
 
     def _words(self, error: KafkaError) -> str:
         text = re.sub(r" \(after \d+ms.*", "", " ".join(error.str().split()))
@@ -156,4 +174,6 @@ def needed(module: str) -> Any:
         return import_module(module)
     except ImportError:
         remedy = "Where a Kafka topic is read, the client has to be: pip install 'airflow-provider-tx[kafka]'"
-        raise ConfigError(option="KafkaSource", value="confluent-kafka", remedy=f"Not installed. {remedy}") from None
+        raise ConfigError(
+            option="KafkaSource", value="confluent-kafka", remedy=f"Not installed. {remedy}"
+        ) from None

@@ -39,7 +39,9 @@ class OffsetsGone(Exception):
     """Rows that were to be read and are not there any more."""
 
 
-def read_messages(address: KafkaAddress, offsets: Mapping[str, OffsetRange], timeout: float) -> Iterator[KafkaMessage]:
+def read_messages(
+    address: KafkaAddress, offsets: Mapping[str, OffsetRange], timeout: float
+) -> Iterator[KafkaMessage]:
     """Read these rows in order, one partition after the other; give up after `timeout` seconds without any answer."""
     with _consumer(address) as consumer:
         for name in sorted(offsets):
@@ -53,7 +55,9 @@ def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> 
     kafka = needed("confluent_kafka")
     sizes: list[int] = []
     with _consumer(address) as consumer:
-        consumer.assign([kafka.TopicPartition(*split_name(name), start) for name, start in starts.items()])
+        consumer.assign(
+            [kafka.TopicPartition(*split_name(name), start) for name, start in starts.items()]
+        )
         ended = 0
         give_up = time.monotonic() + timeout
         while len(sizes) < SAMPLED_MESSAGES and ended < len(starts):
@@ -65,7 +69,9 @@ def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> 
             if time.monotonic() > give_up:
                 if sizes:
                     break
-                raise KafkaUnreachable(conn_id=address.conn_id, reason=f"no row came in {timeout:g} s")
+                raise KafkaUnreachable(
+                    conn_id=address.conn_id, reason=f"no row came in {timeout:g} s"
+                )
     return sizes
 
 
@@ -130,7 +136,11 @@ def _problem(address: KafkaAddress, message: Message) -> bool:
     if error.code() == kafka._PARTITION_EOF:
         return True
     text = address.hide(" ".join(error.str().split()))
-    if error.code() in (kafka._AUTO_OFFSET_RESET, kafka.OFFSET_OUT_OF_RANGE, kafka.UNKNOWN_TOPIC_OR_PART):
+    if error.code() in (
+        kafka._AUTO_OFFSET_RESET,
+        kafka.OFFSET_OUT_OF_RANGE,
+        kafka.UNKNOWN_TOPIC_OR_PART,
+    ):
         raise OffsetsGone(text)
     if error.code() in (kafka._AUTHENTICATION, kafka._SSL, kafka.TOPIC_AUTHORIZATION_FAILED):
         raise KafkaRefused(conn_id=address.conn_id, reason=text)
@@ -147,7 +157,9 @@ def _row(message: Message) -> KafkaMessage:
         "partition": message.partition(),
         "offset": message.offset(),
         "timestamp": datetime.fromtimestamp(at / 1000, timezone.utc) if kind and at >= 0 else None,
-        "headers": [{"key": key, "value": _bytes(value)} for key, value in headers] if headers else None,
+        "headers": [{"key": key, "value": _bytes(value)} for key, value in headers]
+        if headers
+        else None,
     }
 
 
@@ -190,7 +202,11 @@ def _fitted(value: Any, kind: Callable[[str], Any]) -> Any:
     spelled = kind is Decimal or getattr(kind, "__self__", None) in (date, datetime)
     if isinstance(value, bool) and not number and not spelled:
         return value
-    if number and isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool):
+    if (
+        number
+        and isinstance(value, int if kind is int else (int, float))
+        and not isinstance(value, bool)
+    ):
         return kind(value)  # type: ignore[arg-type]
     if kind is Decimal and isinstance(value, (int, float)) and not isinstance(value, bool):
         return Decimal(str(value))
@@ -212,7 +228,9 @@ def read_frame(
     """Read exactly these rows, of all partitions; a value that does not fit `value_schema`, in DDL, is an error."""
     wanted = {name: each for name, each in offsets.items() if each.count}
     if wanted:
-        reader = spark.read.format("kafka").options(**address.spark_options(), **options, **_exactly(wanted))
+        reader = spark.read.format("kafka").options(
+            **address.spark_options(), **options, **_exactly(wanted)
+        )
         rows = reader.load().select(*COLUMNS)
     else:
         rows = spark.createDataFrame([], SCHEMA)
@@ -245,10 +263,18 @@ def _parsed(rows: DataFrame, schema: str) -> DataFrame:
     parsed = F.from_json(F.col("value").cast("string"), f"{schema}, {_CORRUPT} STRING", how)
     # Exploded, it is read once for each message, and also where the value is not used: Spark moves no filter below.
     read = rows.select("*", F.explode(F.array(parsed)).alias("_tx_value"))
-    misfit = F.col("value").isNotNull() & (F.col("_tx_value").isNull() | F.col(f"_tx_value.{_CORRUPT}").isNotNull())
-    where = F.format_string(f"{_MARK}topic %s, partition %s, offset %s", "topic", "partition", "offset")
-    checked = read.where(F.when(misfit, F.raise_error(where).cast("boolean")).otherwise(F.lit(True)))
-    value = F.when(F.col("value").isNotNull(), F.col("_tx_value").dropFields(_CORRUPT)).alias("value")
+    misfit = F.col("value").isNotNull() & (
+        F.col("_tx_value").isNull() | F.col(f"_tx_value.{_CORRUPT}").isNotNull()
+    )
+    where = F.format_string(
+        f"{_MARK}topic %s, partition %s, offset %s", "topic", "partition", "offset"
+    )
+    checked = read.where(
+        F.when(misfit, F.raise_error(where).cast("boolean")).otherwise(F.lit(True))
+    )
+    value = F.when(F.col("value").isNotNull(), F.col("_tx_value").dropFields(_CORRUPT)).alias(
+        "value"
+    )
     return checked.select(*(value if name == "value" else name for name in COLUMNS))
 
 

@@ -55,7 +55,9 @@ class KafkaSource(KafkaTopics):
         positions = self.partition_positions(position)
         leaves_out = self.kind is SourceKind.OPAQUE and positions
         try:
-            with self._refusals(None if leaves_out else "Nothing was allocated; the task tries again."):
+            with self._refusals(
+                None if leaves_out else "Nothing was allocated; the task tries again."
+            ):
                 snapshot = self._snapshot()
                 self._check_begin(snapshot, positions)
                 logs = self._logs_of(snapshot, positions)
@@ -92,7 +94,9 @@ class KafkaSource(KafkaTopics):
         with self._refusals("What is lost can only be found when it is there."):
             return super().losses(position)
 
-    def _logs_of(self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]) -> dict[str, KafkaLog]:
+    def _logs_of(
+        self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]
+    ) -> dict[str, KafkaLog]:
         """Make the logs of the partitions there are, and of those that a topic of another id does not have now."""
         taken_up = {split_name(name)[0] for name in positions}
         lacking = {name for name in positions if split_name(name)[0] in snapshot.ids}
@@ -125,10 +129,15 @@ class KafkaSource(KafkaTopics):
     def partition_positions(self, position: Json) -> dict[str, Any]:
         positions = super().partition_positions(position)
         if not all(_is_position(own) for own in positions.values()):
-            raise OtherSource(source=repr(self), problem=f"position {str(position)[:80]!r} has no offsets of Kafka")
+            raise OtherSource(
+                source=repr(self),
+                problem=f"position {str(position)[:80]!r} has no offsets of Kafka",
+            )
         return positions
 
 
 def _is_position(own: Any) -> bool:
-    counted = isinstance(own, dict) and all(isinstance(own.get(name, 0), int) for name in ("offset", "life"))
+    counted = isinstance(own, dict) and all(
+        isinstance(own.get(name, 0), int) for name in ("offset", "life")
+    )
     return counted and "offset" in own and "topic_id" in own

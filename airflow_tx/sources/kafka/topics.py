@@ -13,7 +13,13 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import EmittedRows, Json, SourceKind
 from airflow_tx.sources.kafka import rows as kafka_rows
 from airflow_tx.sources.kafka.offsets import KafkaOffsets, KafkaRefused, KafkaUnreachable
-from airflow_tx.sources.kafka.positions import EARLIEST, LATEST, OffsetRange, OffsetsSnapshot, split_name
+from airflow_tx.sources.kafka.positions import (
+    EARLIEST,
+    LATEST,
+    OffsetRange,
+    OffsetsSnapshot,
+    split_name,
+)
 from airflow_tx.sources.partitions import LogSource
 from airflow_tx.sources.row_numbers import is_number_below, is_number_within
 
@@ -23,7 +29,12 @@ if TYPE_CHECKING:
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OURS = frozenset(
     {"assign", "subscribe", "subscribepattern", "failondataloss", "includeheaders"}
-    | {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"}
+    | {
+        "startingoffsets",
+        "startingtimestamp",
+        "startingoffsetsbytimestamp",
+        "startingoffsetsbytimestampstrategy",
+    }
     | {"endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"}
     | {"kafka.isolation.level", "kafka.bootstrap.servers", "kafka.group.id"}
 )
@@ -53,7 +64,9 @@ class KafkaTopics(LogSource):
         self.conn_id = conn_id
         self.topics = self._topics(topic)
         if starting not in (EARLIEST, LATEST):
-            remedy = 'Give "earliest" (all that Kafka still has) or "latest" (what comes from now on).'
+            remedy = (
+                'Give "earliest" (all that Kafka still has) or "latest" (what comes from now on).'
+            )
             raise self.unusable("starting", starting, remedy)
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
             raise self.unusable("timeout", timeout, "Give seconds, a number above 0.")
@@ -66,7 +79,11 @@ class KafkaTopics(LogSource):
 
     def _topics(self, given: str) -> tuple[str, ...]:
         topics = [each.strip() for each in given.split(",")] if isinstance(given, str) else []
-        if not topics or not all(_TOPIC.fullmatch(each) for each in topics) or len(set(topics)) < len(topics):
+        if (
+            not topics
+            or not all(_TOPIC.fullmatch(each) for each in topics)
+            or len(set(topics)) < len(topics)
+        ):
             remedy = "Give the name of a topic, or several with commas between them, each once."
             raise self.unusable("topic", given, remedy)
         return tuple(topics)
@@ -88,12 +105,16 @@ class KafkaTopics(LogSource):
 
     # --- the rows ----------------------------------------------------------------------------------------------------
 
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
         offsets = self._checked(attempt, metadata)
         if spark is None:
             return self._rows(attempt, offsets)
         try:
-            return kafka_rows.read_frame(spark, self._address(), offsets, self.options, self.value_schema)
+            return kafka_rows.read_frame(
+                spark, self._address(), offsets, self.options, self.value_schema
+            )
         except Exception as error:
             known = self.explain_error(attempt, error)
             if known is None:
@@ -101,7 +122,11 @@ class KafkaTopics(LogSource):
             raise known from error
 
     def emit_partition_batch(
-        self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
+        self,
+        attempt: TransactionAttempt,
+        partition: str,
+        metadata: Json,
+        spark: SparkSession | None = None,
     ) -> EmittedRows:
         return self.emit_batch(attempt, {partition: metadata}, spark)
 
@@ -121,15 +146,23 @@ class KafkaTopics(LogSource):
             return self._gone_rows(attempt, "they were deleted while Spark read them")
         return None
 
-    def _rows(self, attempt: TransactionAttempt, offsets: Mapping[str, OffsetRange]) -> Iterator[Mapping[str, Any]]:
+    def _rows(
+        self, attempt: TransactionAttempt, offsets: Mapping[str, OffsetRange]
+    ) -> Iterator[Mapping[str, Any]]:
         try:
             values = None if self.value_schema is None else kafka_rows.Values(self.value_schema)
         except ValueError as error:
-            raise self.refused(f"value_schema: {error}", "Read it with Spark, or leave out value_schema.") from None
+            raise self.refused(
+                f"value_schema: {error}", "Read it with Spark, or leave out value_schema."
+            ) from None
         try:
             with self._refusals(_RETRIED):
                 for row in kafka_rows.read_messages(self._address(), offsets, self.timeout):
-                    yield row if values is None else {**row, "value": self._value(values, row, attempt)}
+                    yield (
+                        row
+                        if values is None
+                        else {**row, "value": self._value(values, row, attempt)}
+                    )
         except kafka_rows.OffsetsGone as error:
             raise self._gone_rows(attempt, str(error)) from None
 
@@ -150,23 +183,34 @@ class KafkaTopics(LogSource):
     def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
         """Read the offsets of metadata, and check that Kafka has all of them."""
         if not isinstance(metadata, dict) or not metadata:
-            raise OtherSource(source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition")
+            raise OtherSource(
+                source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition"
+            )
         with self._refusals(_RETRIED):
             snapshot = self._snapshot(sorted({split_name(name)[0] for name in metadata}))
         for name, rows in metadata.items():
             self._check_there(attempt, snapshot, name, rows)
         return {name: OffsetRange(rows["from"], rows["to"]) for name, rows in metadata.items()}
 
-    def _check_there(self, attempt: TransactionAttempt, snapshot: OffsetsSnapshot, name: str, rows: Any) -> None:
+    def _check_there(
+        self, attempt: TransactionAttempt, snapshot: OffsetsSnapshot, name: str, rows: Any
+    ) -> None:
         if name in snapshot.away:
-            raise self.refused(f"partition {name} cannot be reached: {snapshot.away[name]}", _RETRIED)
+            raise self.refused(
+                f"partition {name} cannot be reached: {snapshot.away[name]}", _RETRIED
+            )
         extent = snapshot.extents.get(name)
         wanted = f"{name}: offsets {rows['from']} to {rows['to'] - 1}"
         if extent is None:
             raise self._gone_rows(attempt, f"{wanted}, the topic or partition was deleted")
         if None not in (extent.topic_id, rows["topic_id"]) and extent.topic_id != rows["topic_id"]:
-            raise self._gone_rows(attempt, f"{wanted} of topic {rows['topic_id']}, now it is {extent.topic_id}")
-        if rows["to"] > rows["from"] and not extent.first <= rows["from"] <= rows["to"] <= extent.end:
+            raise self._gone_rows(
+                attempt, f"{wanted} of topic {rows['topic_id']}, now it is {extent.topic_id}"
+            )
+        if (
+            rows["to"] > rows["from"]
+            and not extent.first <= rows["from"] <= rows["to"] <= extent.end
+        ):
             raise self._gone_rows(attempt, f"{wanted}, it has {extent.first} to {extent.end - 1}")
 
     # --- Kafka -------------------------------------------------------------------------------------------------------

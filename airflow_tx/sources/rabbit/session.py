@@ -63,7 +63,9 @@ class QueueSession:
         with self._failures():
             # Those that it hands out and that are not received are delivered again, and counted as such.
             self._channel.basic_qos(prefetch_count=wanted)
-            for method, properties, body in self._channel.consume(self._queue, inactivity_timeout=_SILENCE):
+            for method, properties, body in self._channel.consume(
+                self._queue, inactivity_timeout=_SILENCE
+            ):
                 if method is None:
                     break
                 found.append(self._delivery(method, properties, body))
@@ -87,10 +89,14 @@ class QueueSession:
         with self._failures():
             self._channel.confirm_delivery()
             try:
-                self._channel.basic_publish("", queue, delivery.message.body, delivery.properties, mandatory=True)
+                self._channel.basic_publish(
+                    "", queue, delivery.message.body, delivery.properties, mandatory=True
+                )
             except (NackError, UnroutableError):
                 problem = f"message {delivery.message.message_id!r} of {self.where} cannot be set aside in {queue}"
-                raise self.refused(problem, f"Declare the queue {queue}, with room in it.") from None
+                raise self.refused(
+                    problem, f"Declare the queue {queue}, with room in it."
+                ) from None
         self.ack(delivery.tag)
 
     def close(self) -> None:
@@ -105,7 +111,11 @@ class QueueSession:
 
     def _delivery(self, method: Any, properties: Any, body: bytes) -> Delivery:
         headers: Mapping[str, Any] = properties.headers or {}
-        deaths = [each.get("count", 0) for each in headers.get("x-death", ()) if each.get("queue") == self._queue]
+        deaths = [
+            each.get("count", 0)
+            for each in headers.get("x-death", ())
+            if each.get("queue") == self._queue
+        ]
         earlier = int(headers.get("x-delivery-count", 0)) + sum(map(int, deaths))
         text = json.dumps(headers, sort_keys=True, default=str)
         message = QueueMessage(properties.message_id or "", method.routing_key, text, body)
@@ -126,4 +136,6 @@ class QueueSession:
         except (AMQPError, OSError) as error:
             text = " ".join(str(error).split()) or type(error).__name__
             remedy = "Nothing is lost: what was received and not acked is delivered again."
-            raise self.refused(f"{self.where}: the broker cannot be reached ({text})", remedy) from None
+            raise self.refused(
+                f"{self.where}: the broker cannot be reached ({text})", remedy
+            ) from None

@@ -14,7 +14,13 @@ from airflow_tx.protocol.batch import WHOLE, Loss
 from airflow_tx.sources.api import Batch, EmittedRows, Json, Source
 from airflow_tx.sources.rabbit.rows import QueueRows
 from airflow_tx.sources.rabbit.session import MOST, Delivery, QueueSession
-from airflow_tx.sources.rabbit.taken import QueueMessage, TakenMessages, is_staged, read_ids, read_taken
+from airflow_tx.sources.rabbit.taken import (
+    QueueMessage,
+    TakenMessages,
+    is_staged,
+    read_ids,
+    read_taken,
+)
 from airflow_tx.sources.sizing import BatchSize, Limit
 
 if TYPE_CHECKING:
@@ -87,7 +93,9 @@ class RabbitQueueSource(Source):
         target_seconds: float | None = None,
     ) -> None:
         if not conn_id or not queue:
-            raise self.unusable("queue", queue, 'Name an Airflow connection and a queue: ("rabbit_shop", "orders").')
+            raise self.unusable(
+                "queue", queue, 'Name an Airflow connection and a queue: ("rabbit_shop", "orders").'
+            )
         if identity not in _IDENTITIES:
             raise self.unusable("identity", identity, f"Give one of {', '.join(_IDENTITIES)}.")
         for name, value in (("remember", remember), ("max_deliveries", max_deliveries)):
@@ -135,9 +143,14 @@ class RabbitQueueSource(Source):
         if not messages:
             return None
         failpoint("rabbit.after_receive", topology=self.topology, txid=attempt.txid)
-        metadata: Json = {"staged": staged.stage(at.taken, list(messages.values())), "number": at.taken}
+        metadata: Json = {
+            "staged": staged.stage(at.taken, list(messages.values())),
+            "number": at.taken,
+        }
         ids = [*known, *messages][-max(self.remember, len(messages)) :]
-        after = QueuePosition(at.queue, at.taken + len(messages), staged.stage_ids(at.taken + len(messages), ids))
+        after = QueuePosition(
+            at.queue, at.taken + len(messages), staged.stage_ids(at.taken + len(messages), ids)
+        )
         failpoint("rabbit.after_stage", topology=self.topology, txid=attempt.txid)
         self._unacked = (metadata, tag)
         return Batch(metadata, after.to_json(), len(messages), reason)
@@ -165,7 +178,14 @@ class RabbitQueueSource(Source):
         if at.ids is None or is_staged(at.ids):
             return []
         without = QueuePosition(at.queue, at.taken).to_json()
-        return [Loss(WHOLE, position, without, f"{_lost_ids(at)}: what is delivered again of them is counted again")]
+        return [
+            Loss(
+                WHOLE,
+                position,
+                without,
+                f"{_lost_ids(at)}: what is delivered again of them is counted again",
+            )
+        ]
 
     def _receive(self, known: Mapping[bytes, None]) -> _Received:
         session = self._connected()
@@ -184,7 +204,11 @@ class RabbitQueueSource(Source):
                     unacked.append(each.tag)
                     new.setdefault(identity, each)
             if len(deliveries) > len(new):
-                log.info("%s: %s messages were taken before, or set aside", session.where, len(deliveries) - len(new))
+                log.info(
+                    "%s: %s messages were taken before, or set aside",
+                    session.where,
+                    len(deliveries) - len(new),
+                )
             if new:
                 return self._fitted(new, waiting - len(deliveries) + len(new), unacked)
             if not deliveries:
@@ -196,12 +220,18 @@ class RabbitQueueSource(Source):
         size = 0
         limit = self.limit
         if limit.rows is None or limit.rows > MOST:
-            limit = Limit(MOST, limit.bytes, f"a broker hands out {MOST} messages at most that are not acked")
+            limit = Limit(
+                MOST, limit.bytes, f"a broker hands out {MOST} messages at most that are not acked"
+            )
         for identity, each in new.items():
             size += len(each.message.body)
             if taken and limit.bytes is not None and size > limit.bytes:
                 why = Limit(reason=f"max_bytes_per_batch={limit.bytes}")
-                return taken, max(tag for tag in unacked if tag < each.tag), why.reason_for(len(taken), waiting)
+                return (
+                    taken,
+                    max(tag for tag in unacked if tag < each.tag),
+                    why.reason_for(len(taken), waiting),
+                )
             taken[identity] = each.message
         return taken, unacked[-1], limit.reason_for(len(taken), waiting)
 
@@ -221,7 +251,9 @@ class RabbitQueueSource(Source):
                 remedy += '; or let the publisher set an id, or say identity="content"'
             raise session.refused(f"message {name} of {session.where} {problem}", f"{remedy}.")
         session.set_aside(delivery, self.aside)
-        log.warning("Message %s of %s %s: it is in queue %s now", name, session.where, problem, self.aside)
+        log.warning(
+            "Message %s of %s %s: it is in queue %s now", name, session.where, problem, self.aside
+        )
 
     def _connected(self) -> QueueSession:
         if self._session is None:
@@ -245,7 +277,9 @@ class RabbitQueueSource(Source):
             return {} if at.ids is None else read_ids(at.ids)
         except FileNotFoundError:
             remedy = f"Bring them back, or go on without them: {self.command('accept-loss')}"
-            raise self.refused(f"{_lost_ids(at)}: none of them could be recognised", remedy) from None
+            raise self.refused(
+                f"{_lost_ids(at)}: none of them could be recognised", remedy
+            ) from None
 
     @property
     def _where(self) -> str:
@@ -254,16 +288,22 @@ class RabbitQueueSource(Source):
     @property
     def _staged(self) -> TakenMessages:
         if not self.staging:
-            raise self.refused("it has no staging area", "Let a Transaction ask it, or name it with one: named().")
+            raise self.refused(
+                "it has no staging area", "Let a Transaction ask it, or name it with one: named()."
+            )
         return TakenMessages(self.staging, self.topology, f"{self.conn_id}/{self.queue}")
 
-    def _new(self, messages: Iterable[QueueMessage], known: Mapping[bytes, None]) -> dict[bytes, QueueMessage]:
+    def _new(
+        self, messages: Iterable[QueueMessage], known: Mapping[bytes, None]
+    ) -> dict[bytes, QueueMessage]:
         found = {each.identity(self.identity): each for each in messages}
         return {identity: each for identity, each in found.items() if identity not in known}
 
     # --- rows
 
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
         skip = self.command("skip", attempt.txid)
         rows = QueueRows(self._where, self.schema, skip)
         messages = self._read(metadata, skip)

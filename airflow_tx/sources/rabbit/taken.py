@@ -44,7 +44,11 @@ class QueueMessage:
         if by == "content":
             # What brokers add differs from one delivery to the next.
             kept = {name: value for name, value in own.items() if not name.startswith("x-")}
-            parts = [self.routing_key.encode(), json.dumps(kept, sort_keys=True).encode(), self.body]
+            parts = [
+                self.routing_key.encode(),
+                json.dumps(kept, sort_keys=True).encode(),
+                self.body,
+            ]
         digest = blake2b(digest_size=DIGEST_SIZE)
         for part in parts:
             digest.update(len(part).to_bytes(8, "big") + part)
@@ -74,7 +78,9 @@ def read_ids(uri: str) -> dict[bytes, None]:
     """
     folder, _, name = uri.rpartition("/")
     content = open_files(folder).read(name)
-    return dict.fromkeys(content[at : at + DIGEST_SIZE] for at in range(0, len(content), DIGEST_SIZE))
+    return dict.fromkeys(
+        content[at : at + DIGEST_SIZE] for at in range(0, len(content), DIGEST_SIZE)
+    )
 
 
 class TakenMessages:
@@ -91,7 +97,9 @@ class TakenMessages:
         """Stage the messages of a batch that begins at this number; returns their URI."""
         # No Parquet: to load what writes it takes `begin` longer than all else that it does.
         lines = [
-            json.dumps([each.message_id, each.routing_key, each.headers, b64encode(each.body).decode()])
+            json.dumps(
+                [each.message_id, each.routing_key, each.headers, b64encode(each.body).decode()]
+            )
             for each in messages
         ]
         return self._write(f"messages/{number}/{uuid4().hex}", "\n".join(lines).encode())
@@ -102,7 +110,11 @@ class TakenMessages:
 
     def left(self, number: int) -> list[QueueMessage]:
         """Read what is staged from this number on, where the ledger stands: no transaction has it."""
-        done = {start for txid in self._numbers("committed") for start in self._numbers(f"committed/{txid}")}
+        done = {
+            start
+            for txid in self._numbers("committed")
+            for start in self._numbers(f"committed/{txid}")
+        }
         found = list[QueueMessage]()
         for at in self._numbers("messages"):
             if at >= number and at not in done:
@@ -129,7 +141,9 @@ class TakenMessages:
             self._remove(f"committed/{each}")
 
     def _numbers(self, folder: str) -> list[int]:
-        return sorted(int(name) for name in self._files.list(f"{self._folder}/{folder}") if name.isdecimal())
+        return sorted(
+            int(name) for name in self._files.list(f"{self._folder}/{folder}") if name.isdecimal()
+        )
 
     def _write(self, name: str, content: bytes) -> str:
         self._files.write(f"{self._folder}/{name}", content)

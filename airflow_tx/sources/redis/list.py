@@ -85,7 +85,9 @@ class ListedMessages(CountedMessages):
             return None
         _, last = self._end_and(client, snapshot.position.next + count - 1)
         if last is None:
-            raise self.database.unavailable(f"the list {self.key} in {self.database.where} has become shorter")
+            raise self.database.unavailable(
+                f"the list {self.key} in {self.database.where} has become shorter"
+            )
         return self.log_batch(snapshot, count, last)
 
     def check(self, client: Any, rows: Any) -> None:
@@ -114,5 +116,7 @@ class ListedMessages(CountedMessages):
         pipeline = client.pipeline(transaction=True)
         pipeline.llen(self.key)
         pipeline.lindex(self.key, max(index, 0))
-        length, message = (self.checked(self.key, reply) for reply in pipeline.execute(raise_on_error=False))
+        length, message = (
+            self.checked(self.key, reply) for reply in pipeline.execute(raise_on_error=False)
+        )
         return length, message

@@ -67,7 +67,9 @@ class MessageLog(ABC):
 
     def gone(self, what: str) -> SourceError:
         """Make the error for a batch whose messages are gone."""
-        remedy = f"Bring them back, then clear the task; if they are gone for good: {self.database.skip}"
+        remedy = (
+            f"Bring them back, then clear the task; if they are gone for good: {self.database.skip}"
+        )
         return self.database.refused(f"{what} ({self.database.where})", remedy)
 
     def foreign(self, position: Json) -> OtherSource:
@@ -103,7 +105,9 @@ class RedisLog(PartitionLog):
     def take(self, snapshot: LogSnapshot, most: int | None) -> LogBatch | Gone | None:
         available = snapshot.available or 0
         with self.messages.database.failures():
-            return self.messages.take(self.client, snapshot, available if most is None else min(most, available))
+            return self.messages.take(
+                self.client, snapshot, available if most is None else min(most, available)
+            )
 
     def set_text(self, name: str, value: Any) -> None:
         """Set what lies under a name beside the messages."""
@@ -134,7 +138,11 @@ class Part:
         with self.log.database.failures():
             for id_, raw in self.log.read(client, self.messages):
                 message = self._parsed(id_, raw)
-                yield {"partition": self.log.database.partition, self.log.id_column: id_, "message": message}
+                yield {
+                    "partition": self.log.database.partition,
+                    self.log.id_column: id_,
+                    "message": message,
+                }
 
     def unreadable(self, id_: int | str, why: str) -> FailedBatch:
         """Make the error for a message that cannot be read: it fails the batch."""
@@ -149,7 +157,9 @@ class Part:
             if isinstance(raw, dict):
                 return {name.decode(): value.decode() for name, value in raw.items()}
         except UnicodeDecodeError as error:
-            raise self.unreadable(id_, f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
+            raise self.unreadable(
+                id_, f"it is not UTF-8 ({error.reason} at byte {error.start})"
+            ) from None
         try:
             return parsed_message(raw, objects=self.objects)
         except ValueError as error:

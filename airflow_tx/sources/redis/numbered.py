@@ -116,7 +116,9 @@ class NumberedMessages(CountedMessages):
             cursor = Cursor(self._number(NEXT_READ, self.checked(self.key + names[1], other)) or 1)
             return LogSnapshot(cursor, max(end - cursor.next, 0))
         end = end or 1
-        gone = self.loss(cursor, end, self.checked(self.key + names[1], other) if cursor.next > 1 else None)
+        gone = self.loss(
+            cursor, end, self.checked(self.key + names[1], other) if cursor.next > 1 else None
+        )
         return LogSnapshot(cursor, max(end - cursor.next, 0), gone)
 
     def take(self, client: Any, snapshot: LogSnapshot, count: int) -> LogBatch | Gone | None:
@@ -147,7 +149,9 @@ class NumberedMessages(CountedMessages):
         end = part["from"] + part["quantity"]
         for numbers in pages(part["from"], end):
             messages = client.mget([self._key(number) for number in numbers])
-            lost = [number for number, message in zip(numbers, messages, strict=True) if message is None]
+            lost = [
+                number for number, message in zip(numbers, messages, strict=True) if message is None
+            ]
             if lost:
                 self._check_types(client, lost)
                 raise self.gone(f"messages {spelled(lost)} of {part['from']} to {end - 1} are gone")
@@ -158,7 +162,9 @@ class NumberedMessages(CountedMessages):
         pipeline = client.pipeline(transaction=False)
         for number in range(first, first + most):
             pipeline.strlen(self._key(number))
-        return [self.checked("of a message", reply) for reply in pipeline.execute(raise_on_error=False)]
+        return [
+            self.checked("of a message", reply) for reply in pipeline.execute(raise_on_error=False)
+        ]
 
     def _gap(self, client: Any, cursor: Cursor, end: int) -> Gone:
         first = cursor.next
@@ -183,21 +189,29 @@ class NumberedMessages(CountedMessages):
             pipeline = client.pipeline(transaction=False)
             for number in numbers:
                 pipeline.exists(self._key(number))
-            yield from (number for number, found in zip(numbers, pipeline.execute(), strict=True) if found == there)
+            yield from (
+                number
+                for number, found in zip(numbers, pipeline.execute(), strict=True)
+                if found == there
+            )
 
     def _check_types(self, client: Any, numbers: Sequence[int]) -> None:
         for number in numbers[:10]:
             found = client.type(self._key(number))
             if found not in (b"none", b"string"):
                 problem = f"{self.named(number)} in {self.database.where} is a {found.decode()}, not a text"
-                raise self.database.refused(problem, "Put the message there, then clear the task; or skip the batch.")
+                raise self.database.refused(
+                    problem, "Put the message there, then clear the task; or skip the batch."
+                )
 
     def _number(self, name: str, value: bytes | None) -> int | None:
         try:
             return None if value is None else int(value)
         except ValueError:
             problem = f"key {self.key}{name} in {self.database.where} holds {value!r:.80}, which is no number"
-            raise self.database.refused(problem, "Set it to the number of the next message.") from None
+            raise self.database.refused(
+                problem, "Set it to the number of the next message."
+            ) from None
 
     def _key(self, number: int) -> str:
         return f"{self.key}{number}"

@@ -66,11 +66,17 @@ class RedisDatabase:
             text = failure_text(error, self.parameters)
             if isinstance(error, (AuthenticationError, NoPermissionError)):
                 remedy = f"The server says: {text} Correct its login and password, or the rights of that user."
-                raise ConfigError(option="Redis connection", value=self.conn_id, remedy=remedy) from None
-            away = isinstance(error, (LostConnection, NoAnswer, OSError)) or str(error).startswith(AWAY)
+                raise ConfigError(
+                    option="Redis connection", value=self.conn_id, remedy=remedy
+                ) from None
+            away = isinstance(error, (LostConnection, NoAnswer, OSError)) or str(error).startswith(
+                AWAY
+            )
             if away:
                 raise self.unavailable(f"{self.where}: {text}") from None
-            raise self.refused(f"{self.where} says: {text}", "Correct it, then clear the task.") from None
+            raise self.refused(
+                f"{self.where} says: {text}", "Correct it, then clear the task."
+            ) from None
 
     def unavailable(self, reason: str) -> PartitionUnavailable:
         return PartitionUnavailable(partition=self.partition, source=self.source, reason=reason)

@@ -39,15 +39,26 @@ class RedisSource(LogSource):
     schema: str | None = None
 
     def __init__(
-        self, conn_id: str | Sequence[str], keys: Sequence[str], *, databases: Sequence[int] = (), **limits: Any
+        self,
+        conn_id: str | Sequence[str],
+        keys: Sequence[str],
+        *,
+        databases: Sequence[int] = (),
+        **limits: Any,
     ) -> None:
         super().__init__(**limits)
         self.conn_ids = self.named_by("conn_id", conn_id, "Name an Airflow connection.")
         self.databases = tuple(databases)
-        if any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in self.databases):
+        if any(
+            isinstance(number, bool) or not isinstance(number, int) or number < 0
+            for number in self.databases
+        ):
             remedy = "Give the numbers of databases, such as [0, 1, 2, 3]."
             raise self.unusable("databases", databases, remedy)
-        partitions = [RedisPartition(*each) for each in product(self.conn_ids, self.databases or (None,), keys)]
+        partitions = [
+            RedisPartition(*each)
+            for each in product(self.conn_ids, self.databases or (None,), keys)
+        ]
         self._partitions = {each.name: each for each in partitions}
         if len(self._partitions) < len(partitions):
             remedy = "Name every connection, database and key once."
@@ -76,26 +87,38 @@ class RedisSource(LogSource):
 
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
         text = "; ".join(f"partition {name}: {each.description}" for name, each in gone.items())
-        remedy = f"Bring them back, or let the source do without them: {self.command('accept-loss')}. "
-        remedy += "Before the first batch, let NEXT_READ be the number of the first message there is."
+        remedy = (
+            f"Bring them back, or let the source do without them: {self.command('accept-loss')}. "
+        )
+        remedy += (
+            "Before the first batch, let NEXT_READ be the number of the first message there is."
+        )
         return f"messages that come next are gone: {text}", remedy
 
     # --- rows
 
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
         if spark is None or not isinstance(metadata, dict) or not metadata:
             return super().emit_batch(attempt, metadata, spark)
         parts = [self._parts(attempt, name, metadata[name]) for name in sorted(metadata)]
         return self._frame(spark, chain.from_iterable(parts))
 
     def emit_partition_batch(
-        self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
+        self,
+        attempt: TransactionAttempt,
+        partition: str,
+        metadata: Json,
+        spark: SparkSession | None = None,
     ) -> EmittedRows:
         parts = self._parts(attempt, partition, metadata)
         return self._rows(parts) if spark is None else self._frame(spark, parts)
 
     def _parts(self, attempt: TransactionAttempt, name: str, metadata: Any) -> list[Part]:
-        return self.log_of(name, attempt.txid).parts(metadata, size=PART, objects=self.schema is not None)
+        return self.log_of(name, attempt.txid).parts(
+            metadata, size=PART, objects=self.schema is not None
+        )
 
     def _rows(self, parts: Iterable[Part]) -> Iterator[Mapping[str, Any]]:
         for part in parts:
@@ -116,12 +139,16 @@ class RedisSource(LogSource):
         partition = self._partitions.get(name)
         if partition is None:
             remedy = "Bring it back, then clear the task; or skip the transaction."
-            problem = f"partition {name} is in the batch, and is none of {', '.join(self._partitions)}"
+            problem = (
+                f"partition {name} is in the batch, and is none of {', '.join(self._partitions)}"
+            )
             raise self.refused(problem, remedy)
         parameters = parameters_of_connection(partition.conn_id, what=type(self).__name__)
         if partition.database is not None:
             parameters["db"] = partition.database
-        database = RedisDatabase(name, repr(self), partition.conn_id, parameters, self.command("skip", txid))
+        database = RedisDatabase(
+            name, repr(self), partition.conn_id, parameters, self.command("skip", txid)
+        )
         return RedisLog(self.messages(database, partition.key), self._client(database))
 
     def _client(self, database: RedisDatabase) -> Any:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 _ROWS_A_BATCH = 5_000
 
 
-def frame(spark: SparkSession, parts: Sequence[Part], *, schema: str | None, at_once: int) -> DataFrame:
+def frame(
+    spark: SparkSession, parts: Sequence[Part], *, schema: str | None, at_once: int
+) -> DataFrame:
     """Read the rows of all parts: up to `at_once` messages in this process, more by executors."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -35,7 +37,9 @@ def frame(spark: SparkSession, parts: Sequence[Part], *, schema: str | None, at_
 
         batches = chain.from_iterable(_batches(part, columns) for part in parts)
         return spark.createDataFrame(pa.Table.from_batches(batches, schema=columns), schema=struct)
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(_reader(list(parts), columns), struct)
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(
+        _reader(list(parts), columns), struct
+    )
 
 
 def _ddl(part: Part, schema: str | None) -> str:

@@ -56,7 +56,10 @@ class RedisStreamSource(RedisSource):
     """
 
     def __init__(
-        self, conn_id: str | Sequence[str] = "redis_default", streams: str | Sequence[str] = (), **options: Any
+        self,
+        conn_id: str | Sequence[str] = "redis_default",
+        streams: str | Sequence[str] = (),
+        **options: Any,
     ) -> None:
         remedy = 'Name a stream, or several: streams=["orders"].'
         self.streams = self.named_by("streams", streams, remedy)
@@ -99,7 +102,11 @@ class StreamPosition:
     life: int = 0
 
     def to_json(self) -> Json:
-        return {name: value for name, value in vars(self).items() if value is not None and (value or name != "life")}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None and (value or name != "life")
+        }
 
 
 @dataclass(frozen=True)
@@ -143,9 +150,13 @@ class StreamMessages(MessageLog):
         said = self._find(client, at.after if at else FIRST, "+", 0)
         if said is None:
             if at is None or at.after == FIRST:
-                raise self.database.unavailable(f"there is no stream {self.key} in {self.database.where}")
+                raise self.database.unavailable(
+                    f"there is no stream {self.key} in {self.database.where}"
+                )
             what = f"the stream {self.key} is gone from {self.database.where}, and all that it had after {at.after}"
-            return LogSnapshot(at, 0, Gone(what, StreamPosition(read=0, life=at.life + 1).to_json()))
+            return LogSnapshot(
+                at, 0, Gone(what, StreamPosition(read=0, life=at.life + 1).to_json())
+            )
         if at is None:
             read = None if said.added is None else said.added - said.length
             at = StreamPosition(read=read, deleted=said.deleted)
@@ -163,7 +174,9 @@ class StreamMessages(MessageLog):
         ended = taken < count or taken == snapshot.available
         return LogBatch(rows, after.to_json(), taken, start=at.to_json(), ended=ended)
 
-    def _walk(self, client: Any, at: StreamPosition, count: int) -> tuple[int, StreamPosition, Gone | None]:
+    def _walk(
+        self, client: Any, at: StreamPosition, count: int
+    ) -> tuple[int, StreamPosition, Gone | None]:
         """Advance by so many entries: how many there were, the position behind them, and what is missing."""
         taken = 0
         to = at.after
@@ -171,7 +184,9 @@ class StreamMessages(MessageLog):
             step = min(count - taken, _STEP)
             said = self._find(client, to, "+", step)
             if said is None:
-                raise self.database.unavailable(f"the stream {self.key} is gone from {self.database.where}")
+                raise self.database.unavailable(
+                    f"the stream {self.key} is gone from {self.database.where}"
+                )
             if not taken and (gone := self._lost(at, said)):
                 return 0, at, gone
             taken = taken + said.found
@@ -179,7 +194,11 @@ class StreamMessages(MessageLog):
             if said.found < step or to == said.final:
                 # A position of a server that did not count gets its count here: all that was added is before it.
                 read = said.added if at.read is None else at.read + taken
-                return taken, replace(at, after=to, read=read), self._gap(at, taken, said, f"up to {to}")
+                return (
+                    taken,
+                    replace(at, after=to, read=read),
+                    self._gap(at, taken, said, f"up to {to}"),
+                )
         return taken, replace(at, after=to, read=None if at.read is None else at.read + taken), None
 
     def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
@@ -214,11 +233,17 @@ class StreamMessages(MessageLog):
 
     def _fewer(self, part: Any, there: str) -> SourceError:
         between = f"after {part['after']} up to {part['to']}"
-        return self.gone(f"of {part['quantity']} entries {between} of the stream {self.key} {there}")
+        return self.gone(
+            f"of {part['quantity']} entries {between} of the stream {self.key} {there}"
+        )
 
     def sizes(self, client: Any, snapshot: LogSnapshot, most: int) -> Sequence[int]:
         entries = client.xrange(self.key, f"({snapshot.position.after}", "+", count=most)
-        return [sum(len(name) + len(value) for name, value in fields.items()) for _, fields in entries if fields]
+        return [
+            sum(len(name) + len(value) for name, value in fields.items())
+            for _, fields in entries
+            if fields
+        ]
 
     def _available(self, at: StreamPosition, said: StreamInfo) -> int:
         if at.read is None or said.added is None or self._all_after(at, said):
@@ -260,7 +285,10 @@ class StreamMessages(MessageLog):
         between = f"after {at.after}" + (f" and {until}" if until else "")
         after = StreamPosition(at.after, at.read + missing, said.deleted, at.life + 1)
         if missing > 0:
-            return Gone(f"{missing} entries {between} of {where} are gone: trimmed or deleted", after.to_json())
+            return Gone(
+                f"{missing} entries {between} of {where} are gone: trimmed or deleted",
+                after.to_json(),
+            )
         what = f"{where} went back: it knows {-missing} entries less than were taken; what it forgot {between} is gone"
         return Gone(what, after.to_json())
 
@@ -274,9 +302,21 @@ class StreamMessages(MessageLog):
                 return None
             self.checked(self.key, error)
             raise
-        here, found, end, length, last, first, final, added, deleted = (_plain(part) for part in reply)
+        here, found, end, length, last, first, final, added, deleted = (
+            _plain(part) for part in reply
+        )
         counted = None if added == -1 else added
-        return StreamInfo(bool(here), found, end, length, last, first or None, final or None, counted, deleted or FIRST)
+        return StreamInfo(
+            bool(here),
+            found,
+            end,
+            length,
+            last,
+            first or None,
+            final or None,
+            counted,
+            deleted or FIRST,
+        )
 
     def _position(self, position: Json) -> StreamPosition:
         try:

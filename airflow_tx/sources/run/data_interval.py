@@ -75,7 +75,9 @@ class DataIntervalSource(ReaderSource):
                     f"Nothing was allocated. If the schedule has changed, let the new one start at {_iso(other[1])} or "
                     "later, or count again: another Transaction(topology=...) with a new state.",
                 )
-        if self.in_order and position is not None and attempt.attempt == 1:  # a replay keeps its txid
+        if (
+            self.in_order and position is not None and attempt.attempt == 1
+        ):  # a replay keeps its txid
             self._check_order(interval, order_end(position), attempt.txid)
         rows: Json = {"from": _iso(interval[0]), "to": _iso(interval[1])}
         after: list[Json] = [[_iso(start), _iso(end)] for start, end in _merged([*taken, interval])]
@@ -122,7 +124,9 @@ class DataIntervalSource(ReaderSource):
         taken = self._taken(position)
         return bool(taken) and taken[0][1] >= moment
 
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None
+    ) -> EmittedRows:
         return self.read(spark, _moment(metadata["from"]), _moment(metadata["to"]))
 
     def _interval(self, run: RunInfo) -> Interval:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_tx.compat import IntervalSchedule
 from airflow_tx.errors import AheadOfOrder
 from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.run.data_interval import DataIntervalSource, Interval, key_of_interval, order_end
+from airflow_tx.sources.run.data_interval import (
+    DataIntervalSource,
+    Interval,
+    key_of_interval,
+    order_end,
+)
 
 if TYPE_CHECKING:
     from airflow_tx.compat import ScheduledInterval
@@ -38,7 +43,11 @@ class NextIntervalSource(DataIntervalSource):
         connections: Sequence[str] = (),
     ) -> None:
         super().__init__(reader, options, kind, in_order=True, connections=connections)
-        self.schedule = schedule if isinstance(schedule, IntervalSchedule) else IntervalSchedule.from_json(schedule)
+        self.schedule = (
+            schedule
+            if isinstance(schedule, IntervalSchedule)
+            else IntervalSchedule.from_json(schedule)
+        )
         self.normalize(schedule=self.schedule.to_json())
         self._previous_end = self.schedule.previous_end
 
@@ -46,7 +55,13 @@ class NextIntervalSource(DataIntervalSource):
     def of(cls, source: DataIntervalSource, schedule: IntervalSchedule) -> NextIntervalSource:
         """Return the source that takes the same intervals without their runs."""
         connections = source.conn_ids
-        return cls(source.reader, source.options, source.kind.value, schedule=schedule, connections=connections)
+        return cls(
+            source.reader,
+            source.options,
+            source.kind.value,
+            schedule=schedule,
+            connections=connections,
+        )
 
     def next_interval(self, position: Json) -> ScheduledInterval | None:
         """Find the interval that follows a position; None: it has not ended, or there is none.
@@ -67,9 +82,12 @@ class NextIntervalSource(DataIntervalSource):
         key = key_of_interval((found.start, found.end))
         if self.interval_of_run(key) is None:
             remedy = (
-                "Let its runs go by the schedule, without a lane; or let its timetable infer this interval for its end."
+                "Let its runs go by the schedule, without a lane; "
+                "or let its timetable infer this interval for its end."
             )
-            raise self.refused(f"the schedule gives no run by hand the {key.replace(':', ' ', 1)}", remedy)
+            raise self.refused(
+                f"the schedule gives no run by hand the {key.replace(':', ' ', 1)}", remedy
+            )
         try:
             batch = super(NextIntervalSource, self.for_key(key)).decide(attempt, position)
         except AheadOfOrder as ahead:

@@ -48,9 +48,13 @@ class RunPartitionSource(ReaderSource):
 
     def contains(self, metadata: Any, what: str) -> bool:
         partition = str(metadata["partition"])
-        return partition == what or partition.startswith(f"{what}T")  # a date may be named without its time
+        return partition == what or partition.startswith(
+            f"{what}T"
+        )  # a date may be named without its time
 
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None
+    ) -> EmittedRows:
         return self.read(spark, partition=metadata["partition"])
 
     def _partition(self, run: RunInfo) -> tuple[str, str]:
@@ -59,12 +63,18 @@ class RunPartitionSource(ReaderSource):
         if run.partition_key:
             return "key", run.partition_key
         remedy = "Give the DAG a schedule with partitions; for data intervals there is DataIntervalSource."
-        raise self.refused(f"run {run.run_id} has neither a partition date nor a partition key", remedy)
+        raise self.refused(
+            f"run {run.run_id} has neither a partition date nor a partition key", remedy
+        )
 
     def _date(self, run_id: str, value: datetime | str) -> str:
         """Convert to UTC, so that one date has one spelling."""
         try:
-            date = datetime.fromisoformat(value.replace("Z", "+00:00")) if isinstance(value, str) else value
+            date = (
+                datetime.fromisoformat(value.replace("Z", "+00:00"))
+                if isinstance(value, str)
+                else value
+            )
         except ValueError:
             remedy = "Let the timetable give an ISO 8601 date."
             raise self.refused(f"run {run_id} has the partition date {value!r}", remedy) from None

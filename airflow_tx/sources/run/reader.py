@@ -55,7 +55,9 @@ class ReaderSource(Source):
             remedy = f"They travel to Spark applications: give plain JSON ({error})."
             raise self.unusable("options", sorted(self.options), remedy) from None
         if isinstance(connections, str):
-            raise self.unusable("connections", connections, f"Give a list: connections=[{connections!r}].")
+            raise self.unusable(
+                "connections", connections, f"Give a list: connections=[{connections!r}]."
+            )
         self.conn_ids = tuple(connections)
         self.normalize(reader=self.reader, options=self.options)
         self._key = self._whose = ""
@@ -101,10 +103,14 @@ class ReaderSource(Source):
         try:
             reader = getattr(import_module(module), name)
         except (ImportError, AttributeError) as error:
-            remedy = "Install its module where this task and its Spark driver run, or correct the path."
+            remedy = (
+                "Install its module where this task and its Spark driver run, or correct the path."
+            )
             raise self.refused(f"its reader cannot be imported ({error})", remedy) from None
         rows: Any = reader(*part, spark=spark, **options, **self.options)
-        if not hasattr(rows, "write") and (isinstance(rows, (str, Mapping)) or not isinstance(rows, Iterable)):
+        if not hasattr(rows, "write") and (
+            isinstance(rows, (str, Mapping)) or not isinstance(rows, Iterable)
+        ):
             remedy = "Let it return a DataFrame, or rows as mappings."
             raise self.refused(f"its reader gave a {type(rows).__name__}", remedy)
         return rows  # type: ignore[no-any-return]

@@ -55,14 +55,18 @@ class TableErrors:
         if self.partition is not None:
             return PartitionUnavailable(partition=self.partition, source=self.source, reason=reason)
         problem = f"the database of connection {self.conn_id} cannot be reached: {reason}"
-        return SourceError(source=self.source, problem=problem, remedy="Bring it back, then clear the task.")
+        return SourceError(
+            source=self.source, problem=problem, remedy="Bring it back, then clear the task."
+        )
 
     def missing(self, table: str) -> SourceError:
         """Make the error for a table that is not there."""
         if self.partition is not None:
             return self.away(f"there is no table {table}")
         problem = f"the database of connection {self.conn_id} has no table {table}"
-        return self.refused(problem, "Make it, or correct table=, or the database of the connection.")
+        return self.refused(
+            problem, "Make it, or correct table=, or the database of the connection."
+        )
 
 
 class Database:
@@ -118,7 +122,9 @@ class Database:
 
     def _fail(self, error: sa.exc.DBAPIError) -> NoReturn:
         reason = self.scrubbed(str(error.orig))
-        unanswered = isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError))
+        unanswered = isinstance(
+            error, (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError)
+        )
         if unanswered or error.connection_invalidated:
             raise self._errors.away(reason) from None
         remedy = "Correct the source, or what the user of the connection may do."
@@ -127,10 +133,14 @@ class Database:
     def _made(self, url: URL, what: str) -> sa.Engine:
         try:
             # A connection that is closed is over; a rollback before would only log that a server is away.
-            return sa.create_engine(url, poolclass=NullPool, hide_parameters=True, pool_reset_on_return=None)
+            return sa.create_engine(
+                url, poolclass=NullPool, hide_parameters=True, pool_reset_on_return=None
+            )
         except ModuleNotFoundError as error:
             extra = _EXTRAS.get(self.kind, self.kind)
-            remedy = f"The driver {error.name} is missing: pip install 'airflow-provider-tx[{extra}]'."
+            remedy = (
+                f"The driver {error.name} is missing: pip install 'airflow-provider-tx[{extra}]'."
+            )
             raise ConfigError(option=f"{what} database", value=self.kind, remedy=remedy) from None
 
 
@@ -140,12 +150,21 @@ def _with_options(url: URL) -> URL:
     url = url.difference_update_query(_OF_STATES)
     if kind == "postgresql":
         ours = {name: str(value) for name, value in signs_of_life(url).items()}
-        wanted = {"connect_timeout": str(CONNECT_TIMEOUT), **ours, **given, "application_name": READER}
+        wanted = {
+            "connect_timeout": str(CONNECT_TIMEOUT),
+            **ours,
+            **given,
+            "application_name": READER,
+        }
         return url.update_query_dict(wanted)
     if kind == "mysql":
-        return url.update_query_dict({"connect_timeout": str(CONNECT_TIMEOUT), "charset": "utf8mb4"})
+        return url.update_query_dict(
+            {"connect_timeout": str(CONNECT_TIMEOUT), "charset": "utf8mb4"}
+        )
     # A missing file must not be made by reading it.
-    return url.set(database=f"file:{quote(url.database or '')}").update_query_dict({"uri": "true", "mode": "ro"})
+    return url.set(database=f"file:{quote(url.database or '')}").update_query_dict(
+        {"uri": "true", "mode": "ro"}
+    )
 
 
 def _prepare(connection: Connection) -> None:

@@ -72,13 +72,17 @@ class JdbcRows:
             dialect = self._held.dialect
         if database.kind != "postgresql":
             self.close()  # it has no state that others could read
-        form: Plain = Plain(table, dialect) if database.kind == "postgresql" else InUtc(table, dialect)
+        form: Plain = (
+            Plain(table, dialect) if database.kind == "postgresql" else InUtc(table, dialect)
+        )
         predicates = [form.predicate(each) for each in self._rows.ranges]
         options = {**_properties(database.url), "sessionInitStatement": in_session}
         # What the database compares otherwise than Spark, such as texts, stays with Spark.
         options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
         try:
-            read = spark.read.jdbc(_address(database.url), form.name, predicates=predicates, properties=options)
+            read = spark.read.jdbc(
+                _address(database.url), form.name, predicates=predicates, properties=options
+            )
             frame = read.selectExpr(*form.columns)
             frame.schema  # noqa: B018 - so that what is wrong is found here
         except Exception as error:  # noqa: BLE001 - Spark's own errors have no common class
@@ -137,11 +141,16 @@ class InUtc(Plain):
     def __init__(self, table: Table, dialect: Dialect) -> None:
         super().__init__(table, dialect)
         self._alias = table.clause.alias("tx_rows")
-        self._texts = {column: f"tx_text_{number}" for number, column in enumerate(sorted(table.times))}
+        self._texts = {
+            column: f"tx_text_{number}" for number, column in enumerate(sorted(table.times))
+        }
 
     @property
     def name(self) -> str:
-        times = [sa.cast(self.table.clause.c[name], sa.CHAR).label(text) for name, text in self._texts.items()]
+        times = [
+            sa.cast(self.table.clause.c[name], sa.CHAR).label(text)
+            for name, text in self._texts.items()
+        ]
         return f"({self.text(sa.select(*self.table.clause.c, *times))}) AS tx_rows"
 
     def predicate(self, rows: KeyRange) -> str:
@@ -150,7 +159,9 @@ class InUtc(Plain):
     def column(self, name: str) -> str:
         plain = super().column(name)
         text = self._texts.get(name)
-        return plain if text is None else f"CAST(concat({text}, '+00:00') AS TIMESTAMP_LTZ) AS {plain}"
+        return (
+            plain if text is None else f"CAST(concat({text}, '+00:00') AS TIMESTAMP_LTZ) AS {plain}"
+        )
 
 
 def _family(url: URL) -> str:
@@ -170,14 +181,23 @@ def _properties(url: URL) -> dict[str, str]:
     driver, _ = DRIVERS[_family(url)]
     # Named, because a driver that comes with the application is not found by its address.
     found = {"driver": driver, "user": url.username or "", "password": str(url.password or "")}
-    query = {name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()}
+    query = {
+        name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()
+    }
     if _family(url) == "postgresql":
-        return {**found, "ApplicationName": READER, **{name: query[name] for name in _POSTGRES if name in query}}
+        return {
+            **found,
+            "ApplicationName": READER,
+            **{name: query[name] for name in _POSTGRES if name in query},
+        }
     return {**found, **_mysql_tls(query)}
 
 
 def _mysql_tls(query: Mapping[str, Any]) -> dict[str, str]:
     if "ssl_ca" not in query:
         return {}
-    store = {"trustCertificateKeyStoreUrl": f"file:{query['ssl_ca']}", "trustCertificateKeyStoreType": "PEM"}
+    store = {
+        "trustCertificateKeyStoreUrl": f"file:{query['ssl_ca']}",
+        "trustCertificateKeyStoreType": "PEM",
+    }
     return {"sslMode": "VERIFY_CA", **store}

@@ -41,9 +41,18 @@ class Mark:
     def of(cls, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> Mark:
         """Mark rows as they are read, by the column `key`."""
         columns = [column for row in rows[:1] for column in row if column != key]
-        digests = {int(row[key]): {column: _digest(row[column]) for column in columns} for row in rows}
-        distinct = [each for each in columns if len(rows) < 2 or len({row[each] for row in digests.values()}) > 1]
-        kept = {number: {each: row[each] for each in distinct[:MARKED_COLUMNS]} for number, row in digests.items()}
+        digests = {
+            int(row[key]): {column: _digest(row[column]) for column in columns} for row in rows
+        }
+        distinct = [
+            each
+            for each in columns
+            if len(rows) < 2 or len({row[each] for row in digests.values()}) > 1
+        ]
+        kept = {
+            number: {each: row[each] for each in distinct[:MARKED_COLUMNS]}
+            for number, row in digests.items()
+        }
         return cls(kept, identity)
 
     def is_other(self, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> bool:
@@ -57,20 +66,32 @@ class Mark:
         changed: list[set[str]] = []
         compared: set[str] = set()
         for row in rows:
-            before = {name: digest for name, digest in self.rows.get(int(row[key]), {}).items() if name in row}
+            before = {
+                name: digest
+                for name, digest in self.rows.get(int(row[key]), {}).items()
+                if name in row
+            }
             compared |= set(before)
-            changed.append({name for name, digest in before.items() if _digest(row[name]) != digest})
+            changed.append(
+                {name for name, digest in before.items() if _digest(row[name]) != digest}
+            )
         if not changed or not all(changed):
             return False
-        return None not in (identity, self.identity) or (len(changed) > 1 and set().union(*changed) == compared)
+        return None not in (identity, self.identity) or (
+            len(changed) > 1 and set().union(*changed) == compared
+        )
 
     def to_json(self) -> dict[str, Any]:
         rows = {str(key): dict(row) for key, row in self.rows.items()}
-        return {"rows": rows} if self.identity is None else {"rows": rows, "identity": self.identity}
+        return (
+            {"rows": rows} if self.identity is None else {"rows": rows, "identity": self.identity}
+        )
 
     @classmethod
     def from_json(cls, value: Any) -> Mark:
-        return cls({int(key): dict(row) for key, row in value["rows"].items()}, value.get("identity"))
+        return cls(
+            {int(key): dict(row) for key, row in value["rows"].items()}, value.get("identity")
+        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +132,11 @@ class TablePosition:
             return None
 
     def to_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"last": key_json(self.last), "since": key_json(self.since), "rows": self.rows}
+        found: dict[str, Any] = {
+            "last": key_json(self.last),
+            "since": key_json(self.since),
+            "rows": self.rows,
+        }
         found |= {"restarts": self.restarts} if self.restarts else {}
         return found if self.mark is None else {**found, "mark": self.mark.to_json()}
 
@@ -126,7 +151,9 @@ class TablePosition:
             mark = Mark.from_json(value["mark"]) if "mark" in value else None
             return cls(last, since, int(value["rows"]), int(value.get("restarts", 0)), mark)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise ValueError(f"{str(value)[:80]!r} is not the position of rows in this order") from error
+            raise ValueError(
+                f"{str(value)[:80]!r} is not the position of rows in this order"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -166,10 +193,16 @@ class Rows:
 
     @property
     def ranges(self) -> list[KeyRange]:
-        return [KeyRange(after, upto) for after, upto in zip((self.after, *self.ends), self.ends, strict=False)]
+        return [
+            KeyRange(after, upto)
+            for after, upto in zip((self.after, *self.ends), self.ends, strict=False)
+        ]
 
     def to_json(self) -> dict[str, Any]:
-        ranges = [[*(key_json(end) or ()), count] for end, count in zip(self.ends, self.counts, strict=True)]
+        ranges = [
+            [*(key_json(end) or ()), count]
+            for end, count in zip(self.ends, self.counts, strict=True)
+        ]
         return {"after": key_json(self.after), "upto": ranges}
 
     @classmethod
@@ -192,7 +225,9 @@ def key_json(key: RowKey | None) -> list[Any] | None:
 
 def shown(key: RowKey) -> str:
     """Word a key for a message."""
-    texts = [str(value["at"] if isinstance(value, dict) else value) for value in key_json(key) or ()]
+    texts = [
+        str(value["at"] if isinstance(value, dict) else value) for value in key_json(key) or ()
+    ]
     return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
@@ -203,7 +238,9 @@ def _value_json(value: Any) -> Any:
     if isinstance(value, Decimal) and value == value.to_integral_value():
         return int(value)
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f"{value!r}, of type {type(value).__name__}, has no place in an order of rows")
+        raise ValueError(
+            f"{value!r}, of type {type(value).__name__}, has no place in an order of rows"
+        )
     return value
 
 
@@ -214,7 +251,9 @@ def _key(value: Sequence[Any] | None, columns: int) -> RowKey | None:
 def _required(value: Sequence[Any], columns: int) -> RowKey:
     if len(value) != columns or isinstance(value, str):
         raise ValueError(f"{value!r} has not {columns} values")
-    return tuple(datetime.fromisoformat(each["at"]) if isinstance(each, dict) else each for each in value)
+    return tuple(
+        datetime.fromisoformat(each["at"]) if isinstance(each, dict) else each for each in value
+    )
 
 
 def _typed(what: str, like: Any) -> Any:

@@ -28,7 +28,9 @@ class Settling(ABC):
     first_pause: ClassVar[float] = 0.02
     longest_pause: ClassVar[float] = 0.5
 
-    def __init__(self, connection: Connection, table: Table, errors: TableErrors, deadline: float) -> None:
+    def __init__(
+        self, connection: Connection, table: Table, errors: TableErrors, deadline: float
+    ) -> None:
         self.connection = connection
         self.table = table
         self.errors = errors
@@ -47,7 +49,9 @@ class Settling(ABC):
         return None
 
     @abstractmethod
-    def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
+    def earlier(
+        self, key: sa.ColumnElement[object], kind: str, seconds: float
+    ) -> sa.ColumnElement[bool]:
         """Build the condition that a time lies so many seconds before now, by the database's clock.
 
         :param kind: "time" (without a zone: it is the database's own), or "instant".
@@ -96,7 +100,9 @@ class SqliteSettling(Settling):
         if schema:
             return None
         keys = sa.text("SELECT name, upper(type) FROM pragma_table_info(:name) WHERE pk > 0")
-        if self.connection.execute(keys, {"name": name}).all() != [(self.table.order[0].name, "INTEGER")]:
+        if self.connection.execute(keys, {"name": name}).all() != [
+            (self.table.order[0].name, "INTEGER")
+        ]:
             return None
         made = sa.text("SELECT upper(sql) FROM sqlite_master WHERE type = 'table' AND name = :name")
         if "AUTOINCREMENT" in str(self.connection.execute(made, {"name": name}).scalar()):
@@ -105,6 +111,10 @@ class SqliteSettling(Settling):
         newest = self.newest(None)
         return 0 if newest is None else int(newest[0])
 
-    def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
-        found: sa.ColumnElement[bool] = sa.func.julianday(key) <= sa.func.julianday("now") - seconds / 86_400
+    def earlier(
+        self, key: sa.ColumnElement[object], kind: str, seconds: float
+    ) -> sa.ColumnElement[bool]:
+        found: sa.ColumnElement[bool] = (
+            sa.func.julianday(key) <= sa.func.julianday("now") - seconds / 86_400
+        )
         return found

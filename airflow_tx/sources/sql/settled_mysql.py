@@ -52,7 +52,10 @@ class MySqlSettling(Settling):
     def _given_by_server(self) -> bool:
         """Check whether AUTO_INCREMENT is on the column that orders the rows."""
         column = {**self._named(), "column": self.table.order[0].name}
-        return "auto_increment" in str(self.connection.execute(sa.text(_EXTRA), column).scalar()).lower()
+        return (
+            "auto_increment"
+            in str(self.connection.execute(sa.text(_EXTRA), column).scalar()).lower()
+        )
 
     def _named(self) -> dict[str, str | None]:
         schema, _, name = self.table.name.rpartition(".")
@@ -78,7 +81,9 @@ class MySqlSettling(Settling):
         return True
 
     def _check_server(self) -> None:
-        read_only, step = self.connection.exec_driver_sql("SELECT @@global.read_only, @@auto_increment_increment").one()
+        read_only, step = self.connection.exec_driver_sql(
+            "SELECT @@global.read_only, @@auto_increment_increment"
+        ).one()
         if str(read_only) not in ("0", "OFF"):
             problem = "its server is read-only, as a replica is, which does not know the running transactions"
             raise self.errors.refused(problem, "Let the connection lead to the primary.")
@@ -88,9 +93,15 @@ class MySqlSettling(Settling):
                 "Order by a time and the id, or let one server hand them out.",
             )
 
-    def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
+    def earlier(
+        self, key: sa.ColumnElement[object], kind: str, seconds: float
+    ) -> sa.ColumnElement[bool]:
         # The zone of our own session is UTC.
-        now = "UTC_TIMESTAMP(6)" if kind == "instant" else "CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', @@global.time_zone)"
+        now = (
+            "UTC_TIMESTAMP(6)"
+            if kind == "instant"
+            else "CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', @@global.time_zone)"
+        )
         query = sa.text(f"SELECT {now} - INTERVAL :micros MICROSECOND")
         ago = self.connection.execute(query, {"micros": int(seconds * 1_000_000)}).scalar_one()
         found: sa.ColumnElement[bool] = key <= ago

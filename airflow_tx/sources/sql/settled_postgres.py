@@ -71,7 +71,9 @@ class PostgresSettling(Settling):
     def end(self, after: RowKey | None) -> RowKey | None:
         if self.connection.execute(sa.text("SELECT pg_is_in_recovery()")).scalar():
             remedy = "Let the connection lead to the primary."
-            raise self.errors.refused("its server is a standby, which does not know the running transactions", remedy)
+            raise self.errors.refused(
+                "its server is a standby, which does not know the running transactions", remedy
+            )
         sequence = self._sequence
         end = self.newest(after, self.past())
         if end is None:
@@ -98,10 +100,14 @@ class PostgresSettling(Settling):
         found = self.connection.execute(sa.text(_FILE), {"id": self._sequence.id}).scalar()
         return None if found is None else str(found)
 
-    def earlier(self, key: sa.ColumnElement[object], kind: str, seconds: float) -> sa.ColumnElement[bool]:
+    def earlier(
+        self, key: sa.ColumnElement[object], kind: str, seconds: float
+    ) -> sa.ColumnElement[bool]:
         zone = "" if kind == "instant" else "::timestamp"
         query = sa.text(f"SELECT (clock_timestamp() - make_interval(secs => :seconds)){zone}")
-        found: sa.ColumnElement[bool] = key <= self.connection.execute(query, {"seconds": seconds}).scalar_one()
+        found: sa.ColumnElement[bool] = (
+            key <= self.connection.execute(query, {"seconds": seconds}).scalar_one()
+        )
         return found
 
     def _over(self, sequence: Sequence | None) -> bool:
@@ -115,7 +121,11 @@ class PostgresSettling(Settling):
         for _ in self.pauses(waiting):
             running = self._running(drawing)
             # One that was noted may be prepared by now, and has another name then.
-            still = [name for each, name in running.items() if each in noted or each.startswith(("-1/", "prepared "))]
+            still = [
+                name
+                for each, name in running.items()
+                if each in noted or each.startswith(("-1/", "prepared "))
+            ]
             if not still:
                 return True
             waiting.names = still
@@ -135,7 +145,9 @@ class PostgresSettling(Settling):
         if column.kind != "integer":
             return None
         name = self.connection.dialect.identifier_preparer.format_table(self.table.clause)
-        found = self.connection.execute(sa.text(_SEQUENCE), {"table": name, "column": column.name}).first()
+        found = self.connection.execute(
+            sa.text(_SEQUENCE), {"table": name, "column": column.name}
+        ).first()
         if found is None:
             return None
         wrong = f"CACHE {found.cached}" if found.cached > 1 else "CYCLE" if found.cycles else ""

@@ -14,7 +14,15 @@ from airflow_tx.errors import SourceError
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
 from airflow_tx.sources.sql.database import Database, TableErrors
-from airflow_tx.sources.sql.positions import MARKED_ROWS, KeyRange, Mark, RowKey, Rows, TablePosition, shown
+from airflow_tx.sources.sql.positions import (
+    MARKED_ROWS,
+    KeyRange,
+    Mark,
+    RowKey,
+    Rows,
+    TablePosition,
+    shown,
+)
 from airflow_tx.sources.sql.settled import Settling, SqliteSettling
 from airflow_tx.sources.sql.settled_mysql import MySqlSettling
 from airflow_tx.sources.sql.settled_postgres import PostgresSettling
@@ -52,7 +60,9 @@ class ShardSnapshot(LogSnapshot):
 class Shard(PartitionLog):
     """One table of one connection, for one decision or for the rows of one batch; `what` is the class of the source."""
 
-    def __init__(self, conn_id: str, table: str, spec: SqlSpec, errors: TableErrors, *, what: str) -> None:
+    def __init__(
+        self, conn_id: str, table: str, spec: SqlSpec, errors: TableErrors, *, what: str
+    ) -> None:
         self.table = table
         self.spec = spec
         self.errors = errors
@@ -97,11 +107,15 @@ class Shard(PartitionLog):
             cuts = self.checked(connection).cuts(connection, snapshot.range, most=most, each=each)
             if not cuts:
                 return None
-            mark = self._mark(self._settling(connection), KeyRange(snapshot.position.since, cuts[-1][0]))
+            mark = self._mark(
+                self._settling(connection), KeyRange(snapshot.position.since, cuts[-1][0])
+            )
         numbers = [0, *(number for _, number in cuts)]
         counts = [upto - before for before, upto in pairwise(numbers)]
         rows = Rows(snapshot.position.last, tuple(key for key, _ in cuts), tuple(counts))
-        after: TablePosition = replace(snapshot.position.after(rows.ends[-1], rows.count), mark=mark)
+        after: TablePosition = replace(
+            snapshot.position.after(rows.ends[-1], rows.count), mark=mark
+        )
         ended = rows.ends[-1] == snapshot.end
         return LogBatch(rows.to_json(), after.to_json(), rows.count, ended=ended)
 
@@ -120,7 +134,9 @@ class Shard(PartitionLog):
             return self._lost(settling, at, self._kept(settling, at))
 
     def _settling(self, connection: Connection, deadline: float = 0.0) -> Settling:
-        return _SETTLING[self.database.kind](connection, self.checked(connection), self.errors, deadline)
+        return _SETTLING[self.database.kind](
+            connection, self.checked(connection), self.errors, deadline
+        )
 
     def _mark(self, settling: Settling, taken: KeyRange) -> Mark | None:
         """Mark the last of the rows that were taken; only ids can begin again."""
@@ -143,7 +159,9 @@ class Shard(PartitionLog):
         """Count the rows that are there now, of those that are counted again."""
         if position.last is None:
             return 0
-        return settling.table.count(settling.connection, settling.table.within(KeyRange(position.since, position.last)))
+        return settling.table.count(
+            settling.connection, settling.table.within(KeyRange(position.since, position.last))
+        )
 
     def _lost(self, settling: Settling, position: TablePosition, kept: int) -> Gone | None:
         if position.last is None:
@@ -153,7 +171,11 @@ class Shard(PartitionLog):
         if drawn is not None or self._is_other(settling, position.mark):
             again = TablePosition(restarts=position.restarts + 1)
             what = f"table {self.table} begins again: rows up to {shown(position.last)} were taken, and "
-            what += f"other rows have the last of these {key}s" if drawn is None else f"the last {key} is {drawn}"
+            what += (
+                f"other rows have the last of these {key}s"
+                if drawn is None
+                else f"the last {key} is {drawn}"
+            )
             return Gone(f"{what} now; accepted, it is read from its first row on", again.to_json())
         if kept <= position.rows:
             return None
@@ -183,7 +205,9 @@ class Shard(PartitionLog):
         problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
         problem += f"{found}: rows were deleted, changed or inserted since the batch was decided"
         remedy = "Bring the table back to what it was, then clear the task; or take what is left of them: "
-        remedy += f"{self.errors.replay}; with kind='opaque' clear `begin`: the batch is decided again."
+        remedy += (
+            f"{self.errors.replay}; with kind='opaque' clear `begin`: the batch is decided again."
+        )
         return self.errors.refused(problem, remedy)
 
     def again(self, metadata: Json) -> Json:
@@ -195,7 +219,9 @@ class Shard(PartitionLog):
         found = replace(rows, counts=counts)
         if found.count > rows.count:
             problem = f"table {self.table} had {rows.count} rows up to {shown(rows.ends[-1])}, and has {found.count}"
-            raise self.errors.refused(problem, "Give those inserted ids that come last, then clear this task.")
+            raise self.errors.refused(
+                problem, "Give those inserted ids that come last, then clear this task."
+            )
         return found.to_json()
 
     def parsed(self, metadata: Json) -> Rows:

@@ -31,7 +31,9 @@ class PartitionedSqlSource(SqlRows, LogSource):
     The other parameters are those of `SqlRows`.
     """
 
-    def __init__(self, conn_ids: str | Sequence[str], tables: str | Sequence[str], **options: Any) -> None:
+    def __init__(
+        self, conn_ids: str | Sequence[str], tables: str | Sequence[str], **options: Any
+    ) -> None:
         name = type(self).__name__
         self.conn_ids = _listed(name, "conn_ids", conn_ids, "shard_1")
         self.tables = _listed(name, "tables", tables, "orders")
@@ -48,14 +50,22 @@ class PartitionedSqlSource(SqlRows, LogSource):
         return {partition: self.shard_of(partition) for partition in self.partitions()}
 
     def gone_words(self, gone: Mapping[str, Gone]) -> tuple[str, str]:
-        return "; ".join(f"partition {name}: {each.description}" for name, each in gone.items()), self.accept()
+        return "; ".join(
+            f"partition {name}: {each.description}" for name, each in gone.items()
+        ), self.accept()
 
     def emit_partition_batch(
-        self, attempt: TransactionAttempt, partition: str, metadata: Json, spark: SparkSession | None = None
+        self,
+        attempt: TransactionAttempt,
+        partition: str,
+        metadata: Json,
+        spark: SparkSession | None = None,
     ) -> EmittedRows:
         return self.rows_of(self.shard_of(partition, attempt.txid), metadata, spark)
 
-    def decide_partition_again(self, attempt: TransactionAttempt, partition: str, metadata: Json) -> Json:
+    def decide_partition_again(
+        self, attempt: TransactionAttempt, partition: str, metadata: Json
+    ) -> Json:
         return self.shard_of(partition).again(metadata)
 
     def shard_of(self, partition: str, txid: int | None = None) -> Shard:
@@ -67,7 +77,11 @@ class PartitionedSqlSource(SqlRows, LogSource):
         return self.shard(*table, partition=partition, txid=txid)
 
     def _tables(self) -> dict[str, tuple[str, str]]:
-        return {f"{conn_id}.{table}": (conn_id, table) for conn_id in self.conn_ids for table in self.tables}
+        return {
+            f"{conn_id}.{table}": (conn_id, table)
+            for conn_id in self.conn_ids
+            for table in self.tables
+        }
 
 
 def _listed(source: str, option: str, names: str | Sequence[str], example: str) -> list[str]:

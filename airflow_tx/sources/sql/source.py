@@ -36,7 +36,14 @@ class SqlRows(LimitedSource):
     The other parameters are those of `LimitedSource`: `kind` is ``transactional`` for rows that are only ever added.
     """
 
-    always_written: ClassVar[tuple[str, ...]] = ("order_by", "columns", "settle", "patience", "rows_per_read", "kind")
+    always_written: ClassVar[tuple[str, ...]] = (
+        "order_by",
+        "columns",
+        "settle",
+        "patience",
+        "rows_per_read",
+        "kind",
+    )
     in_repr: ClassVar[tuple[str, ...] | None] = ("table", "tables", "order_by", "kind")
 
     def __init__(
@@ -52,7 +59,12 @@ class SqlRows(LimitedSource):
         super().__init__(**limits)
         name = type(self).__name__
         self.spec = SqlSpec.checked(
-            name, order_by=order_by, columns=columns, settle=settle, patience=patience, rows_per_read=rows_per_read
+            name,
+            order_by=order_by,
+            columns=columns,
+            settle=settle,
+            patience=patience,
+            rows_per_read=rows_per_read,
         )
         self.normalize(order_by=self.spec.order_by)
 
@@ -66,10 +78,14 @@ class SqlRows(LimitedSource):
 
     def accept(self) -> str:
         """Word what a person can do about rows that are in no batch."""
-        correct = "Correct the table, if these rows can be counted elsewhere or given ids that come last"
+        correct = (
+            "Correct the table, if these rows can be counted elsewhere or given ids that come last"
+        )
         return f"{correct}; or accept it: {self.command('accept-loss')}"
 
-    def shard(self, conn_id: str, table: str, *, partition: str | None = None, txid: int | None = None) -> Shard:
+    def shard(
+        self, conn_id: str, table: str, *, partition: str | None = None, txid: int | None = None
+    ) -> Shard:
         """Make the reader of one table.
 
         :param txid: of the transaction whose rows are read.
@@ -77,7 +93,9 @@ class SqlRows(LimitedSource):
         from airflow_tx.sources.sql.database import TableErrors
         from airflow_tx.sources.sql.shard import Shard
 
-        errors = TableErrors(repr(self), conn_id, partition, self.command("replay", txid, "--changed-rows"))
+        errors = TableErrors(
+            repr(self), conn_id, partition, self.command("replay", txid, "--changed-rows")
+        )
         return Shard(conn_id, table, self.spec, errors, what=type(self).__name__)
 
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
@@ -126,7 +144,9 @@ class SqlSource(SqlRows, TransactionalSource):
         return {self.conn_id: "postgres"}
 
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
-        decision = LogDecision({WHOLE: self._shard()}, {WHOLE: position}, self.limit, LogDecision.sizes)
+        decision = LogDecision(
+            {WHOLE: self._shard()}, {WHOLE: position}, self.limit, LogDecision.sizes
+        )
         taken = decision.take(WHOLE)
         if isinstance(taken, Gone):
             raise self.refused(taken.description, f"Nothing was allocated. {self.accept()}")
@@ -134,7 +154,9 @@ class SqlSource(SqlRows, TransactionalSource):
             return None
         return Batch(taken.metadata, taken.position, taken.count, decision.reason(taken.count or 0))
 
-    def emit_batch(self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None) -> EmittedRows:
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
         return self.rows_of(self._shard(attempt.txid), metadata, spark)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Json) -> Json:

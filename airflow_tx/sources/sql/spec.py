@@ -43,18 +43,34 @@ class SqlSpec:
             remedy = "Give the names of columns, each once, or leave it out for all."
             raise ConfigError(option=f"columns of {source}", value=columns, remedy=remedy)
         for name, value in {"settle": settle, "patience": patience}.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-                raise ConfigError(option=f"{name} of {source}", value=value, remedy="Give seconds, 0 or more.")
-        if isinstance(rows_per_read, bool) or not isinstance(rows_per_read, int) or rows_per_read < 1:
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float))
+                or not 0 <= value < float("inf")
+            ):
+                raise ConfigError(
+                    option=f"{name} of {source}", value=value, remedy="Give seconds, 0 or more."
+                )
+        if (
+            isinstance(rows_per_read, bool)
+            or not isinstance(rows_per_read, int)
+            or rows_per_read < 1
+        ):
             remedy = "Give a whole number above 0."
-            raise ConfigError(option=f"rows_per_read of {source}", value=rows_per_read, remedy=remedy)
-        return cls(order, None if columns is None else tuple(columns), settle, patience, rows_per_read)
+            raise ConfigError(
+                option=f"rows_per_read of {source}", value=rows_per_read, remedy=remedy
+            )
+        return cls(
+            order, None if columns is None else tuple(columns), settle, patience, rows_per_read
+        )
 
 
 def checked_text(source: str, option: str, value: Any, example: str) -> str:
     """Check an argument that is a name."""
     if not isinstance(value, str) or not value.strip():
-        raise ConfigError(option=f"{option} of {source}", value=value, remedy=f'Give a name, such as "{example}".')
+        raise ConfigError(
+            option=f"{option} of {source}", value=value, remedy=f'Give a name, such as "{example}".'
+        )
     return value
 
 

@@ -39,7 +39,9 @@ class Column:
 class Table:
     """A table whose rows have an order; refused if it or a column is missing, or the order is none."""
 
-    def __init__(self, connection: Connection, name: str, spec: SqlSpec, errors: TableErrors) -> None:
+    def __init__(
+        self, connection: Connection, name: str, spec: SqlSpec, errors: TableErrors
+    ) -> None:
         self.name = name
         self.spec = spec
         schema, _, table = name.rpartition(".")
@@ -52,11 +54,15 @@ class Table:
             warnings.simplefilter("ignore", sa.exc.SAWarning)
             if not inspector.has_table(table, self._schema):
                 raise errors.missing(name)
-            found = {column["name"]: column for column in inspector.get_columns(table, self._schema)}
+            found = {
+                column["name"]: column for column in inspector.get_columns(table, self._schema)
+            }
         self._require(found, spec.order_by)
         self._require(found, spec.columns or ())
         self.columns: Sequence[str] = spec.columns or tuple(found)
-        self.times = {column for column in self.columns if isinstance(found[column]["type"], sa.DateTime)}
+        self.times = {
+            column for column in self.columns if isinstance(found[column]["type"], sa.DateTime)
+        }
         self.order = [_column(found[column], connection.dialect.name) for column in spec.order_by]
         self._check_kinds({column: found[column]["type"] for column in spec.order_by})
         self._check_unique(inspector)
@@ -88,18 +94,34 @@ class Table:
         row = connection.execute(self._last_first(self.keys, *conditions).limit(1)).first()
         return None if row is None else self._key(tuple(row))
 
-    def count(self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int | None = None) -> int:
+    def count(
+        self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int | None = None
+    ) -> int:
         """Count the rows that meet all conditions, at most `most`."""
         if most is None:
             query = sa.select(sa.func.count()).select_from(self.clause).where(*conditions)
         else:
-            first = sa.select(self.keys[0]).where(*conditions).order_by(*self.keys).limit(most).subquery()
+            first = (
+                sa.select(self.keys[0])
+                .where(*conditions)
+                .order_by(*self.keys)
+                .limit(most)
+                .subquery()
+            )
             query = sa.select(sa.func.count()).select_from(first)
         return int(connection.execute(query).scalar_one())
 
-    def cuts(self, connection: Connection, rows: KeyRange, *, most: int, each: int) -> list[tuple[RowKey, int]]:
+    def cuts(
+        self, connection: Connection, rows: KeyRange, *, most: int, each: int
+    ) -> list[tuple[RowKey, int]]:
         """Find the keys of every `each`-th of at most `most` rows, and of the last one, with their numbers from 1."""
-        inner = sa.select(*self.keys).where(self.within(rows)).order_by(*self.keys).limit(most).subquery()
+        inner = (
+            sa.select(*self.keys)
+            .where(self.within(rows))
+            .order_by(*self.keys)
+            .limit(most)
+            .subquery()
+        )
         keys = [inner.c[name] for name in self.spec.order_by]
         number = sa.func.row_number().over(order_by=keys).label("tx_number")
         following = sa.func.lead(keys[0]).over(order_by=keys).label("tx_following")
@@ -114,12 +136,18 @@ class Table:
         wanted = [self.clause.c[name] for name in self.columns]
         return sa.select(*wanted).where(*conditions).order_by(*self.keys).limit(most)
 
-    def last(self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int) -> list[dict[str, Any]]:
+    def last(
+        self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int
+    ) -> list[dict[str, Any]]:
         """Read the last rows that meet all conditions, with their keys."""
         query = self._last_first(self.clause.c, *conditions).limit(most)
-        return [dict(zip(self.clause.c.keys(), row, strict=True)) for row in connection.execute(query)]
+        return [
+            dict(zip(self.clause.c.keys(), row, strict=True)) for row in connection.execute(query)
+        ]
 
-    def _last_first(self, columns: Iterable[Any], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    def _last_first(
+        self, columns: Iterable[Any], *conditions: sa.ColumnElement[bool]
+    ) -> sa.Select[Any]:
         return sa.select(*columns).where(*conditions).order_by(*(key.desc() for key in self.keys))
 
     # --- checks ---------------------------------------------------------------------------------------------------
@@ -143,13 +171,22 @@ class Table:
 
     def _check_unique(self, inspector: sa.Inspector) -> None:
         order = list(self.spec.order_by)
-        table = (self._table, self._schema)
-        primary: Names = inspector.get_pk_constraint(*table)["constrained_columns"]
+        primary: Names = inspector.get_pk_constraint(self._table, self._schema)[
+            "constrained_columns"
+        ]
         if list(primary) == order:
             return
-        indexes = [each for each in inspector.get_indexes(*table) if not _partial(each)]
-        unique: list[Names] = [primary, *(each["column_names"] for each in indexes if each.get("unique"))]
-        unique += [each["column_names"] for each in inspector.get_unique_constraints(*table)]
+        indexes = [
+            each for each in inspector.get_indexes(self._table, self._schema) if not _partial(each)
+        ]
+        unique: list[Names] = [
+            primary,
+            *(each["column_names"] for each in indexes if each.get("unique")),
+        ]
+        unique += [
+            each["column_names"]
+            for each in inspector.get_unique_constraints(self._table, self._schema)
+        ]
         named = ", ".join(order)
         if not any(columns and set(columns) <= set(order) for columns in unique):
             raise self._errors.refused(
@@ -166,7 +203,11 @@ class Table:
     def _check_nulls(self, connection: Connection) -> None:
         for column in self.order:
             key = self.clause.c[column.name]
-            if column.nullable and connection.execute(sa.select(key).where(key.is_(None)).limit(1)).first() is not None:
+            if (
+                column.nullable
+                and connection.execute(sa.select(key).where(key.is_(None)).limit(1)).first()
+                is not None
+            ):
                 raise self._errors.refused(
                     f"table {self.name} has rows without {column.name} (NULL): they have no position in the order",
                     "Give them one, and make the column NOT NULL.",
@@ -195,7 +236,9 @@ def _kind_of(found: Any, backend: str) -> str:
     if isinstance(found, sa.Integer) or (isinstance(found, sa.Numeric) and found.scale == 0):
         return "integer"
     if isinstance(found, sa.DateTime):
-        zoned = found.timezone or (backend in ("mysql", "mariadb") and isinstance(found, sa.TIMESTAMP))
+        zoned = found.timezone or (
+            backend in ("mysql", "mariadb") and isinstance(found, sa.TIMESTAMP)
+        )
         return "instant" if zoned else "time"
     if isinstance(found, sa.Enum) or not isinstance(found, sa.String):
         return ""
@@ -214,4 +257,6 @@ def _beyond(
     if len(columns) == 1:
         found: sa.ColumnElement[bool] = last(columns[0], key[0])
         return found
-    return sa.and_(inner(columns[0], key[0]), sa.or_(outer(columns[0], key[0]), last(columns[1], key[1])))
+    return sa.and_(
+        inner(columns[0], key[0]), sa.or_(outer(columns[0], key[0]), last(columns[1], key[1]))
+    )

@@ -8,7 +8,15 @@ from typing import Any
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.column_types import CONVERT, converted
 from airflow_tx.state.columns import REFUSALS, RESERVED
-from airflow_tx.state.delta.rows import OURS, VALUE, Change, KeyedRows, Stored, WriteContext, deleted
+from airflow_tx.state.delta.rows import (
+    OURS,
+    VALUE,
+    Change,
+    KeyedRows,
+    Stored,
+    WriteContext,
+    deleted,
+)
 
 
 class _Alone:
@@ -18,7 +26,9 @@ class _Alone:
     type = "json"
 
     def combine(self, a: Any, b: Any) -> Any:
-        raise ValueError("is there twice: append mode keeps equal rows only from one output of one task that is staged")
+        raise ValueError(
+            "is there twice: append mode keeps equal rows only from one output of one task that is staged"
+        )
 
 
 class AppendColumns:
@@ -47,7 +57,9 @@ class AppendedRows:
             problem = 'Name every column: types={"carrier": "text", "flights": "bigint"}.'
         elif reserved := [name for name in types if not name or name.lower().startswith(RESERVED)]:
             problem = f"Columns named {reserved} ({RESERVED}* is reserved)."
-        elif len({name.lower() for name in types}) < len(types) or not set(types.values()) <= set(CONVERT):
+        elif len({name.lower() for name in types}) < len(types) or not set(types.values()) <= set(
+            CONVERT
+        ):
             problem = f"Name each column once, with one of the types {', '.join(CONVERT)}."
         if problem:
             raise ConfigError(option="DeltaState(types=)", value=dict(types), remedy=problem)
@@ -60,7 +72,9 @@ class AppendedRows:
     def types(self) -> dict[str, str]:
         return {**OURS, **self.row_types}
 
-    def changes(self, rows: list[Mapping[str, Any]], turn: WriteContext, stored: Stored) -> tuple[list[Change], int]:
+    def changes(
+        self, rows: list[Mapping[str, Any]], turn: WriteContext, stored: Stored
+    ) -> tuple[list[Change], int]:
         """Compute the rows to merge, those to delete without `tx_txid`; and count the rows that are appended."""
         txid = turn.grant.txid
         mine = {"tx_row": VALUE, "tx_txid": txid, "tx_token": turn.token, "tx_chunk": turn.chunk}
@@ -86,9 +100,17 @@ class AppendedRows:
         for number, row in enumerate(rows):
             if set(row) != set(self.row_types):
                 expected = f"expected columns {list(self.row_types)}, found {sorted(map(str, row))}"
-                raise self._refusal(number, expected, "Select exactly these columns before writing.")
-        columns = {name: self._column(name, kind, [row[name] for row in rows]) for name, kind in self.row_types.items()}
-        return [{name: column[number] for name, column in columns.items()} for number in range(len(rows))]
+                raise self._refusal(
+                    number, expected, "Select exactly these columns before writing."
+                )
+        columns = {
+            name: self._column(name, kind, [row[name] for row in rows])
+            for name, kind in self.row_types.items()
+        }
+        return [
+            {name: column[number] for name, column in columns.items()}
+            for number in range(len(rows))
+        ]
 
     def _column(self, name: str, kind: str, values: list[Any]) -> list[Any]:
         try:

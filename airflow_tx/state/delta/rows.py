@@ -17,7 +17,13 @@ from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import to_plain
 from airflow_tx.state.columns import Cells, Columns
 from airflow_tx.state.reducers import Reduced
-from airflow_tx.state.trident.values import OpaqueValue, StoredValue, TransactionalValue, Writer, updated_value
+from airflow_tx.state.trident.values import (
+    OpaqueValue,
+    StoredValue,
+    TransactionalValue,
+    Writer,
+    updated_value,
+)
 
 FENCE = "fence"
 VALUE = "value"
@@ -75,7 +81,9 @@ class KeyedRows:
 
     pruned = False
 
-    def __init__(self, columns: Columns, kind: StateKind, key_types: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, columns: Columns, kind: StateKind, key_types: Mapping[str, str] | None
+    ) -> None:
         self.columns = columns
         self.kind = kind
         self.key_types = key_types if columns.keys else {}
@@ -84,8 +92,14 @@ class KeyedRows:
     @property
     def definition(self) -> dict[str, Any]:
         """Describe the columns for the fence, which refuses a state of others."""
-        values = {name: [aggregator.name, aggregator.type] for name, aggregator in self.columns.values.items()}
-        keys = {"names": list(self.columns.keys), "types": dict(self.key_types) if self.key_types is not None else None}
+        values = {
+            name: [aggregator.name, aggregator.type]
+            for name, aggregator in self.columns.values.items()
+        }
+        keys = {
+            "names": list(self.columns.keys),
+            "types": dict(self.key_types) if self.key_types is not None else None,
+        }
         return {"kind": self.kind.value, "keys": keys, "values": values}
 
     @property
@@ -95,7 +109,9 @@ class KeyedRows:
         more = {"tx_created": "boolean", **before} if self._opaque else {"tx_digest": "text"}
         return {**OURS, **(self.key_types or {}), **values, **more}
 
-    def changes(self, rows: list[Mapping[str, Any]], turn: WriteContext, stored: Stored) -> tuple[list[Change], int]:
+    def changes(
+        self, rows: list[Mapping[str, Any]], turn: WriteContext, stored: Stored
+    ) -> tuple[list[Change], int]:
         """Compute the rows to merge, those to delete without `tx_txid`; and count the keys that are written.
 
         :raises StateError: a row does not fit, or not to what is stored.
@@ -104,7 +120,10 @@ class KeyedRows:
             self.key_types = CheckedRows(self.columns).key_types(rows[0])
         deltas = self._deltas(rows)
         found = stored.of_keys(deltas) if deltas else {}
-        changed = {key: self._changed(key, row, delta, found.get(key), turn) for key, (row, delta) in deltas.items()}
+        changed = {
+            key: self._changed(key, row, delta, found.get(key), turn)
+            for key, (row, delta) in deltas.items()
+        }
         if self._opaque and turn.raising and turn.replayed:
             for key, row in stored.of_txid(turn.grant.txid).items():
                 if key not in changed and not turn.wrote(row):
@@ -113,7 +132,9 @@ class KeyedRows:
 
     def read(self, row: Change) -> dict[str, Any]:
         """Read a stored row as the user knows it."""
-        return self.columns.completed({name: row[name] for name in (*self.columns.keys, *self.columns.values)})
+        return self.columns.completed(
+            {name: row[name] for name in (*self.columns.keys, *self.columns.values)}
+        )
 
     def values(self, row: Change) -> dict[str, Any]:
         return self.columns.completed({name: row[name] for name in self.columns.values})
@@ -121,7 +142,9 @@ class KeyedRows:
     def order(self, row: Change) -> Any:
         return tuple(row[name] for name in self.columns.keys)
 
-    def _deltas(self, rows: list[Mapping[str, Any]]) -> dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    def _deltas(
+        self, rows: list[Mapping[str, Any]]
+    ) -> dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]]:
         if not rows:
             return {}
         assert self.key_types is not None
@@ -133,32 +156,54 @@ class KeyedRows:
                 found[self.columns.key_bytes(key, self.key_types).decode()] = (key, values[width:])
         return found
 
-    def _changed(self, tx_key: str, key: Cells, delta: Cells, row: Change | None, turn: WriteContext) -> Change:
+    def _changed(
+        self, tx_key: str, key: Cells, delta: Cells, row: Change | None, turn: WriteContext
+    ) -> Change:
         writer = turn.writer
         shown = dict(zip(self.columns.keys, key, strict=True))
         stored = None if row is None else self._value_of(row)
         if stored is not None:
             writer.check(stored, state=self.columns.state, key=shown)
-        value = updated_value(self.kind, stored, writer, lambda base: self.columns.combined(key, base, delta))
-        changed: Change = {"tx_row": VALUE, "tx_key": tx_key, "tx_txid": writer.txid, "tx_token": turn.token}
-        changed |= {"tx_chunk": turn.chunk, **shown, **dict(zip(self.columns.values, value.value or (), strict=True))}
+        value = updated_value(
+            self.kind, stored, writer, lambda base: self.columns.combined(key, base, delta)
+        )
+        changed: Change = {
+            "tx_row": VALUE,
+            "tx_key": tx_key,
+            "tx_txid": writer.txid,
+            "tx_token": turn.token,
+        }
+        changed |= {
+            "tx_chunk": turn.chunk,
+            **shown,
+            **dict(zip(self.columns.values, value.value or (), strict=True)),
+        }
         if isinstance(value, OpaqueValue):
             before = value.prev or (None,) * len(self.columns.values)
             names = [_PREV + name for name in self.columns.values]
-            return {**changed, "tx_created": value.prev is None, **dict(zip(names, before, strict=True))}
+            return {
+                **changed,
+                "tx_created": value.prev is None,
+                **dict(zip(names, before, strict=True)),
+            }
         output = self._digest(delta)
         if row is not None and row["tx_txid"] == writer.txid and row["tx_digest"] != output:
             text = f"{output} for key {shown}"
-            raise OutputChanged(state=self.columns.state, txid=writer.txid, digest=text, found=row["tx_digest"])
+            raise OutputChanged(
+                state=self.columns.state, txid=writer.txid, digest=text, found=row["tx_digest"]
+            )
         return {**changed, "tx_digest": output}
 
     def _value_of(self, row: Change) -> StoredValue[Cells]:
-        writer = (row["tx_token"], row["tx_chunk"])
+        token = row["tx_token"]
+        chunk = row["tx_chunk"]
         values = tuple(row[name] for name in self.columns.values)
         if not self._opaque:
-            return TransactionalValue(row["tx_txid"], values, *writer)
-        prev = None if row["tx_created"] else tuple(row[_PREV + name] for name in self.columns.values)
-        return OpaqueValue(row["tx_txid"], values, prev, *writer)
+            return TransactionalValue(row["tx_txid"], values, token, chunk)
+        prev = (
+            None if row["tx_created"] else tuple(row[_PREV + name] for name in self.columns.values)
+        )
+        return OpaqueValue(row["tx_txid"], values, prev, token, chunk)
 
     def _digest(self, delta: Cells) -> str:
         """Digest what an update brings to a key.
@@ -166,7 +211,9 @@ class KeyedRows:
         Floats may differ by the order of their adding: the digest of the whole output compares them.
         """
         pairs = zip(self.columns.values.values(), delta, strict=True)
-        return digest([None if each.type == "double" else _plain(each, value) for each, value in pairs])
+        return digest(
+            [None if each.type == "double" else _plain(each, value) for each, value in pairs]
+        )
 
     def _undone(self, row: Change) -> Change:
         if row["tx_created"]:

@@ -42,9 +42,13 @@ def started(conf: Mapping[str, str]) -> SparkSession:
 
 def check_session(session: SparkSession, state: str) -> None:
     """Refuse a session without Delta Lake, by a StateError that names the missing settings."""
-    missing = [name for name, value in CONF.items() if value not in (session.conf.get(name, "") or "")]
+    missing = [
+        name for name, value in CONF.items() if value not in (session.conf.get(name, "") or "")
+    ]
     if missing:
-        raise StateError(state=state, problem=f"the Spark session lacks {' and '.join(missing)}", remedy=REMEDY)
+        raise StateError(
+            state=state, problem=f"the Spark session lacks {' and '.join(missing)}", remedy=REMEDY
+        )
 
 
 def spark_errors() -> tuple[type[Exception], ...]:

@@ -12,7 +12,15 @@ from airflow_tx.errors import ConfigError, StateDiffers, StateError
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, StoredReceipt, fenced_kind
+from airflow_tx.state.api import (
+    Fence,
+    FencedState,
+    Grant,
+    QueryableState,
+    StateKind,
+    StoredReceipt,
+    fenced_kind,
+)
 from airflow_tx.state.columns import checked_columns
 from airflow_tx.state.delta.appended import AppendColumns, AppendedRows, DeltaRows
 from airflow_tx.state.delta.rows import Change, KeyedRows, WriteContext, only_types_differ
@@ -64,7 +72,9 @@ class DeltaState(StoredState, QueryableState):
         conf: Mapping[str, str] | None = None,
     ) -> None:
         if mode not in ("merge", "append"):
-            raise ConfigError(option="DeltaState(mode=)", value=mode, remedy='Use "merge" or "append".')
+            raise ConfigError(
+                option="DeltaState(mode=)", value=mode, remedy='Use "merge" or "append".'
+            )
         self.path = str(path).rstrip("/")
         self.name = f"delta.{self.path}"
         self.mode = mode
@@ -95,7 +105,11 @@ class DeltaState(StoredState, QueryableState):
 
     def serialize(self) -> dict[str, Any]:
         if self.mode == "append":
-            return {**FencedState.serialize(self), "mode": self.mode, "types": dict(self.columns.types)}
+            return {
+                **FencedState.serialize(self),
+                "mode": self.mode,
+                "types": dict(self.columns.types),
+            }
         return {**super().serialize(), "mode": self.mode}
 
     @contextmanager
@@ -123,12 +137,17 @@ class DeltaState(StoredState, QueryableState):
         if held.definition is None:
             return []
         rows = self.rows_of(held)
-        return [rows.read(row) for row in sorted(self._table.rows(rows.types, limit=limit), key=rows.order)]
+        return [
+            rows.read(row)
+            for row in sorted(self._table.rows(rows.types, limit=limit), key=rows.order)
+        ]
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         if self.mode == "append":
             remedy = "Read the table, or let another state keep values per key."
-            raise StateError(state=self.name, problem="it appends rows, which have no keys", remedy=remedy)
+            raise StateError(
+                state=self.name, problem="it appends rows, which have no keys", remedy=remedy
+            )
         held = self._table.read()
         result = list[dict[str, Any] | None]([None] * len(keys))
         rows = self.rows_of(held)
@@ -137,7 +156,10 @@ class DeltaState(StoredState, QueryableState):
         if not whole:
             return result
         names = [self.columns.key_bytes(key, rows.key_types).decode() for _, key in whole]
-        found = {row["tx_key"]: rows.values(row) for row in self._table.rows_of_keys(rows.types, dict.fromkeys(names))}
+        found = {
+            row["tx_key"]: rows.values(row)
+            for row in self._table.rows_of_keys(rows.types, dict.fromkeys(names))
+        }
         for (number, _), name in zip(whole, names, strict=True):
             result[number] = dict(found[name]) if name in found else None
         return result
@@ -157,7 +179,9 @@ class DeltaState(StoredState, QueryableState):
         for commit in self._table.history():
             note = _json(commit["userMetadata"])
             if "txid" in note:
-                found.append({"version": commit["version"], "timestamp": commit["timestamp"], **note})
+                found.append(
+                    {"version": commit["version"], "timestamp": commit["timestamp"], **note}
+                )
         return found
 
     def receipts(self) -> list[StoredReceipt]:
@@ -183,9 +207,13 @@ class DeltaState(StoredState, QueryableState):
             rows = KeyedRows(self.columns, self.kind, known if fits else wanted)
         made = rows.definition
         if stored is not None and stored != made and not only_types_differ(stored, made):
-            problem = f"the stored columns are {json.dumps(stored)}, the DAG now has {json.dumps(made)}"
+            problem = (
+                f"the stored columns are {json.dumps(stored)}, the DAG now has {json.dumps(made)}"
+            )
             raise StateDiffers(
-                state=self.name, problem=problem, remedy="Bring them back, or give the state another path."
+                state=self.name,
+                problem=problem,
+                remedy="Bring them back, or give the state another path.",
             )
         return rows
 
@@ -198,14 +226,18 @@ class DeltaState(StoredState, QueryableState):
 
             session = self._spark if self._spark is not None else started(self._conf)
             check_session(session, self.name)
-            self._opened = DeltaTable(session.newSession(), self.path, state=self.name, errors=spark_errors())
+            self._opened = DeltaTable(
+                session.newSession(), self.path, state=self.name, errors=spark_errors()
+            )
         return self._opened
 
 
 class _DeltaTransaction:
     """One write: a change of rows that lands in one commit, if nothing has changed since `held` was read."""
 
-    def __init__(self, state: DeltaState, table: DeltaTable, held: TableReading, write: StateWrite) -> None:
+    def __init__(
+        self, state: DeltaState, table: DeltaTable, held: TableReading, write: StateWrite
+    ) -> None:
         self._table = table
         self._held = held
         self._write = write
@@ -218,7 +250,9 @@ class _DeltaTransaction:
         if not self._idle:
             replayed = held.row is not None and not again and _may_have(held.row, write.grant)
             turn = WriteContext(write.grant, write.chunk, write.raising and not again, replayed)
-            self._changes, self._size = self._rows.changes(write.listed, turn, table.stored(self._rows, held))
+            self._changes, self._size = self._rows.changes(
+                write.listed, turn, table.stored(self._rows, held)
+            )
 
     def put(self) -> int:
         return self._size
@@ -227,7 +261,9 @@ class _DeltaTransaction:
         if self._idle:
             return
         row = fence.applied(self._row) if self._write.complete else self._row
-        if not self._table.merge(self._held, row, self._rows, self._changes, self._note(row, receipt)):
+        if not self._table.merge(
+            self._held, row, self._rows, self._changes, self._note(row, receipt)
+        ):
             raise FenceMoved
 
     def _admitted(self, state: DeltaState) -> Fence:
@@ -236,15 +272,26 @@ class _DeltaTransaction:
         found = self._held.row
         if self._write.raising:
             keeps = state.kind is not StateKind.OPAQUE
-            return fence.raised(found, grant, state=state.name, holds=lambda: keeps and state.holds(grant.txid))
+            return fence.raised(
+                found, grant, state=state.name, holds=lambda: keeps and state.holds(grant.txid)
+            )
         fence.check_write(found, grant, state=state.name)
         assert found is not None
         return found
 
     def _note(self, row: Fence, receipt: Receipt | None) -> dict[str, Any]:
         token = self._write.grant.token
-        note: dict[str, Any] = {"topology": self._write.grant.topology, "txid": token.txid, "attempt": token.attempt}
-        note |= {"token": str(token), "chunk": self._write.chunk, "rows": self._size, "applied": row.applied}
+        note: dict[str, Any] = {
+            "topology": self._write.grant.topology,
+            "txid": token.txid,
+            "attempt": token.attempt,
+        }
+        note |= {
+            "token": str(token),
+            "chunk": self._write.chunk,
+            "rows": self._size,
+            "applied": row.applied,
+        }
         if receipt is not None:
             note |= dict(zip(RECEIPT, astuple(StoredReceipt.of(receipt)), strict=True))
         return note

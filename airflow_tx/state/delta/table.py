@@ -30,12 +30,31 @@ APP_ID = "airflow_tx"
 _APP = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-_ABSENT = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
-_NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY", "DELTA_CONFIGURE_SPARK_SESSION")
+_ABSENT = (
+    "PATH_NOT_FOUND",
+    "DELTA_TABLE_NOT_FOUND",
+    "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_PATH_DOES_NOT_EXIST",
+)
+_NO_DELTA = (
+    "DATA_SOURCE_NOT_FOUND",
+    "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY",
+    "DELTA_CONFIGURE_SPARK_SESSION",
+)
 _FOREIGN = ("UNRESOLVED_COLUMN", "DELTA_TABLE_ONLY_OPERATION", "DELTA_NOT_A_DELTA_TABLE")
 # Another change came between, and nothing of this one is there.
-_CHANGED = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED", "DELTA_TABLE_ALREADY_EXISTS")
-_OVERTAKEN = (*_CHANGED, "ConcurrentTransactionException", "MetadataChangedException", "ProtocolChangedException")
+_CHANGED = (
+    "DELTA_CONCURRENT",
+    "DELTA_METADATA_CHANGED",
+    "DELTA_PROTOCOL_CHANGED",
+    "DELTA_TABLE_ALREADY_EXISTS",
+)
+_OVERTAKEN = (
+    *_CHANGED,
+    "ConcurrentTransactionException",
+    "MetadataChangedException",
+    "ProtocolChangedException",
+)
 # The columns as Spark has them; what is a text here is one in Arrow, too.
 DDL: Mapping[str, str] = {
     "bigint": "BIGINT",
@@ -74,7 +93,9 @@ class TableReading:
 class DeltaTable:
     """One table, by its path, in a session of its own: the settings change while it writes."""
 
-    def __init__(self, session: Any, path: str, *, state: str, errors: tuple[type[Exception], ...]) -> None:
+    def __init__(
+        self, session: Any, path: str, *, state: str, errors: tuple[type[Exception], ...]
+    ) -> None:
         self._spark = session
         self._path = path
         self._state = state
@@ -88,14 +109,18 @@ class DeltaTable:
     def read(self) -> TableReading:
         """Read the fence; a StateError if the table is not one of ours, or of a newer version."""
         try:
-            found = self._spark.sql(f"SELECT tx_fence FROM {self._named} WHERE tx_row = '{FENCE}'").collect()
+            found = self._spark.sql(
+                f"SELECT tx_fence FROM {self._named} WHERE tx_row = '{FENCE}'"
+            ).collect()
         except self._errors as error:
             if any(word in str(error) for word in _ABSENT):
                 return TableReading(exists=False)
             raise self._failure(error) from None
         return self._held(json.loads(found[0][0])) if found else TableReading(exists=True)
 
-    def rows(self, types: Mapping[str, str], where: str = "TRUE", *, limit: int | None = None) -> list[Change]:
+    def rows(
+        self, types: Mapping[str, str], where: str = "TRUE", *, limit: int | None = None
+    ) -> list[Change]:
         """Read stored rows, whole, under a condition of ours."""
         most = "" if limit is None else f" LIMIT {int(limit)}"
         try:
@@ -103,7 +128,9 @@ class DeltaTable:
             found = self._spark.sql(query).toArrow()
         except self._errors as error:
             raise self._failure(error) from None
-        return from_arrow(found.select([name for name in found.column_names if name in types]), types)
+        return from_arrow(
+            found.select([name for name in found.column_names if name in types]), types
+        )
 
     def rows_of_keys(self, types: Mapping[str, str], keys: Iterable[str]) -> list[Change]:
         with self._lock:
@@ -114,7 +141,12 @@ class DeltaTable:
         return StoredRows(self, rows, held.definition is not None)
 
     def merge(
-        self, held: TableReading, row: Fence, rows: DeltaRows, changes: list[Change], note: Mapping[str, Any]
+        self,
+        held: TableReading,
+        row: Fence,
+        rows: DeltaRows,
+        changes: list[Change],
+        note: Mapping[str, Any],
     ) -> bool:
         """Put the fence and the changes into the table, in one commit, if nothing has changed since `held`.
 
@@ -122,11 +154,32 @@ class DeltaTable:
         """
         number = held.number + 1
         operation = uuid.uuid4().hex
-        kept = {"format": _FORMAT, "number": number, "operation": operation, "definition": rows.definition}
-        text = json.dumps({**kept, **asdict(row), "state": row.state}, ensure_ascii=False, sort_keys=True)
-        fence = {"tx_row": FENCE, "tx_key": FENCE, "tx_txid": 0, "tx_token": "", "tx_chunk": 0, "tx_fence": text}
-        failpoint("delta_state.before_merge", state=self._state, txid=row.token.txid, attempt=row.token.attempt)
-        metadata = json.dumps({**note, "operation": operation, "number": number}, ensure_ascii=False)
+        kept = {
+            "format": _FORMAT,
+            "number": number,
+            "operation": operation,
+            "definition": rows.definition,
+        }
+        text = json.dumps(
+            {**kept, **asdict(row), "state": row.state}, ensure_ascii=False, sort_keys=True
+        )
+        fence = {
+            "tx_row": FENCE,
+            "tx_key": FENCE,
+            "tx_txid": 0,
+            "tx_token": "",
+            "tx_chunk": 0,
+            "tx_fence": text,
+        }
+        failpoint(
+            "delta_state.before_merge",
+            state=self._state,
+            txid=row.token.txid,
+            attempt=row.token.attempt,
+        )
+        metadata = json.dumps(
+            {**note, "operation": operation, "number": number}, ensure_ascii=False
+        )
         with self._lock:
             try:
                 if not held.exists:
@@ -150,7 +203,12 @@ class DeltaTable:
         """Read the table's commits, the newest first."""
         columns = ("version", "timestamp", "operation", "userMetadata")
         try:
-            found = self._spark.sql(f"DESCRIBE HISTORY {self._named}").select(*columns).toArrow().to_pylist()
+            found = (
+                self._spark.sql(f"DESCRIBE HISTORY {self._named}")
+                .select(*columns)
+                .toArrow()
+                .to_pylist()
+            )
         except self._errors as error:
             if any(word in str(error) for word in _ABSENT):
                 return []
@@ -174,12 +232,18 @@ class DeltaTable:
             except self._errors as error:
                 raise self._failure(error) from None
         if not done:
-            raise StateError(state=self._state, problem="it is being written", remedy="Nothing was deleted. Try again.")
+            raise StateError(
+                state=self._state,
+                problem="it is being written",
+                remedy="Nothing was deleted. Try again.",
+            )
 
     # --- the commit -----------------------------------------------------------------------------------------------
 
     def _create(self, rows: DeltaRows) -> None:
-        columns = ", ".join(f"`{name.replace('`', '``')}` {DDL[kind]}" for name, kind in rows.types.items())
+        columns = ", ".join(
+            f"`{name.replace('`', '``')}` {DDL[kind]}" for name, kind in rows.types.items()
+        )
         created = f"CREATE TABLE IF NOT EXISTS {self._named} ({columns}) USING delta PARTITIONED BY (tx_row)"
         self._spark.sql(created).collect()
 
@@ -201,7 +265,9 @@ class DeltaTable:
         try:
             now = self.read()
         except StateUnavailable:
-            raise StateOutcomeUnknown(state=self._state, where=self._path, reason=_first_line(error)) from None
+            raise StateOutcomeUnknown(
+                state=self._state, where=self._path, reason=_first_line(error)
+            ) from None
         if now.operation == operation:
             return True
         if now.number != held.number:
@@ -227,7 +293,9 @@ class DeltaTable:
     def _held(self, kept: Mapping[str, Any]) -> TableReading:
         if kept["format"] != _FORMAT:
             problem = f"its fence row has format {kept['format']}, this version knows {_FORMAT}"
-            raise StateDiffers(state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx.")
+            raise StateDiffers(
+                state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx."
+            )
         if kept.get("forgotten"):
             return TableReading(True, None, kept["number"])
         token = Token.from_json(kept["token"])
@@ -239,11 +307,15 @@ class DeltaTable:
         reason = _first_line(error)
         if any(word in text for word in _FOREIGN):
             problem = f"{self._path} is not a table of a DeltaState ({reason})"
-            return StateDiffers(state=self._state, problem=problem, remedy="Give the state a path of its own.")
+            return StateDiffers(
+                state=self._state, problem=problem, remedy="Give the state a path of its own."
+            )
         if any(word in text for word in _NO_DELTA):
             from airflow_tx.state.delta.session import REMEDY
 
-            return StateError(state=self._state, problem=f"Spark has no Delta Lake ({reason})", remedy=REMEDY)
+            return StateError(
+                state=self._state, problem=f"Spark has no Delta Lake ({reason})", remedy=REMEDY
+            )
         return StateUnavailable(state=self._state, where=self._path, reason=reason)
 
 

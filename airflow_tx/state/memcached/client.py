@@ -37,7 +37,12 @@ class MemcachedWrite:
         if self.verb == "delete":
             return b"delete %s\r\n" % self.key.encode()
         version = b" " + self.version if self.verb == "cas" else b""
-        head = b"%s %s 0 0 %d%s\r\n" % (self.verb.encode(), self.key.encode(), len(self.data), version)
+        head = b"%s %s 0 0 %d%s\r\n" % (
+            self.verb.encode(),
+            self.key.encode(),
+            len(self.data),
+            version,
+        )
         return head + self.data + b"\r\n"
 
 
@@ -52,7 +57,9 @@ class MemcachedClient:
             raise ConfigError(option="A Memcached state", value=state, remedy=remedy) from None
         self._state = state
         self._clients = {
-            f"{host}:{port}": base.Client((host, port), connect_timeout=timeout, timeout=timeout, no_delay=True)
+            f"{host}:{port}": base.Client(
+                (host, port), connect_timeout=timeout, timeout=timeout, no_delay=True
+            )
             for host, port in servers
         }
 
@@ -67,7 +74,10 @@ class MemcachedClient:
     def write(self, writes: Sequence[MemcachedWrite]) -> list[str]:
         """Do all of them; returns the keys not written, since another writer has replaced their value."""
         by_key = {write.key: write for write in writes}
-        written = (self._write(server, [by_key[key] for key in keys]) for server, keys in self._portions(by_key))
+        written = (
+            self._write(server, [by_key[key] for key in keys])
+            for server, keys in self._portions(by_key)
+        )
         return list(chain.from_iterable(written))
 
     def _write(self, server: str, writes: Sequence[MemcachedWrite]) -> list[str]:
@@ -91,10 +101,14 @@ class MemcachedClient:
         names = list(self._clients)
         found = dict[str, list[str]]()
         for key in keys:
-            server = names[0] if len(names) == 1 else max(names, key=lambda name: _weight(name, key))
+            server = (
+                names[0] if len(names) == 1 else max(names, key=lambda name: _weight(name, key))
+            )
             found.setdefault(server, []).append(key)
         for server, mine in found.items():
-            yield from ((server, mine[start : start + _AT_ONCE]) for start in range(0, len(mine), _AT_ONCE))
+            yield from (
+                (server, mine[start : start + _AT_ONCE]) for start in range(0, len(mine), _AT_ONCE)
+            )
 
     @contextmanager
     def _answering(self, server: str) -> Iterator[Any]:
@@ -105,11 +119,15 @@ class MemcachedClient:
         except (OSError, exceptions.MemcacheUnexpectedCloseError) as error:
             client.close()
             reason = str(error) or "it does not answer"
-            raise StateUnavailable(state=self._state, where=f"Memcached {server}", reason=reason) from None
+            raise StateUnavailable(
+                state=self._state, where=f"Memcached {server}", reason=reason
+            ) from None
         except exceptions.MemcacheError as error:
             client.close()
             problem = f"server {server} says: {error}"
-            raise StateError(state=self._state, problem=problem, remedy="Some values may be stored.") from None
+            raise StateError(
+                state=self._state, problem=problem, remedy="Some values may be stored."
+            ) from None
         except BaseException:
             # Replies may be left in the connection: the next one to use it would take them for its own.
             client.close()
@@ -138,13 +156,20 @@ def servers_of_connection(conn_id: str) -> list[tuple[str, int]]:
 
     :raises ConfigError: there is no such connection, it is of another type, or a host is none.
     """
-    connection = airflow_connection(conn_id, option="servers of a Memcached state", conn_type="memcached")
+    connection = airflow_connection(
+        conn_id, option="servers of a Memcached state", conn_type="memcached"
+    )
     if connection.conn_type not in ("memcached", "generic"):
         raise wrong_type(connection, "Memcached state", "memcached")
-    found = [parsed_server(each.strip(), connection.port or _PORT) for each in (connection.host or "").split(",")]
+    found = [
+        parsed_server(each.strip(), connection.port or _PORT)
+        for each in (connection.host or "").split(",")
+    ]
     if any(not host or port < 1 for host, port in found):
         remedy = 'Give a host, or several with commas: "cache1,cache2:11212".'
-        raise ConfigError(option=f"Connection {conn_id!r}, host", value=connection.host, remedy=remedy)
+        raise ConfigError(
+            option=f"Connection {conn_id!r}, host", value=connection.host, remedy=remedy
+        )
     return found
 
 

@@ -50,7 +50,12 @@ class MemcachedMap:
 
     def __init__(self, servers: Servers, *, prefix: str = "", timeout: float = 10.0) -> None:
         self.servers = _checked_servers(servers)
-        if len(prefix.encode()) > _LONGEST_PREFIX or not prefix.isprintable() or not prefix.isascii() or " " in prefix:
+        if (
+            len(prefix.encode()) > _LONGEST_PREFIX
+            or not prefix.isprintable()
+            or not prefix.isascii()
+            or " " in prefix
+        ):
             remedy = f"Use at most {_LONGEST_PREFIX} printable ASCII characters without a space."
             raise ConfigError(option="prefix of a Memcached state", value=prefix, remedy=remedy)
         self.prefix = prefix
@@ -75,7 +80,9 @@ class MemcachedMap:
         names = list(map(self._key, keys))
         found = self._client.gets(names)
         self._read = {name: found[name][1] if name in found else None for name in names}
-        return [self._texts.value(name, found[name][0]) if name in found else None for name in names]
+        return [
+            self._texts.value(name, found[name][0]) if name in found else None for name in names
+        ]
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Store the value of each key; None removes it.
@@ -91,7 +98,9 @@ class MemcachedMap:
                 writes.append(MemcachedWrite("delete", name))
             else:
                 verb = "set" if name not in self._read else "add" if version is None else "cas"
-                writes.append(MemcachedWrite(verb, name, self._texts.text(name, value), version or b""))
+                writes.append(
+                    MemcachedWrite(verb, name, self._texts.text(name, value), version or b"")
+                )
         for name in names:
             self._read.pop(name, None)
         overtaken = self._client.write(writes)
@@ -181,7 +190,9 @@ class MemcachedState:
         servers = _shown(self._backing().servers)
         return f"MemcachedState({servers}, {self.kind.value!r}, prefix={self.prefix!r}, cache={self.cache})"
 
-    def make_state(self, conf: Mapping[str, Any], partition_index: int, num_partitions: int) -> SnapshottableMap[Any]:
+    def make_state(
+        self, conf: Mapping[str, Any], partition_index: int, num_partitions: int
+    ) -> SnapshottableMap[Any]:
         backing: Any = self._backing()
         if self.cache is not None:
             backing = CachedMap(backing, self.cache)
@@ -209,4 +220,6 @@ def _checked_servers(servers: Servers) -> list[tuple[str, int]] | str:
 
 
 def _shown(servers: list[tuple[str, int]] | str) -> str:
-    return repr(servers if isinstance(servers, str) else [":".join(map(str, server)) for server in servers])
+    return repr(
+        servers if isinstance(servers, str) else [":".join(map(str, server)) for server in servers]
+    )

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from airflow_tx.connections.redis import AWAY, failure_text, make_client, parameters_of_connection, parameters_of_url
+from airflow_tx.connections.redis import (
+    AWAY,
+    failure_text,
+    make_client,
+    parameters_of_connection,
+    parameters_of_url,
+)
 from airflow_tx.errors import ConfigError, StateError, StateOutcomeUnknown, StateUnavailable
 
 
@@ -42,7 +48,9 @@ class RedisServer:
         except (LostConnection, NoAnswer, OSError) as error:
             # One that cannot even be made has sent nothing.
             unknown = last and "connecting to" not in str(error)
-            raise (StateOutcomeUnknown if unknown else StateUnavailable)(**self._fields(error)) from None
+            raise (StateOutcomeUnknown if unknown else StateUnavailable)(
+                **self._fields(error)
+            ) from None
         except ResponseError as error:
             if str(error).startswith(AWAY):
                 raise StateUnavailable(**self._fields(error)) from None
@@ -50,7 +58,13 @@ class RedisServer:
         except RedisError as error:
             raise self.refused(self._reason(error)) from None
 
-    def run(self, calls: list[tuple[str, list[str], list[Any]]], *, whole: bool = False, last: bool = False) -> Any:
+    def run(
+        self,
+        calls: list[tuple[str, list[str], list[Any]]],
+        *,
+        whole: bool = False,
+        last: bool = False,
+    ) -> Any:
         """Run scripts one after another without waiting in between; returns the reply of each.
 
         :param calls: script, keys, arguments.
@@ -71,7 +85,9 @@ class RedisServer:
                     raise reply
             return replies
 
-    def refused(self, problem: str, remedy: str = "Nothing of this update was committed.") -> StateError:
+    def refused(
+        self, problem: str, remedy: str = "Nothing of this update was committed."
+    ) -> StateError:
         return StateError(state=self._state, problem=problem, remedy=remedy)
 
     def restarted(self) -> StateUnavailable:
@@ -94,11 +110,17 @@ def server_of(conn_id: str, url: str | None, *, state: str) -> RedisServer:
     """Find the server of a connection id, or of a URL if there is one."""
     if url is not None:
         return RedisServer(parameters_of_url(url), state=state, where="Redis server")
-    return RedisServer(parameters_of_connection(conn_id, what="RedisState"), state=state, where=f"connection {conn_id}")
+    return RedisServer(
+        parameters_of_connection(conn_id, what="RedisState"),
+        state=state,
+        where=f"connection {conn_id}",
+    )
 
 
 def checked_prefix(prefix: str, what: str) -> str:
     """Refuse a prefix that cannot stand in a key as its hash tag."""
     if not prefix or "{" in prefix or "}" in prefix:
-        raise ConfigError(option=f"{what}(prefix=)", value=prefix, remedy="Give a text without braces.")
+        raise ConfigError(
+            option=f"{what}(prefix=)", value=prefix, remedy="Give a text without braces."
+        )
     return prefix

@@ -80,12 +80,19 @@ class RedisFence:
         token = row.token
         # What a repair has accepted need not be whole.
         accept = held.row is not None and fence.accepted(held.row, grant, state=self._state)
-        fields = {"format": _FORMAT, "state": row.state, "incarnation": row.incarnation, **token.to_json()}
+        fields = {
+            "format": _FORMAT,
+            "state": row.state,
+            "incarnation": row.incarnation,
+            **token.to_json(),
+        }
         fields |= {"applied": int(row.applied), "batch": row.batch}
         opaque = self._kind is StateKind.OPAQUE
         arguments = [held.identity, grant_text(grant), grant.txid, int(opaque), int(accept)]
         arguments.append(int(not opaque and self._if_held(held, grant) is not None))
-        return [(RAISE, self.keys, [*arguments, *(part for pair in fields.items() for part in pair)])]
+        return [
+            (RAISE, self.keys, [*arguments, *(part for pair in fields.items() for part in pair)])
+        ]
 
     def has_raised(self, reply: list[Any], held: FenceReading, grant: Grant) -> bool:
         """Read the reply to `raise_calls`, and do the rest of a long roll-back. False: read the fence again.
@@ -116,7 +123,9 @@ class RedisFence:
             fence.check_write(self.read().row, grant, state=self._state)
         except FenceOutranked as error:
             return error
-        return FenceOutranked(state=self._state, token=str(grant.token), found="another one a moment ago")
+        return FenceOutranked(
+            state=self._state, token=str(grant.token), found="another one a moment ago"
+        )
 
     def vanished(self, reply: list[Any]) -> str:
         """Word the reply "counts"."""
@@ -130,15 +139,23 @@ class RedisFence:
 
     def _behind(self, grant: Grant, found: str) -> StateBehind:
         expected = grant.last_txids.get(self._state, "nothing")
-        return StateBehind(state=self._state, topology=grant.topology, expected=expected, found=found)
+        return StateBehind(
+            state=self._state, topology=grant.topology, expected=expected, found=found
+        )
 
     def _row(self, fields: Mapping[str, str]) -> Fence:
         if fields.get("format") != str(_FORMAT):
             problem = f"its fence has format {fields.get('format')}, this version knows {_FORMAT}"
-            raise StateDiffers(state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx.")
-        generation, txid, attempt, epoch = (int(fields[name]) for name in ("generation", "txid", "attempt", "epoch"))
+            raise StateDiffers(
+                state=self._state, problem=problem, remedy="Upgrade airflow-provider-tx."
+            )
+        generation, txid, attempt, epoch = (
+            int(fields[name]) for name in ("generation", "txid", "attempt", "epoch")
+        )
         token = Token(generation, txid, attempt, epoch, fields["nonce"], fields["birth"])
-        return Fence(fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"])
+        return Fence(
+            fields["incarnation"], token, fields["applied"] == "1", fields["batch"], fields["state"]
+        )
 
 
 class RedisTransaction:
@@ -189,7 +206,9 @@ class RedisTransaction:
         """Raise the fence and run the first script; returns those that are left."""
         grant = self._write.grant
         raising = self._fence.raise_calls(self._held, self._raised, grant)
-        raised, *replies = self._fence.server.run([*raising, *calls[:1]], whole=True, last=len(calls) == 1)
+        raised, *replies = self._fence.server.run(
+            [*raising, *calls[:1]], whole=True, last=len(calls) == 1
+        )
         if not self._fence.has_raised(raised, self._held, grant):
             raise FenceMoved
         for reply in replies:
@@ -202,7 +221,9 @@ class RedisTransaction:
         # The script that completes the update waits for the replies to all others.
         others = len(calls) - 1 if self._write.complete else len(calls)
         for start in range(0, others, self.scripts_at_once):
-            for reply in self._fence.server.run(calls[start : min(start + self.scripts_at_once, others)]):
+            for reply in self._fence.server.run(
+                calls[start : min(start + self.scripts_at_once, others)]
+            ):
                 self._check(reply)
             failpoint("redis_state.between_portions", state=self._write.state)
         for call in calls[max(others, 0) :]:
@@ -226,13 +247,21 @@ class FencedInRedis(Addressed[RedisFence], StoredState):
         return sorted((_stored_receipt(fields) for _, fields in found), key=lambda each: each.txid)
 
     def fence_of(self, old: str) -> Fence | None:
-        moved = RedisFence(self._server, prefix=old.removeprefix(f"{self.conn_id}."), state=self.name, kind=self.kind)
+        moved = RedisFence(
+            self._server,
+            prefix=old.removeprefix(f"{self.conn_id}."),
+            state=self.name,
+            kind=self.kind,
+        )
         return self.fence() or moved.read().row
 
     def take_over(self, old: str) -> None:
         place = old.removeprefix(f"{self.conn_id}.")
         with self._server.client() as client:
-            moved = [(f"{{{place}}}:{name}", own) for name, own in zip(KEYS, self._fence.keys, strict=True)]
+            moved = [
+                (f"{{{place}}}:{name}", own)
+                for name, own in zip(KEYS, self._fence.keys, strict=True)
+            ]
             pipeline = client.pipeline(transaction=True)
             for key, own in moved:
                 if client.exists(key):

@@ -93,12 +93,18 @@ class _CommandsOnce(RedisTransaction):
 
     def put(self) -> int:
         rows = list(map(dict, self._write.listed))
-        self._commands = [self._parts(number, command) for number, command in enumerate(self._make(rows), 1)]
+        self._commands = [
+            self._parts(number, command) for number, command in enumerate(self._make(rows), 1)
+        ]
         return len(rows)
 
     def _calls(self, receipt: Receipt | None) -> list[Call]:
         commands = self._commands
-        mine = [grant_text(self._write.grant), *receipt_arguments(self._write.grant, receipt), self._digest()]
+        mine = [
+            grant_text(self._write.grant),
+            *receipt_arguments(self._write.grant, receipt),
+            self._digest(),
+        ]
         calls = list[Call]()
         for start in range(0, max(len(commands), 1), COMMANDS_AT_ONCE):
             portion = commands[start : start + COMMANDS_AT_ONCE]
@@ -126,7 +132,9 @@ class _CommandsOnce(RedisTransaction):
         state = self._write.state
         txid = self._write.grant.txid
         if answer == b"changed":
-            problem = f"transaction {txid} gave other commands in an earlier try, which may have run"
+            problem = (
+                f"transaction {txid} gave other commands in an earlier try, which may have run"
+            )
             remedy = "Commands must be the same on every replay, in the same order."
             raise StateError(state=state, problem=problem, remedy=remedy)
         number, error = (part.decode(errors="replace") for part in rest)
@@ -139,10 +147,14 @@ class _CommandsOnce(RedisTransaction):
         if isinstance(command, (str, bytes)) or not 0 < len(command) <= LONGEST_COMMAND:
             problem = f"command {number} is {str(command)[:100]!r}: not a sequence of 1 to {LONGEST_COMMAND} parts"
         else:
-            wrong = [part for part in command if isinstance(part, bool) or not isinstance(part, _PART)]
+            wrong = [
+                part for part in command if isinstance(part, bool) or not isinstance(part, _PART)
+            ]
             if not wrong:
                 return [part if isinstance(part, bytes) else str(part).encode() for part in command]
             problem = f"command {number} ({command[0]}) has the part {wrong[0]!r}: not a text, bytes or number"
         raise StateError(
-            state=self._write.state, problem=problem, remedy="Nothing was run. Correct the function `commands`."
+            state=self._write.state,
+            problem=problem,
+            remedy="Nothing was run. Correct the function `commands`.",
         )

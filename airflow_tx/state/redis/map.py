@@ -58,7 +58,9 @@ class RedisMap(Addressed[RedisServer]):
         :raises StateError: a value has no form in JSON; nothing is stored.
         """
         pairs = list(zip(map(self._key, keys), values, strict=True))
-        texts = [(name, self._texts.text(name, value)) for name, value in pairs if value is not None]
+        texts = [
+            (name, self._texts.text(name, value)) for name, value in pairs if value is not None
+        ]
         gone = [name for name, value in pairs if value is None]
         with self._store.client() as client:
             pipeline = client.pipeline(transaction=False)

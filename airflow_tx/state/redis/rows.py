@@ -31,9 +31,16 @@ class RedisRows:
         self._values = sorted(columns.values)
         self._types_of_keys = [key_types[key] for key in self._keys]
         self._types_of_values = [columns.values[name].type for name in self._values]
-        self._sums = all(agg.name in ("sum", "count") and agg.type == "bigint" for agg in columns.values.values())
+        self._sums = all(
+            agg.name in ("sum", "count") and agg.type == "bigint" for agg in columns.values.values()
+        )
         values = {name: [agg.name, agg.type] for name, agg in columns.values.items()}
-        described = {"format": _FORMAT, "kind": kind.value, "keys": dict(key_types), "values": values}
+        described = {
+            "format": _FORMAT,
+            "kind": kind.value,
+            "keys": dict(key_types),
+            "values": values,
+        }
         self.schema = json_text(described).encode()
 
     @classmethod
@@ -46,15 +53,21 @@ class RedisRows:
             known = "unknown"
         if known != _FORMAT:
             problem = f"its schema has format {known}, this version knows {_FORMAT}"
-            raise StateDiffers(state=columns.state, problem=problem, remedy="Upgrade airflow-provider-tx.")
-        types = {key: columns.types.get(key) or found["keys"].get(key, "any") for key in columns.keys}
+            raise StateDiffers(
+                state=columns.state, problem=problem, remedy="Upgrade airflow-provider-tx."
+            )
+        types = {
+            key: columns.types.get(key) or found["keys"].get(key, "any") for key in columns.keys
+        }
         mine = cls(columns, kind, types)
         if mine.schema != schema:
             raise mine.other_columns(schema)
         return mine
 
     def other_columns(self, schema: bytes) -> StateError:
-        problem = f"it exists with other columns: expected {_shown(self.schema)}, found {_shown(schema)}"
+        problem = (
+            f"it exists with other columns: expected {_shown(self.schema)}, found {_shown(schema)}"
+        )
         remedy = "Give the state another prefix, or make it as it was."
         return StateDiffers(state=self.columns.state, problem=problem, remedy=remedy)
 
@@ -91,7 +104,11 @@ class RedisRows:
         :param bases: what each key starts from, as plain JSON; None: nothing, False: it stays as it is.
         :raises StateError: they cannot be combined, or the result does not fit.
         """
-        if self._sums and False not in bases and (quick := self._summed(portion, bases)) is not None:
+        if (
+            self._sums
+            and False not in bases
+            and (quick := self._summed(portion, bases)) is not None
+        ):
             return quick
         names = tuple(self.columns.values)
         split = len(self.columns.keys)
@@ -112,7 +129,10 @@ class RedisRows:
         stored = zip(*[nothing if base is None else base for base in bases], strict=True)
         sums = []
         for name, before in zip(self._values, stored, strict=True):
-            added = [b if a is None else a if b is None else a + b for a, b in zip(before, named[name], strict=True)]
+            added = [
+                b if a is None else a if b is None else a + b
+                for a, b in zip(before, named[name], strict=True)
+            ]
             try:
                 sums.append(converted("bigint", added))
             except ValueError:
@@ -149,5 +169,8 @@ class RedisRows:
 def _shown(schema: bytes) -> str:
     found = json.loads(schema)
     keys = ", ".join(f"{name} {kind}" for name, kind in sorted(found["keys"].items()))
-    values = ", ".join(f"{name} {aggregator} {kind}" for name, (aggregator, kind) in sorted(found["values"].items()))
+    values = ", ".join(
+        f"{name} {aggregator} {kind}"
+        for name, (aggregator, kind) in sorted(found["values"].items())
+    )
     return f"{found['kind']} ({values}) by key ({keys})"

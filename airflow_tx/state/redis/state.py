@@ -111,7 +111,9 @@ class RedisState(FencedInRedis, QueryableState):
         with self._server.client() as client:
             for start in range(0, len(whole), KEYS_READ_AT_ONCE):
                 portion = whole[start : start + KEYS_READ_AT_ONCE]
-                found = client.hmget(self._fence.key["values"], [rows.field(key) for _, key in portion])
+                found = client.hmget(
+                    self._fence.key["values"], [rows.field(key) for _, key in portion]
+                )
                 for (number, _), value in zip(portion, found, strict=True):
                     result[number] = None if value is None else rows.values(value)
         return result
@@ -125,7 +127,9 @@ class RedisState(FencedInRedis, QueryableState):
 
     def stored_rows(self, held: FenceReading) -> RedisRows | None:
         """Read the columns as they are stored; None before the first update; a StateError if they are others."""
-        return None if held.schema is None else RedisRows.stored(self.columns, self.kind, held.schema)
+        return (
+            None if held.schema is None else RedisRows.stored(self.columns, self.kind, held.schema)
+        )
 
 
 class _RedisUpdate(RedisTransaction):
@@ -152,7 +156,9 @@ class _RedisUpdate(RedisTransaction):
         # The names are checked before the types of the store are.
         types = checked.key_types(first)
         self._rows = known = self._rows or RedisRows(self._columns, self._kind, types)
-        portions = list(checked.portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE))
+        portions = list(
+            checked.portions(chain([first], iterator), known.key_types, size=KEYS_AT_ONCE)
+        )
         for start in range(0, len(portions), PORTIONS_AT_ONCE):
             several = portions[start : start + PORTIONS_AT_ONCE]
             fields = [known.fields(portion) for portion in several]
@@ -165,7 +171,11 @@ class _RedisUpdate(RedisTransaction):
         held = self._held
         grant = self._write.grant
         mine = held.identity == grant_text(grant)
-        arguments = [held.identity, int(held.is_of(grant.txid)), int(self._kind is StateKind.OPAQUE)]
+        arguments = [
+            held.identity,
+            int(held.is_of(grant.txid)),
+            int(self._kind is StateKind.OPAQUE),
+        ]
         arguments += [_token(grant) if mine else "", self._writer]
         calls: list[Call] = [(FETCH, self._fence.keys, [*arguments, _lines(own)]) for own in fields]
         found = list[list[Any]]()
@@ -182,10 +192,13 @@ class _RedisUpdate(RedisTransaction):
         mine = [grant_text(grant), _token(grant), self._writer, int(self._kind is StateKind.OPAQUE)]
         schema = self._rows.schema if self._rows is not None else b""
         shared = [schema, *receipt_arguments(grant, receipt)]
-        parts = [[_lines(portion.fields), _lines(portion.values)] for portion in self._portions] or [[]]
+        parts = [
+            [_lines(portion.fields), _lines(portion.values)] for portion in self._portions
+        ] or [[]]
         last = len(parts) - 1 if self._write.complete else len(parts)
         return [
-            (PUT, self._fence.keys, [*mine, int(number == last), *shared, *part]) for number, part in enumerate(parts)
+            (PUT, self._fence.keys, [*mine, int(number == last), *shared, *part])
+            for number, part in enumerate(parts)
         ]
 
     def _check(self, reply: list[Any]) -> None:
@@ -199,7 +212,11 @@ class _RedisUpdate(RedisTransaction):
             raise server.refused(problem, "The next raise of the fence says what to do.")
         if answer != b"ok":
             assert self._rows is not None
-            raise self._rows.other_columns(rest[0]) if answer == b"schema" else self._conflict(self._rows, rest)
+            raise (
+                self._rows.other_columns(rest[0])
+                if answer == b"schema"
+                else self._conflict(self._rows, rest)
+            )
 
     def _conflict(self, rows: RedisRows, found: list[bytes]) -> StateError:
         field, entry = found

@@ -89,7 +89,9 @@ class Dialect:
         """
         raise NotImplementedError
 
-    def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
+    def place(
+        self, connection: Connection, schema: str | None, name: str
+    ) -> tuple[str | None, str]:
         """Find schema and name of a table: the same for all spellings that mean one table."""
         raise NotImplementedError
 
@@ -110,7 +112,9 @@ class Dialect:
         """Read the columns of a table, with their types in our words, and its primary key."""
         raise NotImplementedError
 
-    def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
+    def column_names(
+        self, connection: Connection, schema: str | None, tables: Sequence[str]
+    ) -> dict[str, set[str]]:
         """Read the columns of some tables, in one statement; none for a table that is not there.
 
         :param schema: as `place` gave it.
@@ -157,7 +161,9 @@ class Dialect:
             return sa.func.coalesce(delta, base)
         if name in ("min", "max"):
             small, large = (delta, base) if name == "min" else (base, delta)
-            return sa.case((base.is_(None), delta), (self.less(kind, small, large), delta), else_=base)
+            return sa.case(
+                (base.is_(None), delta), (self.less(kind, small, large), delta), else_=base
+            )
         return self.added(kind, base, delta, column)
 
     def less(self, kind: str, a: Any, b: Any) -> Any:
@@ -189,7 +195,10 @@ class Dialect:
 
     def writer(self, names: Sequence[str]) -> Constants:
         """Write SQL for the numbers that `execute_rows` gets of a writer: all writers share the statement."""
-        return {name: sa.bindparam(f"{WRITER_PARAM}{i}", type_=sa.BigInteger()) for i, name in enumerate(names)}
+        return {
+            name: sa.bindparam(f"{WRITER_PARAM}{i}", type_=sa.BigInteger())
+            for i, name in enumerate(names)
+        }
 
     def insert_rows(
         self,
@@ -210,14 +219,21 @@ class Dialect:
         """Name the values that `insert` would insert, by column."""
         return insert.excluded
 
-    def or_update(self, insert: Any, table: sa.Table, assignments: Assignments, allowed: Any) -> Any:
+    def or_update(
+        self, insert: Any, table: sa.Table, assignments: Assignments, allowed: Any
+    ) -> Any:
         """Let `insert` update the rows that are there and `allowed`; the assignments of the writer come last."""
         return insert.on_conflict_do_update(
             index_elements=list(table.primary_key.columns), set_=dict(assignments), where=allowed
         ).execution_options(preserve_rowcount=True)
 
     def execute_rows(
-        self, connection: Connection, statement: Any, writer: Sequence[int], kinds: Sequence[str], columns: Arrays
+        self,
+        connection: Connection,
+        statement: Any,
+        writer: Sequence[int],
+        kinds: Sequence[str],
+        columns: Arrays,
     ) -> int:
         """Run what `or_update` gave for one portion of rows; returns how many were `allowed`.
 
@@ -226,6 +242,8 @@ class Dialect:
         """
         raise NotImplementedError
 
-    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
+    def look_up(
+        self, connection: Connection, keys: PrimaryKeys, wanted: Wanted
+    ) -> Iterator[Sequence[Any]]:
         """Read the columns `wanted` of the rows with these keys, in one statement; before them the key's number."""
         raise NotImplementedError

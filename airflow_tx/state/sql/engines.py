@@ -15,7 +15,12 @@ from sqlalchemy.pool import NullPool
 NOTHING_KEPT: Mapping[str, Any] = {"poolclass": NullPool}
 # One connection is kept; a second one at the same time is closed after its use. One that the server has ended since is
 # replaced before it is used, and each after 30 seconds: a server ends sessions that are silent for 60.
-_KEEPING: Mapping[str, Any] = {"pool_size": 1, "max_overflow": -1, "pool_recycle": 30, "pool_pre_ping": True}
+_KEEPING: Mapping[str, Any] = {
+    "pool_size": 1,
+    "max_overflow": -1,
+    "pool_recycle": 30,
+    "pool_pre_ping": True,
+}
 _ADDRESSES = 8
 _engines: dict[tuple[type[MakesEngines], URL], Engine] = {}
 

@@ -12,7 +12,14 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
-from airflow_tx.errors import ConfigError, StateDiffers, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
+from airflow_tx.errors import (
+    ConfigError,
+    StateDiffers,
+    StateError,
+    StateLocked,
+    StateOutcomeUnknown,
+    StateUnavailable,
+)
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
@@ -39,7 +46,12 @@ from airflow_tx.state.sql.sqlite import Sqlite
 from airflow_tx.state.store_transaction import StateWrite
 
 # Another database is another subclass of `Dialect`, and one entry here.
-DIALECTS: dict[str, type[Dialect]] = {"sqlite": Sqlite, "postgresql": Postgres, "mysql": MySql, "mariadb": MySql}
+DIALECTS: dict[str, type[Dialect]] = {
+    "sqlite": Sqlite,
+    "postgresql": Postgres,
+    "mysql": MySql,
+    "mariadb": MySql,
+}
 COMPLETE = "the tables of fences, portions and receipts are there"
 NOTHING = "Nothing of this update was written."
 _TOKEN = tuple(each.name for each in fields(Token))
@@ -71,7 +83,11 @@ class FencedStore:
         self._secret = str(url.password) if url.password else ""
         backend = url.get_backend_name()
         if backend not in DIALECTS:
-            raise ConfigError(option="SqlState database", value=backend, remedy=f"Use one of {', '.join(DIALECTS)}.")
+            raise ConfigError(
+                option="SqlState database",
+                value=backend,
+                remedy=f"Use one of {', '.join(DIALECTS)}.",
+            )
         self._dialect = DIALECTS[backend]()
         keep = self.keeps_connection and self._dialect.keeps_connection
         self._engine = keeping_engine(self._dialect, url) if keep else self._dialect.engine(url)
@@ -136,7 +152,9 @@ class FencedStore:
 
     # --- the fence ------------------------------------------------------------------------------------------------
 
-    def read_fence(self, connection: Connection, *, lock: str | None = None, of: str = "") -> Fence | None:
+    def read_fence(
+        self, connection: Connection, *, lock: str | None = None, of: str = ""
+    ) -> Fence | None:
         """Read the fence row, under a lock ("update", "share" or None) until the transaction ends.
 
         :param of: the place that a state was moved here from; "": read the row of this state.
@@ -157,7 +175,9 @@ class FencedStore:
         there = self._is_there(connection)
         if found is None:
             first = fence.raised(None, grant, state=self.state, there=there)
-            connection.execute(self._dialect.insert_if_absent(self._fence, self._fence_values(first)))
+            connection.execute(
+                self._dialect.insert_if_absent(self._fence, self._fence_values(first))
+            )
             # There was no row to lock, so another first grant may have inserted one: that row counts now.
             found = self._read(connection, "update")
             assert found is not None
@@ -167,7 +187,7 @@ class FencedStore:
         raised = fence.raised(found[0], grant, state=self.state, there=there, holds=holds)
         self._check_definition(found[1])
         connection.execute(self._updated_fence(self._fence_values(raised)))
-        if raised_before is None or _may_have_written(raised_before, grant.token):
+        if raised_before is None or fence.may_have_written(raised_before, grant.token):
             self.roll_back(connection, grant)
 
     def _is_there(self, connection: Connection) -> bool:
@@ -218,7 +238,9 @@ class FencedStore:
         if receipt is None:
             connection.execute(applied)
         else:
-            self._dialect.update_and_put(connection, applied, self._receipts, row_of(receipt, self._identity))
+            self._dialect.update_and_put(
+                connection, applied, self._receipts, row_of(receipt, self._identity)
+            )
 
     def receipts(self, connection: Connection) -> list[StoredReceipt]:
         """Read the receipts that are kept, in the order of their txids."""
@@ -234,7 +256,9 @@ class FencedStore:
         self._ensure_tables(connection)
         identity = self._identity_at(connection, place)
         for table in (self._fence, self._receipts):
-            connection.execute(table.update().where(table.c.state == identity).values(state=self._identity))
+            connection.execute(
+                table.update().where(table.c.state == identity).values(state=self._identity)
+            )
 
     def _identity_at(self, connection: Connection, place: str) -> str:
         """Name the fence row of a state that was moved here from the table `place`.
@@ -245,14 +269,18 @@ class FencedStore:
         _, identity = self._dialect.place(connection, schema or None, name)
         if not self._is_there(connection):
             remedy = f"Nothing was changed. Move the values first: ALTER TABLE {place} RENAME TO {self._name}"
-            raise StateError(state=self.state, problem=f"there is no table {self._name}", remedy=remedy)
+            raise StateError(
+                state=self.state, problem=f"there is no table {self._name}", remedy=remedy
+            )
         return identity
 
     def clear(self, connection: Connection) -> None:
         if self.read_fence(connection, lock="update") is not None:
             connection.execute(self._fence.delete().where(self._fence.c.state == self._identity))
 
-    def _read(self, connection: Connection, lock: str | None, identity: str | None = None) -> tuple[Fence, str] | None:
+    def _read(
+        self, connection: Connection, lock: str | None, identity: str | None = None
+    ) -> tuple[Fence, str] | None:
         if COMPLETE not in self._facts and not self._has_table(connection, FENCE_TABLE):
             return None
         query = sa.select(self._fence).where(self._fence.c.state == (identity or self._identity))
@@ -262,10 +290,14 @@ class FencedStore:
             return None
         if row["format"] != FENCE_FORMAT:
             problem = f"its fence row has format {row['format']}, this version knows {FENCE_FORMAT}"
-            raise StateDiffers(state=self.state, problem=problem, remedy="Upgrade airflow-provider-tx.")
+            raise StateDiffers(
+                state=self.state, problem=problem, remedy="Upgrade airflow-provider-tx."
+            )
         token = Token(**{name: row[name] for name in _TOKEN})
         kept = {"state": row[RAISED_BY], "wrote": bool(row[WROTE])}
-        return Fence(row["incarnation"], token, bool(row["applied"]), row["batch"], **kept), row[DEFINITION]
+        return Fence(row["incarnation"], token, bool(row["applied"]), row["batch"], **kept), row[
+            DEFINITION
+        ]
 
     def _check_definition(self, stored: str) -> None:
         """Refuse values that another aggregator made: a sum is no maximum."""
@@ -281,7 +313,12 @@ class FencedStore:
         return self._fence.update().where(self._fence.c.state == self._identity).values(**values)
 
     def _fence_values(self, row: Fence) -> dict[str, Any]:
-        of_the_fence = {"state": self._identity, "format": FENCE_FORMAT, "applied": row.applied, RAISED_BY: row.state}
+        of_the_fence = {
+            "state": self._identity,
+            "format": FENCE_FORMAT,
+            "applied": row.applied,
+            RAISED_BY: row.state,
+        }
         of_the_state = {DEFINITION: json.dumps(self._definition, sort_keys=True), WROTE: row.wrote}
         of_the_grant = {"incarnation": row.incarnation, **row.token.to_json(), "batch": row.batch}
         return {**of_the_fence, **of_the_state, **of_the_grant}
@@ -307,7 +344,9 @@ class FencedStore:
         :raises StateError: the table of receipts is another one.
         """
         tables = (self._fence, self._portions, self._receipts)
-        found = self._dialect.column_names(connection, self._schema, [table.name for table in tables])
+        found = self._dialect.column_names(
+            connection, self._schema, [table.name for table in tables]
+        )
         if found[RECEIPTS_TABLE]:
             check_receipts_table(self._receipts, found[RECEIPTS_TABLE], state=self.state)
         return [table for table in tables if not found[table.name]]
@@ -359,12 +398,3 @@ def _dropped_after_errors(connection: Connection) -> Iterator[None]:
     except BaseException:
         connection.invalidate()
         raise
-
-
-def _may_have_written(before: Token, token: Token) -> bool:
-    """Whether under the fence of `before` something of the transaction was written that is to be rolled back.
-
-    Under a fence that held this very token that is done: it was part of the same transaction. Under one of an earlier
-    transaction nothing was, so that no row has to be looked for; after a repair nobody knows.
-    """
-    return before != token and (before.txid >= token.txid or before.generation != token.generation)

@@ -43,10 +43,16 @@ class SqlGuard(FencedInSql["GuardStore"]):
 
     def __init__(self, conn_id: str, *, name: str, statements: Statements) -> None:
         if not name or len(name) > 200:
-            raise ConfigError(option="SqlGuard(name=)", value=name, remedy="Give a name of 1 to 200 characters.")
-        if not callable(statements) and (isinstance(statements, str) or not all(map(_is_statement, statements))):
+            raise ConfigError(
+                option="SqlGuard(name=)", value=name, remedy="Give a name of 1 to 200 characters."
+            )
+        if not callable(statements) and (
+            isinstance(statements, str) or not all(map(_is_statement, statements))
+        ):
             remedy = 'Give a list of (sql, parameters), or a function: [("INSERT INTO t VALUES (:n)", None)].'
-            raise ConfigError(option=f"SqlGuard({name!r}, statements=)", value=statements, remedy=remedy)
+            raise ConfigError(
+                option=f"SqlGuard({name!r}, statements=)", value=statements, remedy=remedy
+            )
         super().__init__(conn_id, name)
         self.guard = name
         self.statements = statements
@@ -54,7 +60,9 @@ class SqlGuard(FencedInSql["GuardStore"]):
     def _parameters(self) -> dict[str, Any]:
         shown: Any = self.statements
         if not callable(shown):
-            shown = [statement if isinstance(statement, str) else statement[0] for statement in shown]
+            shown = [
+                statement if isinstance(statement, str) else statement[0] for statement in shown
+            ]
         return {"conn_id": self.conn_id, "name": self.guard, "statements": named(shown)}
 
     def holds(self, txid: int) -> bool:
@@ -73,7 +81,9 @@ class SqlGuard(FencedInSql["GuardStore"]):
         from airflow_tx.state.sql.guard_store import GuardStore
 
         url, where = located(self.conn_id, self._url)
-        return GuardStore(url, guard=self.guard, statements=self.statements, state=self.name, where=where)
+        return GuardStore(
+            url, guard=self.guard, statements=self.statements, state=self.name, where=where
+        )
 
 
 def _is_statement(statement: object) -> bool:

@@ -21,7 +21,18 @@ _Statement = str | tuple[str, Any]
 _Statements = Callable[[list[dict[str, Any]]], Iterable[_Statement]] | Iterable[_Statement]
 # They would end the transaction, and what ran before them would stay without its txid.
 _ENDING = {"abort", "begin", "commit", "end", "release", "rollback", "savepoint", "start"}
-_ENDING_IN_MYSQL = {"alter", "analyze", "create", "drop", "flush", "grant", "lock", "optimize", "rename", "revoke"}
+_ENDING_IN_MYSQL = {
+    "alter",
+    "analyze",
+    "create",
+    "drop",
+    "flush",
+    "grant",
+    "lock",
+    "optimize",
+    "rename",
+    "revoke",
+}
 _ENDING_IN_MYSQL |= {"repair", "set", "truncate", "unlock", "xa"}
 # What is no code: texts, quoted names, comments. MySQL runs a comment that begins with an exclamation mark.
 _NO_CODE = re.compile(
@@ -49,7 +60,9 @@ class GuardStore(FencedStore):
     :param statements: what to run, or what makes it from the rows of an update.
     """
 
-    def __init__(self, url: URL, *, guard: str, statements: _Statements, state: str, where: str) -> None:
+    def __init__(
+        self, url: URL, *, guard: str, statements: _Statements, state: str, where: str
+    ) -> None:
         super().__init__(url, state=state, table=(None, GUARD_TABLE), where=where)
         self._guard_name = guard
         self._statements = statements
@@ -102,7 +115,9 @@ class GuardStore(FencedStore):
             statements = self._statements
             given = list(statements(rows) if callable(statements) else statements)
             for number, statement in enumerate(given):
-                self._check(connection, number, statement if isinstance(statement, str) else statement[0])
+                self._check(
+                    connection, number, statement if isinstance(statement, str) else statement[0]
+                )
             self._note(connection, -grant.txid)
             connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
             self._run(connection, grant, given, rows)
@@ -127,10 +142,16 @@ class GuardStore(FencedStore):
     def _note(self, connection: Connection, txid: int) -> None:
         mine = {"guard": self._guard_name, "txid": txid}
         connection.execute(self._dialect.insert_if_absent(self._guard, mine))
-        connection.execute(self._guard.update().where(self._guard.c.guard == self._guard_name).values(mine))
+        connection.execute(
+            self._guard.update().where(self._guard.c.guard == self._guard_name).values(mine)
+        )
 
     def _run(
-        self, connection: Connection, grant: Grant, statements: Iterable[_Statement], rows: list[dict[str, Any]]
+        self,
+        connection: Connection,
+        grant: Grant,
+        statements: Iterable[_Statement],
+        rows: list[dict[str, Any]],
     ) -> None:
         for statement in statements:
             sql, parameters = (statement, None) if isinstance(statement, str) else statement
@@ -199,5 +220,8 @@ def _with_txid(given: Any, txid: int) -> Any:
 
 
 def _guard_table(schema: str | None) -> sa.Table:
-    columns = (sa.Column("guard", NAME, primary_key=True), sa.Column("txid", sa.BigInteger, nullable=False))
+    columns = (
+        sa.Column("guard", NAME, primary_key=True),
+        sa.Column("txid", sa.BigInteger, nullable=False),
+    )
     return sa.Table(GUARD_TABLE, sa.MetaData(), *columns, schema=schema)

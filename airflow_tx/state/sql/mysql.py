@@ -32,7 +32,14 @@ from airflow_tx.state.sql.dialect import (
 from airflow_tx.state.sql.engines import NOTHING_KEPT
 from airflow_tx.state.sql.mysql_rows import DOC, PACKET, parts, read_row, source
 from airflow_tx.state.sql.primary_key import OWN_KEY_BYTES
-from airflow_tx.state.sql.types import KEY_LENGTH, ExactJson, ExactText, ShortDecimal, UtcDatetime, collation
+from airflow_tx.state.sql.types import (
+    KEY_LENGTH,
+    ExactJson,
+    ExactText,
+    ShortDecimal,
+    UtcDatetime,
+    collation,
+)
 
 _T = TypeVar("_T")
 
@@ -70,7 +77,13 @@ _LOCKED = {1205, 1213, 3572}
 _NOT_NULL = 1048
 _BEING_MADE = 1684
 _INDEX_BYTES = 3072
-_KINDS = {"bigint": "bigint", "double": "double", "decimal(65,30)": "numeric", "longtext": "text", "date": "date"}
+_KINDS = {
+    "bigint": "bigint",
+    "double": "double",
+    "decimal(65,30)": "numeric",
+    "longtext": "text",
+    "date": "date",
+}
 _KINDS |= {"tinyint": "boolean", "datetime(6)": "timestamp", "longblob": "bytes"}
 _OLDEST_MYSQL = (8, 0, 17)
 _OLDEST_MARIADB = (10, 6)
@@ -100,7 +113,10 @@ class MySql(Dialect):
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
         """READ COMMITTED and strict, whatever the server's default: the statement after a lock has to see what the
         holder wrote, and a value that does not fit has to fail."""
-        times = {name: self._seconds(name, url.query.get(name, default)) for name, default in _TIMEOUTS.items()}
+        times = {
+            name: self._seconds(name, url.query.get(name, default))
+            for name, default in _TIMEOUTS.items()
+        }
         url = url.difference_update_query(_TIMEOUTS)
         if "+" not in url.drivername:
             url = url.set(drivername=f"{url.drivername}+pymysql")
@@ -112,8 +128,12 @@ class MySql(Dialect):
                 isolation_level="READ COMMITTED",
             )
         except ModuleNotFoundError as error:
-            remedy = f"The driver {error.name} is missing: pip install 'airflow-provider-tx[mysql]'."
-            raise ConfigError(option="SqlState database", value=url.get_backend_name(), remedy=remedy) from None
+            remedy = (
+                f"The driver {error.name} is missing: pip install 'airflow-provider-tx[mysql]'."
+            )
+            raise ConfigError(
+                option="SqlState database", value=url.get_backend_name(), remedy=remedy
+            ) from None
         lock = times["lock_timeout"]
 
         def on_connect(dbapi_connection: Any, record: Any) -> None:
@@ -136,11 +156,19 @@ class MySql(Dialect):
     def _seconds(name: str, value: Any) -> int:
         if str(value).isdigit() and int(value) > 0:
             return int(value)
-        raise ConfigError(option=f"SqlState connection, {name}", value=value, remedy="Give whole seconds, such as 30.")
+        raise ConfigError(
+            option=f"SqlState connection, {name}",
+            value=value,
+            remedy="Give whole seconds, such as 30.",
+        )
 
-    def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
+    def place(
+        self, connection: Connection, schema: str | None, name: str
+    ) -> tuple[str | None, str]:
         check_version(connection.dialect)
-        lower, current = connection.execute(sa.text("SELECT @@lower_case_table_names, DATABASE()")).one()
+        lower, current = connection.execute(
+            sa.text("SELECT @@lower_case_table_names, DATABASE()")
+        ).one()
         if schema is None and current is None:
             remedy = "Name one: in the connection's schema or in the URL."
             raise ConfigError(option="SqlState database", value="none", remedy=remedy)
@@ -159,9 +187,14 @@ class MySql(Dialect):
             other.commit()
 
     def create(self, connection: Connection, table: sa.Table) -> None:
-        text = str(sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=connection.dialect)).rstrip()
+        text = str(
+            sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=connection.dialect)
+        ).rstrip()
         quote = connection.dialect.identifier_preparer.quote
-        keys = "".join(f", INDEX ({', '.join(quote(c.name) for c in index.columns)})" for index in table.indexes)
+        keys = "".join(
+            f", INDEX ({', '.join(quote(c.name) for c in index.columns)})"
+            for index in table.indexes
+        )
         end = text.rindex(")")
         how = f"ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE={collation(connection.dialect)}"
         connection.exec_driver_sql(f"{text[:end]}{keys}) {how}".replace("%", "%%"))
@@ -170,10 +203,16 @@ class MySql(Dialect):
         # SQLAlchemy describes the table. MySQL then locks the name of a table that is missing until the transaction
         # ends, and the connection that makes the table waits for this lock.
         of_table = {"schema": schema, "name": name}
-        return _when_made(connection, lambda made: made.execute(_HAS_TABLE, of_table).first() is not None)
+        return _when_made(
+            connection, lambda made: made.execute(_HAS_TABLE, of_table).first() is not None
+        )
 
-    def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
-        return _when_made(connection, lambda made: super(MySql, self).column_names(made, schema, tables))
+    def column_names(
+        self, connection: Connection, schema: str | None, tables: Sequence[str]
+    ) -> dict[str, set[str]]:
+        return _when_made(
+            connection, lambda made: super(MySql, self).column_names(made, schema, tables)
+        )
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
         query = sa.text(
@@ -184,7 +223,8 @@ class MySql(Dialect):
         rows = _when_made(connection, lambda made: made.execute(query, of_table).all())
         exact = collation(connection.dialect)
         kinds = {
-            name: _kind_of(declared.lower(), coll in (None, exact), note) for name, declared, coll, note, _ in rows
+            name: _kind_of(declared.lower(), coll in (None, exact), note)
+            for name, declared, coll, note, _ in rows
         }
         return kinds, [name for name, *_, key in rows if key == "PRI"]
 
@@ -215,7 +255,11 @@ class MySql(Dialect):
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
         key = next(iter(table.primary_key.columns))
-        return mysql.insert(table).values(values).on_duplicate_key_update({key.name: table.c[key.name]})
+        return (
+            mysql.insert(table)
+            .values(values)
+            .on_duplicate_key_update({key.name: table.c[key.name]})
+        )
 
     def insert_or_replace(self, table: sa.Table, values: dict[str, Any]) -> Any:
         others = {column.name: values[column.name] for column in table.c if not column.primary_key}
@@ -229,7 +273,10 @@ class MySql(Dialect):
         also: Constants,
         copied: Mapping[str, str],
     ) -> Any:
-        read = {column.name: read_row(kind, i) for i, (column, kind) in enumerate(zip(columns, kinds, strict=True))}
+        read = {
+            column.name: read_row(kind, i)
+            for i, (column, kind) in enumerate(zip(columns, kinds, strict=True))
+        }
         rows = {**read, **{name: read[value] for name, value in copied.items()}}
         select: Any = sa.select(*map(sa.literal_column, rows.values()), *also.values())
         return mysql.insert(table).from_select([*rows, *also], select.select_from(source(kinds)))
@@ -237,7 +284,9 @@ class MySql(Dialect):
     def given(self, insert: Any) -> Any:
         return insert.inserted
 
-    def or_update(self, insert: Any, table: sa.Table, assignments: Assignments, allowed: Any) -> Any:
+    def or_update(
+        self, insert: Any, table: sa.Table, assignments: Assignments, allowed: Any
+    ) -> Any:
         checked = [
             (name, sa.case((allowed, value), else_=sa.null()) if name == "tx_chunk" else value)
             for name, value in assignments
@@ -245,7 +294,12 @@ class MySql(Dialect):
         return insert.on_duplicate_key_update(checked)
 
     def execute_rows(
-        self, connection: Connection, statement: Any, writer: Sequence[int], kinds: Sequence[str], columns: Arrays
+        self,
+        connection: Connection,
+        statement: Any,
+        writer: Sequence[int],
+        kinds: Sequence[str],
+        columns: Arrays,
     ) -> int:
         written = 0
         numbers = writer_parameters(writer)
@@ -258,11 +312,15 @@ class MySql(Dialect):
                     raise
         return written
 
-    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
+    def look_up(
+        self, connection: Connection, keys: PrimaryKeys, wanted: Wanted
+    ) -> Iterator[Sequence[Any]]:
         rows_source = source(keys.kinds)
         primary = enumerate(zip(keys.kinds, keys.table.primary_key.columns, strict=True))
         on = [sa.literal_column(read_row(kind, i)) == column for i, (kind, column) in primary]
-        query: Any = sa.select(sa.literal_column(f"{DOC}.{ROW}"), *wanted).prefix_with("STRAIGHT_JOIN")
+        query: Any = sa.select(sa.literal_column(f"{DOC}.{ROW}"), *wanted).prefix_with(
+            "STRAIGHT_JOIN"
+        )
         query = query.select_from(rows_source, keys.table).where(*on)
         start = 0
         for rows, document in parts(connection, keys.kinds, keys.values):
@@ -280,7 +338,9 @@ def check_version(dialect: Any) -> None:
     version = tuple(dialect.server_version_info)
     if version < oldest:
         named = f"{'MariaDB' if dialect.is_mariadb else 'MySQL'} {'.'.join(map(str, version))}"
-        remedy = f"Upgrade the server to {'.'.join(map(str, oldest))} or newer, or use another database."
+        remedy = (
+            f"Upgrade the server to {'.'.join(map(str, oldest))} or newer, or use another database."
+        )
         raise ConfigError(option="SqlState database", value=named, remedy=remedy)
 
 
@@ -295,7 +355,9 @@ def _when_made(connection: Connection, describe: Callable[[Connection], _T]) -> 
         return describe(other)
 
 
-def _connect_with_signs_of_life(dialect: Any, record: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+def _connect_with_signs_of_life(
+    dialect: Any, record: Any, args: Sequence[Any], options: dict[str, Any]
+) -> Any:
     """Connect PyMySQL, for SQLAlchemy's event `do_connect`."""
     import pymysql  # type: ignore[import-untyped]
 
@@ -304,7 +366,9 @@ def _connect_with_signs_of_life(dialect: Any, record: Any, args: Sequence[Any], 
     try:
         opened = socket.create_connection((host, connection.port), connection.connect_timeout)
     except OSError as error:
-        raise pymysql.err.OperationalError(2003, f"Can't connect to MySQL server on {host!r} ({error})") from error
+        raise pymysql.err.OperationalError(
+            2003, f"Can't connect to MySQL server on {host!r} ({error})"
+        ) from error
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _SIGNS_OF_LIFE.items():
         opened.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -323,7 +387,13 @@ def _kind_of(declared: str, exact: bool, comment: str) -> str:
         return f"{declared} {OTHER_COLLATION}"
     if declared == _COMMENTED.get(comment):
         return comment
-    if declared in (f"varchar({KEY_LENGTH})", f"varbinary({KEY_LENGTH})", f"varbinary({OWN_KEY_BYTES})"):
+    if declared in (
+        f"varchar({KEY_LENGTH})",
+        f"varbinary({KEY_LENGTH})",
+        f"varbinary({OWN_KEY_BYTES})",
+    ):
         return "text" if declared.startswith("varchar") else "bytes"
     # Not the bare name: their "timestamp" is not ours.
-    return _KINDS.get(declared.partition("(")[0] if "int(" in declared else declared, f"MySQL's {declared}")
+    return _KINDS.get(
+        declared.partition("(")[0] if "int(" in declared else declared, f"MySQL's {declared}"
+    )

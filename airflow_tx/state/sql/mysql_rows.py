@@ -45,7 +45,9 @@ def source(kinds: Sequence[str]) -> Any:
         columns.append(f"c{number} {declared} PATH '$[{number}]' ERROR ON ERROR")
     # Written into the statement: PyMySQL would take longer to quote it than the server to read it.
     document = sa.bindparam(DOC, type_=sa.Text(), literal_execute=True)
-    return sa.text(f"JSON_TABLE(:{DOC}, '$[*]' COLUMNS({', '.join(columns)})) AS {DOC}").bindparams(document)
+    return sa.text(f"JSON_TABLE(:{DOC}, '$[*]' COLUMNS({', '.join(columns)})) AS {DOC}").bindparams(
+        document
+    )
 
 
 def _time(value: dt.datetime) -> str:
@@ -62,14 +64,20 @@ _WRITE: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def parts(connection: Connection, kinds: Sequence[str], columns: Arrays) -> Iterator[tuple[int, str]]:
+def parts(
+    connection: Connection, kinds: Sequence[str], columns: Arrays
+) -> Iterator[tuple[int, str]]:
     """Write the rows as documents that the server takes: how many rows, and the text."""
     ready = []
     for number, (kind, values) in enumerate(zip(kinds, columns, strict=True)):
         if kind == "numeric":
             _check_digits(number, values)
         write = _WRITE.get(kind)
-        ready.append(values if write is None else [None if value is None else write(value) for value in values])
+        ready.append(
+            values
+            if write is None
+            else [None if value is None else write(value) for value in values]
+        )
     packet = connection.info[PACKET]
     yield from _cut(list(zip(*ready, strict=True)), 0, min(_STATEMENT, packet - 65536), packet)
 
@@ -87,8 +95,12 @@ def _cut(rows: Sequence[Any], start: int, limit: int, packet: int) -> Iterator[t
     elif size <= packet - 65536:
         yield 1, document
     else:
-        problem = f"it takes {size} bytes in a statement, the server's max_allowed_packet is {packet}"
-        raise ValueRefused(start, None, problem, "Raise max_allowed_packet, or keep less in one row.")
+        problem = (
+            f"it takes {size} bytes in a statement, the server's max_allowed_packet is {packet}"
+        )
+        raise ValueRefused(
+            start, None, problem, "Raise max_allowed_packet, or keep less in one row."
+        )
 
 
 def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
@@ -101,4 +113,9 @@ def _check_digits(number: int, values: Sequence[Decimal | None]) -> None:
         assert isinstance(exponent, int)
         if -exponent > _FRACTION or normal.adjusted() >= _WHOLE:
             problem = f"has more than {_WHOLE} digits before or {_FRACTION} after the point"
-            raise ValueRefused(row, number, problem, "Round it before writing: MySQL and MariaDB keep no longer ones.")
+            raise ValueRefused(
+                row,
+                number,
+                problem,
+                "Round it before writing: MySQL and MariaDB keep no longer ones.",
+            )

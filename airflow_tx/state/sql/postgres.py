@@ -30,7 +30,9 @@ from airflow_tx.state.sql.types import array_literal, pg_type
 # What a session gets unless its user, database or connection says otherwise: without them, a committer
 # whose machine vanished would hold the fence until its TCP connection is given up, which takes hours.
 _TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
-_CHOSEN = "SELECT name FROM pg_settings WHERE source IN ('client', 'user', 'database', 'database user')"
+_CHOSEN = (
+    "SELECT name FROM pg_settings WHERE source IN ('client', 'user', 'database', 'database user')"
+)
 _SET_TIMEOUTS = (
     "SELECT set_config(name, timeout, true) "
     f"FROM (VALUES {', '.join(map(str, _TIMEOUTS.items()))}) AS timeouts(name, timeout) WHERE name NOT IN ({_CHOSEN})"
@@ -70,7 +72,11 @@ class Postgres(Dialect):
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
         engine = sa.create_engine(
-            url, **pool, hide_parameters=True, isolation_level="READ COMMITTED", connect_args=signs_of_life(url)
+            url,
+            **pool,
+            hide_parameters=True,
+            isolation_level="READ COMMITTED",
+            connect_args=signs_of_life(url),
         )
         event.listen(engine, "begin", self._on_begin)
         return engine
@@ -79,7 +85,9 @@ class Postgres(Dialect):
     def _on_begin(connection: Connection) -> None:
         connection.exec_driver_sql(_SET_TIMEOUTS)
 
-    def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
+    def place(
+        self, connection: Connection, schema: str | None, name: str
+    ) -> tuple[str | None, str]:
         if schema is not None:
             return schema, name
         found = sa.text(
@@ -98,7 +106,9 @@ class Postgres(Dialect):
         inspector = sa.inspect(connection)
         columns = inspector.get_columns(table.name, schema=table.schema)
         key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
-        otherwise = connection.execute(_COMPARED_OTHERWISE, {"schema": table.schema, "name": table.name}).scalars()
+        otherwise = connection.execute(
+            _COMPARED_OTHERWISE, {"schema": table.schema, "name": table.name}
+        ).scalars()
         kinds = {column["name"]: pg_type(column["type"]) for column in columns}
         kinds |= {name: f"{kinds[name]} {OTHER_COLLATION}" for name in otherwise}
         return kinds, list(key)
@@ -145,16 +155,28 @@ class Postgres(Dialect):
         return postgresql.insert(table).from_select([*names, *copied, *also], select)
 
     def execute_rows(
-        self, connection: Connection, statement: Any, writer: Sequence[int], kinds: Sequence[str], columns: Arrays
+        self,
+        connection: Connection,
+        statement: Any,
+        writer: Sequence[int],
+        kinds: Sequence[str],
+        columns: Arrays,
     ) -> int:
         arrays = self._arrays(kinds, columns)
         rows = len(columns[0])
         if rows > 1 and sum(map(len, arrays.values())) > STATEMENT:
-            halves = ([column[: rows // 2] for column in columns], [column[rows // 2 :] for column in columns])
-            return sum(self.execute_rows(connection, statement, writer, kinds, half) for half in halves)
+            halves = (
+                [column[: rows // 2] for column in columns],
+                [column[rows // 2 :] for column in columns],
+            )
+            return sum(
+                self.execute_rows(connection, statement, writer, kinds, half) for half in halves
+            )
         return connection.execute(statement, {**arrays, **writer_parameters(writer)}).rowcount
 
-    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
+    def look_up(
+        self, connection: Connection, keys: PrimaryKeys, wanted: Wanted
+    ) -> Iterator[Sequence[Any]]:
         primary = list(keys.table.primary_key.columns)
         source = self._source(primary)
         on = sa.and_(*[key == source.c[key.name] for key in primary])
@@ -168,7 +190,11 @@ class Postgres(Dialect):
             for i, column in enumerate(columns)
         ]
         names = [sa.column(column.name, column.type) for column in columns]
-        return sa.func.unnest(*arrays).table_valued(*names, with_ordinality=ROW).render_derived(name="tx_rows")
+        return (
+            sa.func.unnest(*arrays)
+            .table_valued(*names, with_ordinality=ROW)
+            .render_derived(name="tx_rows")
+        )
 
     @staticmethod
     def _arrays(kinds: Sequence[str], columns: Arrays) -> dict[str, str]:

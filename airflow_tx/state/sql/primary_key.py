@@ -28,7 +28,10 @@ def own_values(kinds: Sequence[str], keys: Sequence[Sequence[Any]], rows: int) -
     forms = _forms(kinds, keys)
     if max(map(len, forms)) <= OWN_KEY_BYTES:
         return forms
-    return [form if len(form) <= OWN_KEY_BYTES else _LONG + hashlib.sha256(form).digest() for form in forms]
+    return [
+        form if len(form) <= OWN_KEY_BYTES else _LONG + hashlib.sha256(form).digest()
+        for form in forms
+    ]
 
 
 def _forms(kinds: Sequence[str], keys: Sequence[Sequence[Any]]) -> list[bytes]:
@@ -36,8 +39,14 @@ def _forms(kinds: Sequence[str], keys: Sequence[Sequence[Any]]) -> list[bytes]:
     if len(columns) == 1:
         return columns[0]
     # With their lengths: "ab", "c" is not "a", "bc".
-    return [b"".join(b"%d:%b" % (len(form), form) for form in row) for row in zip(*columns, strict=True)]
+    return [
+        b"".join(b"%d:%b" % (len(form), form) for form in row) for row in zip(*columns, strict=True)
+    ]
 
 
 def _column_forms(kind: str, values: Sequence[Any]) -> list[bytes]:
-    return [value.encode() for value in values] if kind == "text" else [encode_key([kind], [v]) for v in values]
+    return (
+        [value.encode() for value in values]
+        if kind == "text"
+        else [encode_key([kind], [v]) for v in values]
+    )

@@ -127,7 +127,11 @@ def row_of(receipt: Receipt, identity: str) -> dict[str, Any]:
 
     :param identity: of the state, as its fence has it.
     """
-    of_the_transaction = {"txid": receipt.txid, "attempt": receipt.attempt, "topology": receipt.topology}
+    of_the_transaction = {
+        "txid": receipt.txid,
+        "attempt": receipt.attempt,
+        "topology": receipt.topology,
+    }
     own = {"state": identity, "incarnation": receipt.incarnation}
     return {**own, **of_the_transaction, "receipt": receipt.text, "hash": receipt.hash}
 
@@ -135,7 +139,11 @@ def row_of(receipt: Receipt, identity: str) -> dict[str, Any]:
 def read_receipts(connection: Connection, table: sa.Table, identity: str) -> list[StoredReceipt]:
     """Read the receipts of a state, in the order of their txids."""
     wanted = (table.c.txid, table.c.attempt, table.c.receipt, table.c.hash)
-    query = sa.select(*wanted).where(table.c.state == identity).order_by(table.c.txid, table.c.incarnation)
+    query = (
+        sa.select(*wanted)
+        .where(table.c.state == identity)
+        .order_by(table.c.txid, table.c.incarnation)
+    )
     return [StoredReceipt(*row) for row in connection.execute(query)]
 
 
@@ -172,7 +180,11 @@ def state_table(
         # A row whose values are all NULL is not the same as no row, so "there was none before" has its own column.
         made.append(sa.Column("tx_created", sa.Boolean, nullable=False))
         for value, aggregator in columns.values.items():
-            made.append(sa.Column(PREV + value, types[aggregator.type], comment=dialect.comment(aggregator.type)))
+            made.append(
+                sa.Column(
+                    PREV + value, types[aggregator.type], comment=dialect.comment(aggregator.type)
+                )
+            )
     return sa.Table(name, sa.MetaData(), *made, schema=schema, sqlite_with_rowid=False)
 
 
@@ -192,7 +204,8 @@ def existing_table(
     found, primary = dialect.found(connection, sa.Table(name, sa.MetaData(), schema=schema))
     there = {key: found.get(key, "") for key in columns.keys}
     known = {
-        key: wanted if wanted in dialect.types else columns.types.get(key, "text") for key, wanted in there.items()
+        key: wanted if wanted in dialect.types else columns.types.get(key, "text")
+        for key, wanted in there.items()
     }
     table = make(known)
     ours = {**dict.fromkeys(WRITER, "bigint"), OWN_KEY: "bytes" if columns.keys else "bigint"}
@@ -234,7 +247,9 @@ def _differences(found: Mapping[str, str], expected: Mapping[str, str]) -> list[
 
 
 def _only_in(columns: Mapping[str, str], others: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in sorted(columns.items()) if name not in others)
+    return ", ".join(
+        f"{name} ({kind})" for name, kind in sorted(columns.items()) if name not in others
+    )
 
 
 # --- the conditional upsert: for the same transaction from the previous value, else from the stored one ---------
@@ -262,7 +277,9 @@ def upsert(
     copied = dict[str, str]()
     if opaque:
         constants["tx_created"] = sa.true()
-        copied = {PREV + value: value for value, each in values.items() if each.type in _OF_ONE_SIZE}
+        copied = {
+            PREV + value: value for value, each in values.items() if each.type in _OF_ONE_SIZE
+        }
     insert = dialect.insert_rows(table, [table.c[name] for name in names], kinds, constants, copied)
     given = dialect.given(insert)
     updated: list[tuple[str, Any]] = []
@@ -301,4 +318,6 @@ def of_another(table: sa.Table, writer: Mapping[str, Any]) -> Any:
 def may_update(table: sa.Table, writer: Mapping[str, Any]) -> Any:
     """Write SQL for rows of an earlier transaction, of another attempt of this one, or of this writer."""
     mine = sa.or_(of_another(table, writer), table.c.tx_chunk == writer["tx_chunk"])
-    return sa.or_(table.c.tx_txid < writer["tx_txid"], sa.and_(table.c.tx_txid == writer["tx_txid"], mine))
+    return sa.or_(
+        table.c.tx_txid < writer["tx_txid"], sa.and_(table.c.tx_txid == writer["tx_txid"], mine)
+    )

@@ -73,12 +73,16 @@ class Sqlite(Dialect):
         if url.database in (None, "", ":memory:") or "memory" in url.query.values():
             remedy = "Use a file: sqlite:///path/to/file."
             raise ConfigError(option="SqlState url", value="an in-memory database", remedy=remedy)
-        engine = sa.create_engine(url, **pool, hide_parameters=True, connect_args={"timeout": self._timeout(url)})
+        engine = sa.create_engine(
+            url, **pool, hide_parameters=True, connect_args={"timeout": self._timeout(url)}
+        )
         event.listen(engine, "connect", self._on_connect)
         event.listen(engine, "begin", self._on_begin)
         return engine
 
-    def place(self, connection: Connection, schema: str | None, name: str) -> tuple[str | None, str]:
+    def place(
+        self, connection: Connection, schema: str | None, name: str
+    ) -> tuple[str | None, str]:
         lower = "".join(char.lower() if char.isascii() else char for char in name)
         return (None if schema is None or schema.lower() == "main" else schema), lower
 
@@ -89,27 +93,39 @@ class Sqlite(Dialect):
         ).all()
         key = [name for _, name in sorted((pk, name) for name, _, pk in rows if pk)]
         kinds = {name: sqlite_type(declared) for name, declared, _ in rows}
-        otherwise = self._compared_otherwise(connection, table, [name for name in kinds if kinds[name] in _TEXTS])
+        otherwise = self._compared_otherwise(
+            connection, table, [name for name in kinds if kinds[name] in _TEXTS]
+        )
         return {**kinds, **{name: f"{kinds[name]} {OTHER_COLLATION}" for name in otherwise}}, key
 
     @staticmethod
-    def _compared_otherwise(connection: Connection, table: sa.Table, texts: Sequence[str]) -> Iterator[str]:
+    def _compared_otherwise(
+        connection: Connection, table: sa.Table, texts: Sequence[str]
+    ) -> Iterator[str]:
         """Find the columns that take texts of other characters for equal, in the table or in its primary key."""
-        keys = connection.execute(_PRIMARY_COLLATIONS, {"name": table.name, "schema": table.schema or "main"})
+        keys = connection.execute(
+            _PRIMARY_COLLATIONS, {"name": table.name, "schema": table.schema or "main"}
+        )
         collations = {name: collation.upper() for name, collation in keys}
         quote = connection.dialect.identifier_preparer
         for name in texts:
             column = f"SELECT {quote.quote(name)} AS t FROM {quote.format_table(table)} WHERE false"
             # The texts of a compound select are compared as its first column is.
             exact = f"SELECT count(DISTINCT t) = 3 FROM ({column} UNION ALL VALUES ('a'), ('A'), ('a '))"
-            if collations.get(name, "BINARY") != "BINARY" or not connection.exec_driver_sql(exact).scalar_one():
+            if (
+                collations.get(name, "BINARY") != "BINARY"
+                or not connection.exec_driver_sql(exact).scalar_one()
+            ):
                 yield name
 
-    def column_names(self, connection: Connection, schema: str | None, tables: Sequence[str]) -> dict[str, set[str]]:
+    def column_names(
+        self, connection: Connection, schema: str | None, tables: Sequence[str]
+    ) -> dict[str, set[str]]:
         query = sa.text("SELECT name FROM pragma_table_info(:name, :schema)")
         where = schema or "main"
         return {
-            name: set(connection.execute(query, {"name": name, "schema": where}).scalars().all()) for name in tables
+            name: set(connection.execute(query, {"name": name, "schema": where}).scalars().all())
+            for name in tables
         }
 
     def checks(self, column: sa.Column[Any], kind: str) -> list[sa.CheckConstraint]:
@@ -126,7 +142,9 @@ class Sqlite(Dialect):
 
     def is_unavailable(self, error: sa.exc.DBAPIError) -> bool:
         text = str(error.orig)
-        return super().is_unavailable(error) and not (text.startswith("no such ") or "syntax error" in text)
+        return super().is_unavailable(error) and not (
+            text.startswith("no such ") or "syntax error" in text
+        )
 
     def added(self, kind: str, base: Any, delta: Any, column: int) -> Any:
         """Decimals are added in Python, since SQLite would add them as floats. An integer sum that overflows would
@@ -135,7 +153,11 @@ class Sqlite(Dialect):
         if kind == "numeric":
             return sa.func.tx_add(base, delta, number)
         total = super().added(kind, base, delta, column)
-        bad = sa.func.abs(total) > LARGEST_DOUBLE if kind == "double" else sa.func.typeof(total) == REAL
+        bad = (
+            sa.func.abs(total) > LARGEST_DOUBLE
+            if kind == "double"
+            else sa.func.typeof(total) == REAL
+        )
         return sa.case((bad, sa.func.tx_refuse(number)), else_=total)
 
     def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
@@ -164,7 +186,12 @@ class Sqlite(Dialect):
         return sqlite.insert(table).from_select([*also, *rows], select)
 
     def execute_rows(
-        self, connection: Connection, statement: Any, writer: Sequence[int], kinds: Sequence[str], columns: Arrays
+        self,
+        connection: Connection,
+        statement: Any,
+        writer: Sequence[int],
+        kinds: Sequence[str],
+        columns: Arrays,
     ) -> int:
         if statement not in self._texts:
             self._texts[statement] = str(statement.compile(dialect=connection.dialect))
@@ -177,27 +204,39 @@ class Sqlite(Dialect):
         try:
             for start in range(0, rows, most):
                 count = min(most, rows - start)
-                text = self._texts[statement].replace(_ROWS, f"(VALUES {', '.join([marks] * count)})")
+                text = self._texts[statement].replace(
+                    _ROWS, f"(VALUES {', '.join([marks] * count)})"
+                )
                 # Row after row, put together column by column.
                 values = [None] * (count * width)
                 for number, column in enumerate(ready):
                     values[number::width] = column[start : start + count]
-                written += connection.exec_driver_sql(text, (*writer, *values), execution_options=_COUNTED).rowcount
+                written += connection.exec_driver_sql(
+                    text, (*writer, *values), execution_options=_COUNTED
+                ).rowcount
             return written
         except sa.exc.OperationalError:
             if REFUSED in connection.info:
                 raise SumRefused(connection.info.pop(REFUSED)) from None
             raise
 
-    def look_up(self, connection: Connection, keys: PrimaryKeys, wanted: Wanted) -> Iterator[Sequence[Any]]:
+    def look_up(
+        self, connection: Connection, keys: PrimaryKeys, wanted: Wanted
+    ) -> Iterator[Sequence[Any]]:
         quote = connection.dialect.identifier_preparer
         primary = list(keys.table.primary_key.columns)
         named = quote.format_table(keys.table)
         rows = len(keys.values[0])
         width = len(keys.values)
-        on = " AND ".join(f"{named}.{quote.format_column(key)} = tx_rows.k{i}" for i, key in enumerate(primary))
-        names = ", ".join([f"tx_rows.{ROW}", *(f"{named}.{quote.format_column(column)}" for column in wanted)])
-        ready = [self._bound(connection, *pair) for pair in zip(keys.kinds, keys.values, strict=True)]
+        on = " AND ".join(
+            f"{named}.{quote.format_column(key)} = tx_rows.k{i}" for i, key in enumerate(primary)
+        )
+        names = ", ".join(
+            [f"tx_rows.{ROW}", *(f"{named}.{quote.format_column(column)}" for column in wanted)]
+        )
+        ready = [
+            self._bound(connection, *pair) for pair in zip(keys.kinds, keys.values, strict=True)
+        ]
         marks = "?" + ", ?" * width
         step = PARAMETERS // (width + 1)
         for start in range(0, rows, step):
@@ -210,17 +249,25 @@ class Sqlite(Dialect):
             )
             parameters = chain.from_iterable((i, *(column[i] for column in ready)) for i in numbers)
             found = connection.exec_driver_sql(statement, tuple(parameters)).all()
-            yield from zip(*self._results(connection, wanted, list(zip(*found, strict=True))), strict=True)
+            yield from zip(
+                *self._results(connection, wanted, list(zip(*found, strict=True))), strict=True
+            )
 
-    def _results(self, connection: Connection, wanted: Wanted, found: Arrays) -> Iterator[Sequence[Any]]:
+    def _results(
+        self, connection: Connection, wanted: Wanted, found: Arrays
+    ) -> Iterator[Sequence[Any]]:
         numbers, *columns = found or [()]
         yield numbers
         for column, values in zip(wanted, columns, strict=False):
-            process = column.type.dialect_impl(connection.dialect).result_processor(connection.dialect, None)
+            process = column.type.dialect_impl(connection.dialect).result_processor(
+                connection.dialect, None
+            )
             yield values if process is None else [process(value) for value in values]
 
     def _bound(self, connection: Connection, kind: str, values: Sequence[Any]) -> Sequence[Any]:
-        process = self.types[kind].dialect_impl(connection.dialect).bind_processor(connection.dialect)
+        process = (
+            self.types[kind].dialect_impl(connection.dialect).bind_processor(connection.dialect)
+        )
         return values if process is None else [process(value) for value in values]
 
     @staticmethod
@@ -230,7 +277,9 @@ class Sqlite(Dialect):
             return float(str(value))
         except ValueError:
             remedy = "Give seconds, such as 30."
-            raise ConfigError(option="SqlState connection, timeout", value=value, remedy=remedy) from None
+            raise ConfigError(
+                option="SqlState connection, timeout", value=value, remedy=remedy
+            ) from None
 
     @staticmethod
     def _on_connect(dbapi_connection: Any, record: Any) -> None:

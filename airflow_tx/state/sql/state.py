@@ -7,7 +7,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Addressed, Fence, QueryableState, StateKind, StoredReceipt, fenced_kind
+from airflow_tx.state.api import (
+    Addressed,
+    Fence,
+    QueryableState,
+    StateKind,
+    StoredReceipt,
+    fenced_kind,
+)
 from airflow_tx.state.columns import checked_columns
 from airflow_tx.state.store_transaction import StateWrite, StoredState
 
@@ -43,7 +50,9 @@ class FencedInSql(Addressed[_Store], StoredState):
     def fence_of(self, old: str) -> Fence | None:
         with self._store.transaction(reading=True) as connection:
             own = self._store.read_fence(connection)
-            return own or self._store.read_fence(connection, of=old.removeprefix(f"{self.conn_id}."))
+            return own or self._store.read_fence(
+                connection, of=old.removeprefix(f"{self.conn_id}.")
+            )
 
     def take_over(self, old: str) -> None:
         with self._store.transaction() as connection:

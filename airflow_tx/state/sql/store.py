@@ -45,7 +45,14 @@ class SqlStore(FencedStore):
     """What a SqlState does, inside transactions that it opens with `transaction()`."""
 
     def __init__(
-        self, url: URL, *, table: str, columns: Columns, kind: StateKind, where: str, keeps_connection: bool
+        self,
+        url: URL,
+        *,
+        table: str,
+        columns: Columns,
+        kind: StateKind,
+        where: str,
+        keeps_connection: bool,
     ) -> None:
         self.keeps_connection = keeps_connection
         definition = {name: aggregator.name for name, aggregator in columns.values.items()}
@@ -69,14 +76,24 @@ class SqlStore(FencedStore):
         kinds = [*kinds, *(aggregator.type for aggregator in self.columns.values.values())]
         if table not in self._upserts:
             self._upserts[table] = upsert(
-                self._dialect, table, names, kinds, values=self.columns.values, kind=self.kind, pushed=self._pushed
+                self._dialect,
+                table,
+                names,
+                kinds,
+                values=self.columns.values,
+                kind=self.kind,
+                pushed=self._pushed,
             )
         writer = Writer(write.grant.txid, write.grant.token, write.chunk)
         written = 0
-        for portion in CheckedRows(self.columns).portions(chain([first], iterator), key_types, size=ROWS_AT_ONCE):
+        for portion in CheckedRows(self.columns).portions(
+            chain([first], iterator), key_types, size=ROWS_AT_ONCE
+        ):
             arrays = list(portion)
             if has_own_key(table):
-                arrays.insert(0, own_values(kinds[1 : len(keys)], portion[: len(self.columns.keys)], 1))
+                arrays.insert(
+                    0, own_values(kinds[1 : len(keys)], portion[: len(self.columns.keys)], 1)
+                )
             try:
                 self._put_portion(connection, table, kinds, arrays, writer)
             except ValueRefused as refusal:
@@ -87,19 +104,32 @@ class SqlStore(FencedStore):
         return written
 
     def _put_portion(
-        self, connection: Connection, table: sa.Table, kinds: Sequence[str], arrays: Arrays, writer: Writer
+        self,
+        connection: Connection,
+        table: sa.Table,
+        kinds: Sequence[str],
+        arrays: Arrays,
+        writer: Writer,
     ) -> None:
         size = len(arrays[0])
         keys = arrays[: len(arrays) - len(self.columns.values)]
         if not self._pushed:
             arrays = [*keys, *self._combined(connection, table, kinds, arrays, writer.txid)]
         numbers = list(writer_of(writer).values())
-        if self._dialect.execute_rows(connection, self._upserts[table], numbers, kinds, arrays) != size:
+        if (
+            self._dialect.execute_rows(connection, self._upserts[table], numbers, kinds, arrays)
+            != size
+        ):
             own = keys[len(keys) - len(self.columns.keys) :] if self.columns.keys else keys
             raise self._conflict(connection, table, set(zip(*own, strict=True)), writer)
 
     def _combined(
-        self, connection: Connection, table: sa.Table, kinds: Sequence[str], arrays: Arrays, txid: int
+        self,
+        connection: Connection,
+        table: sa.Table,
+        kinds: Sequence[str],
+        arrays: Arrays,
+        txid: int,
     ) -> Arrays:
         """Compute the new values, in place of the deltas: for what SQL cannot express.
 
@@ -113,7 +143,9 @@ class SqlStore(FencedStore):
         opaque = self.kind is StateKind.OPAQUE
         wanted = [table.c.tx_txid, *[table.c[name] for name in values]]
         wanted += [table.c.tx_created, *[table.c[PREV + name] for name in values]] if opaque else []
-        found = self._dialect.look_up(connection, PrimaryKeys.leading(table, kinds[:split], keys), wanted)
+        found = self._dialect.look_up(
+            connection, PrimaryKeys.leading(table, kinds[:split], keys), wanted
+        )
         stored = {number: row for number, *row in found}
         own = list(zip(*keys[len(keys) - len(self.columns.keys) :], strict=True)) or [()]
         after = []
@@ -137,9 +169,14 @@ class SqlStore(FencedStore):
             return []
         table = found[0]
         names = (*self.columns.keys, *self.columns.values)
-        query = sa.select(*[table.c[name] for name in names]).order_by(*[table.c[name] for name in self.columns.keys])
+        query = sa.select(*[table.c[name] for name in names]).order_by(
+            *[table.c[name] for name in self.columns.keys]
+        )
         query = query.limit(limit)
-        return [self.columns.completed(dict(zip(names, row, strict=True))) for row in connection.execute(query)]
+        return [
+            self.columns.completed(dict(zip(names, row, strict=True)))
+            for row in connection.execute(query)
+        ]
 
     def totals(self, connection: Connection, names: Collection[str]) -> dict[str, int]:
         found = self._found(connection)
@@ -148,11 +185,20 @@ class SqlStore(FencedStore):
         # In two parts: a total may leave 64 bits, in which SQLite adds up.
         half = sa.literal(_HALF, sa.BigInteger())
         columns = [found[0].c[name] for name in names]
-        parts = [sa.func.sum(part) for each in columns for part in ((each - each % half) // half, each % half)]
+        parts = [
+            sa.func.sum(part)
+            for each in columns
+            for part in ((each - each % half) // half, each % half)
+        ]
         row = [int(each or 0) for each in connection.execute(sa.select(*parts)).one()]
-        return {name: high * _HALF + low for name, high, low in zip(names, row[::2], row[1::2], strict=True)}
+        return {
+            name: high * _HALF + low
+            for name, high, low in zip(names, row[::2], row[1::2], strict=True)
+        }
 
-    def multi_get(self, connection: Connection, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+    def multi_get(
+        self, connection: Connection, keys: Sequence[Sequence[Any]]
+    ) -> list[dict[str, Any] | None]:
         result = list[dict[str, Any] | None]([None] * len(keys))
         found = self._found(connection)
         whole = wanted_keys(self.columns, keys, None if found is None else found[1])
@@ -169,7 +215,9 @@ class SqlStore(FencedStore):
                 arrays.insert(0, own_values(kinds[1:], arrays, len(portion)))
             primary = PrimaryKeys.leading(table, kinds, arrays)
             for number, *row in self._dialect.look_up(connection, primary, wanted):
-                result[portion[number][0]] = self.columns.completed(dict(zip(values, row, strict=True)))
+                result[portion[number][0]] = self.columns.completed(
+                    dict(zip(values, row, strict=True))
+                )
         return result
 
     def holds(self, connection: Connection, txid: int) -> bool:
@@ -197,7 +245,10 @@ class SqlStore(FencedStore):
         FencedStore.clear(self, connection)
         found = self._found(connection)
         if found is not None:
-            writer = {**dict.fromkeys(WRITER, 0), **({"tx_created": False} if self.kind is StateKind.OPAQUE else {})}
+            writer = {
+                **dict.fromkeys(WRITER, 0),
+                **({"tx_created": False} if self.kind is StateKind.OPAQUE else {}),
+            }
             connection.execute(found[0].update().values(writer))
 
     def raise_fence(self, connection: Connection, grant: Grant) -> None:
@@ -215,7 +266,8 @@ class SqlStore(FencedStore):
             return
         table = found[0]
         outranked = sa.and_(
-            table.c.tx_txid == grant.txid, of_another(table, writer_of(Writer(grant.txid, grant.token)))
+            table.c.tx_txid == grant.txid,
+            of_another(table, writer_of(Writer(grant.txid, grant.token))),
         )
         connection.execute(table.delete().where(outranked, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
@@ -238,7 +290,12 @@ class SqlStore(FencedStore):
         types = tuple(key_types.items())
         if types not in self._made:
             self._made[types] = state_table(
-                self.columns, key_types, self.kind, self._dialect, schema=self._schema, name=self._name
+                self.columns,
+                key_types,
+                self.kind,
+                self._dialect,
+                schema=self._schema,
+                name=self._name,
             )
         return self._made[types]
 
@@ -247,12 +304,19 @@ class SqlStore(FencedStore):
         found: tuple[sa.Table, dict[str, str]] | None = self._facts.get(_TABLE)
         if found is None and self._has_table(connection, self._name):
             found = existing_table(
-                connection, self.columns, self._make, self._dialect, schema=self._schema, name=self._name
+                connection,
+                self.columns,
+                self._make,
+                self._dialect,
+                schema=self._schema,
+                name=self._name,
             )
             self._facts[_TABLE] = found
         return found
 
-    def _found_or_made(self, connection: Connection, first: Mapping[str, Any]) -> tuple[sa.Table, dict[str, str]]:
+    def _found_or_made(
+        self, connection: Connection, first: Mapping[str, Any]
+    ) -> tuple[sa.Table, dict[str, str]]:
         found = self._found(connection)
         if found is not None:
             return found
@@ -267,7 +331,9 @@ class SqlStore(FencedStore):
 
     # --- refusals -------------------------------------------------------------------------------------------------
 
-    def _conflict(self, connection: Connection, table: sa.Table, keys: set[Cells], writer: Writer) -> StateError:
+    def _conflict(
+        self, connection: Connection, table: sa.Table, keys: set[Cells], writer: Writer
+    ) -> StateError:
         columns = [table.c[key] for key in self.columns.keys or (OWN_KEY,)]
         allowed = may_update(table, writer_of(writer))
         query = sa.select(*columns, table.c.tx_txid, table.c.tx_chunk).where(sa.not_(allowed))
@@ -279,7 +345,9 @@ class SqlStore(FencedStore):
                 return TxidBehind(txid=writer.txid, stored=txid)
             # A state without keys has one row, whose key is ours and not shown.
             shown = dict(zip(self.columns.keys, key, strict=False))
-            return ChunkConflict(state=self.state, key=shown, found=found, chunk=writer.chunk, txid=writer.txid)
+            return ChunkConflict(
+                state=self.state, key=shown, found=found, chunk=writer.chunk, txid=writer.txid
+            )
         return self._refused("it did not take all rows of the update")
 
     def _sum_refused(self, refusal: SumRefused) -> StateError:
@@ -287,7 +355,9 @@ class SqlStore(FencedStore):
         problem, remedy = explained(name, aggregator, ArithmeticError("cannot be stored"))
         return StateError(state=self.state, problem=problem, remedy=f"{NOTHING}{remedy}")
 
-    def _value_refused(self, refusal: ValueRefused, names: Sequence[str], before: int, arrays: Arrays) -> StateError:
+    def _value_refused(
+        self, refusal: ValueRefused, names: Sequence[str], before: int, arrays: Arrays
+    ) -> StateError:
         shown = {key: arrays[names.index(key)][refusal.row] for key in self.columns.keys}
         column = "" if refusal.column is None else f"{names[refusal.column]} "
         return StateError(

@@ -33,7 +33,9 @@ class ExactDecimal(UserDefinedType[Decimal]):
 
         return process
 
-    def result_processor(self, dialect: Any, coltype: Any) -> Callable[[str | None], Decimal | None]:
+    def result_processor(
+        self, dialect: Any, coltype: Any
+    ) -> Callable[[str | None], Decimal | None]:
         return lambda value: None if value is None else Decimal(value)
 
 
@@ -144,20 +146,32 @@ _SQLITE_NAMES = {
 def sqlite_type(declared: str) -> str:
     """Find our word for a declared type of SQLite; the declared type itself if there is none."""
     declared = declared.upper()
-    return "text" if declared.startswith("VARCHAR") else _SQLITE_NAMES.get(declared, declared.lower())
+    return (
+        "text" if declared.startswith("VARCHAR") else _SQLITE_NAMES.get(declared, declared.lower())
+    )
 
 
 def pg_type(found: TypeEngine[Any]) -> str:
     """Find our word for a type of PostgreSQL; the type's own name if a value in it would be cut, padded or rounded."""
     if isinstance(found, sa.TIMESTAMP):
         return "timestamptz" if found.timezone else "timestamp"
-    if isinstance(found, sa.Numeric) and not isinstance(found, sa.Float) and found.precision is None:
+    if (
+        isinstance(found, sa.Numeric)
+        and not isinstance(found, sa.Float)
+        and found.precision is None
+    ):
         return "numeric"
     if isinstance(found, (sa.Text, sa.VARCHAR)) and not isinstance(found, postgresql.CITEXT):
         return "text"
-    others: dict[str, type[TypeEngine[Any]]] = {"boolean": sa.Boolean, "date": sa.Date, "bigint": sa.Integer}
+    others: dict[str, type[TypeEngine[Any]]] = {
+        "boolean": sa.Boolean,
+        "date": sa.Date,
+        "bigint": sa.Integer,
+    }
     others |= {"double": sa.Double, "json": sa.JSON, "bytes": sa.LargeBinary}
-    return next((name for name, kind in others.items() if isinstance(found, kind)), str(found).lower())
+    return next(
+        (name for name, kind in others.items() if isinstance(found, kind)), str(found).lower()
+    )
 
 
 def _quoted(value: Any) -> str:

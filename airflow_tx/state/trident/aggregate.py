@@ -33,14 +33,21 @@ class TridentAggregate(TridentState, QueryableState):
     """
 
     def __init__(
-        self, given: Any, *, keys: Iterable[str], values: Mapping[str, Aggregator], kind: StateKind | str | None = None
+        self,
+        given: Any,
+        *,
+        keys: Iterable[str],
+        values: Mapping[str, Aggregator],
+        kind: StateKind | str | None = None,
     ) -> None:
         super().__init__(given, kind, option=_OPTION, rolls_back=True)
         self.columns = checked_columns(self, keys, values, option=_OPTION)
         self._found_types: dict[str, str] | None = None
         if not is_factory(given) and self.columns.keys and not is_map(given):
             remedy = f"{type(given).__name__} keeps one value, without keys: keys=[]."
-            raise ConfigError(option=f"{_OPTION}(keys=)", value=list(self.columns.keys), remedy=remedy)
+            raise ConfigError(
+                option=f"{_OPTION}(keys=)", value=list(self.columns.keys), remedy=remedy
+            )
 
     def __repr__(self) -> str:
         return QueryableState.__repr__(self)
@@ -50,14 +57,23 @@ class TridentAggregate(TridentState, QueryableState):
 
     def prepared(self, made: Any, index: int = 0, count: int = 1) -> Any:
         if not self.columns.keys and is_snapshottable(made):
-            return _OneValue(made, rolls_back=self.can_roll_back and not hasattr(made, "can_roll_back"))
+            return _OneValue(
+                made, rolls_back=self.can_roll_back and not hasattr(made, "can_roll_back")
+            )
         if is_map(made):
             return super().prepared(made)
         problem = f"a {type(made).__name__} keeps no values by key: it has no multi_get, multi_update and multi_put"
         remedy = "Use a map, such as OpaqueMap over a backing map of your own, or partition_persist(..., updater=)."
         raise StateError(state=self.name, problem=problem, remedy=remedy)
 
-    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
+    def write(
+        self,
+        grant: Grant,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        chunk: int = 0,
+        complete: bool = True,
+    ) -> int:
         """Update the values of all keys, 10,000 at a time, between `begin_commit` and `commit`.
 
         :param chunk: the first one begins the transaction; whatever was written of it before is replaced.
@@ -89,20 +105,26 @@ class TridentAggregate(TridentState, QueryableState):
         types = self.key_types()
         wanted = wanted_keys(self.columns, keys, types)
         if types is None:  # the map keeps none: the keys are taken as they are
-            wanted = [(number, key) for number, key in enumerate(map(as_key, keys)) if None not in key]
+            wanted = [
+                (number, key) for number, key in enumerate(map(as_key, keys)) if None not in key
+            ]
         result = list[dict[str, Any] | None]([None] * len(keys))
         found = self.state.multi_get([key or GLOBAL for _, key in wanted]) if wanted else []
         for (number, key), value in zip(wanted, found, strict=True):
             if value is not None:
                 cells = _cells(self.columns, key, value)
-                result[number] = self.columns.completed(dict(zip(self.columns.values, cells, strict=True)))
+                result[number] = self.columns.completed(
+                    dict(zip(self.columns.values, cells, strict=True))
+                )
         return result
 
     def key_types(self) -> dict[str, str] | None:
         """Name the type of each key column, once this process has written some; None before."""
         return self._found_types if self.columns.keys else {}
 
-    def _updates(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[list[Any], list[ValueUpdater[Any]]]]:
+    def _updates(
+        self, rows: Iterable[Mapping[str, Any]]
+    ) -> Iterator[tuple[list[Any], list[ValueUpdater[Any]]]]:
         iterator = iter(rows)
         checked = CheckedRows(self.columns)
         first = next(iterator, None)
@@ -110,10 +132,15 @@ class TridentAggregate(TridentState, QueryableState):
             return
         self._found_types = types = self._found_types or checked.key_types(first)
         split = len(self.columns.keys)
-        for columns in checked.portions(itertools.chain([first], iterator), types, size=_KEYS_AT_ONCE):
+        for columns in checked.portions(
+            itertools.chain([first], iterator), types, size=_KEYS_AT_ONCE
+        ):
             cells = list(zip(*columns, strict=True))
             keys = [row[:split] for row in cells]
-            yield [key or GLOBAL for key in keys], [_Combined(self.columns, row[:split], row[split:]) for row in cells]
+            yield (
+                [key or GLOBAL for key in keys],
+                [_Combined(self.columns, row[:split], row[split:]) for row in cells],
+            )
 
 
 @dataclass(frozen=True)
@@ -155,7 +182,9 @@ class _OneValue:
 def _cells(columns: Columns, key: Cells, stored: Any) -> Cells:
     """Split the stored value of a key into those of the value columns; a StateError if something else is kept there."""
     names = tuple(columns.values)
-    if len(names) == 1 and (not isinstance(stored, dict) or columns.values[names[0]].type == "json"):
+    if len(names) == 1 and (
+        not isinstance(stored, dict) or columns.values[names[0]].type == "json"
+    ):
         return (stored,)
     if len(names) > 1 and isinstance(stored, dict) and set(stored) == set(names):
         return tuple(stored[name] for name in names)

@@ -27,7 +27,9 @@ class CachedMap(Generic[_V]):
 
     def __init__(self, backing: BackingMap[_V], size: int = 10_000) -> None:
         if size < 1:
-            raise ConfigError(option="CachedMap(size=)", value=size, remedy="Use a number of keys from 1.")
+            raise ConfigError(
+                option="CachedMap(size=)", value=size, remedy="Use a number of keys from 1."
+            )
         self.name = store_name(backing)
         self._backing = backing
         self._size = size
@@ -39,7 +41,9 @@ class CachedMap(Generic[_V]):
     def __repr__(self) -> str:
         return f"CachedMap({self._backing!r}, {self._size})"
 
-    def begin_commit(self, txid: int | None, *, token: Token | None = None, found: Token | None = None) -> None:
+    def begin_commit(
+        self, txid: int | None, *, token: Token | None = None, found: Token | None = None
+    ) -> None:
         """Begin a batch, and keep the values only if nobody else can have changed them.
 
         :param token: of its grant.
@@ -49,7 +53,12 @@ class CachedMap(Generic[_V]):
         ended = self._ended
         self._ended = None
         mine = found is not None and found == ended
-        if not (mine and token is not None and found is not None and (token == found or token.txid > found.txid)):
+        if not (
+            mine
+            and token is not None
+            and found is not None
+            and (token == found or token.txid > found.txid)
+        ):
             self._kept.clear()
         self._open = True
         self._token = token

@@ -68,7 +68,9 @@ class JournaledMap(SnapshottableMap[Any]):
         super().commit(txid)
         self._is_open = False
 
-    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+    def multi_update(
+        self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[Any]]
+    ) -> list[Any]:
         self._note(keys)
         return super().multi_update(keys, updaters)
 
@@ -84,7 +86,9 @@ class JournaledMap(SnapshottableMap[Any]):
         if self._txid is None or not keys:
             return
         texts = [
-            to_text([self._txid, [as_key(key) for key in keys[start : start + _KEYS_A_NOTE]]]).decode()
+            to_text(
+                [self._txid, [as_key(key) for key in keys[start : start + _KEYS_A_NOTE]]]
+            ).decode()
             for start in range(0, len(keys), _KEYS_A_NOTE)
         ]
         names = self._names(self._notes, len(texts))

@@ -66,7 +66,9 @@ class MapTexts:
             raise self._refused(f"what is under {name} was not written by a map") from None
 
     def _refused(self, problem: str) -> StateError:
-        return StateError(state=self.state, problem=problem, remedy="Use other keys or values, or another prefix.")
+        return StateError(
+            state=self.state, problem=problem, remedy="Use other keys or values, or another prefix."
+        )
 
 
 def _key_part(part: Any) -> Any:
@@ -107,7 +109,13 @@ def _token(plain: Any) -> Token | None:
 
 
 def _opaque(value: OpaqueValue[Any]) -> Any:
-    return [value.txid, _plain(value.value), _plain(value.prev), _plain_token(value.token), value.chunk]
+    return [
+        value.txid,
+        _plain(value.value),
+        _plain(value.prev),
+        _plain_token(value.token),
+        value.chunk,
+    ]
 
 
 def _transactional(value: TransactionalValue[Any]) -> Any:

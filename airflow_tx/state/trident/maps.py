@@ -56,7 +56,9 @@ class MapState(State, Protocol[_T]):
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
         """Read the value of each key as the current transaction finds it; None: there is none."""
 
-    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]) -> list[_T | None]:
+    def multi_update(
+        self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]
+    ) -> list[_T | None]:
         """Update the values; returns the new ones. A key may come twice: the second update sees the first."""
 
     def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:
@@ -89,7 +91,12 @@ class _Map(Generic[_V, _T]):
         return f"{type(self).__name__}({self._backing!r})"
 
     def begin_commit(
-        self, txid: int | None, *, token: Token | None = None, chunk: int | None = None, found: Token | None = None
+        self,
+        txid: int | None,
+        *,
+        token: Token | None = None,
+        chunk: int | None = None,
+        found: Token | None = None,
     ) -> None:
         """Begin the updates of `txid`; for the second time, they are a replay.
 
@@ -108,7 +115,9 @@ class _Map(Generic[_V, _T]):
     def commit(self, txid: int | None) -> None:
         """End the updates of `txid`; a StateError if another one was begun, or an update of it failed."""
         if txid != self._txid:
-            raise self._refusal(f"commit of transaction {txid}, but {self._txid} was begun", "Begin it first.")
+            raise self._refusal(
+                f"commit of transaction {txid}, but {self._txid} was begun", "Begin it first."
+            )
         self._check_whole()
         if hasattr(self._backing, "commit"):
             self._backing.commit(txid)
@@ -121,7 +130,9 @@ class _Map(Generic[_V, _T]):
         stored = self._stored(normal)
         return [copy.deepcopy(self._seen(stored[key], key in self._mine)) for key in normal]
 
-    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]) -> list[_T | None]:
+    def multi_update(
+        self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]
+    ) -> list[_T | None]:
         """Update the value of each key, with one get and one put; returns the new values.
 
         :raises TxidBehind: a later transaction has been here, and nothing was put.
@@ -159,7 +170,9 @@ class _Map(Generic[_V, _T]):
     def _seen(self, stored: _V | None, mine: bool) -> _T | None:
         raise NotImplementedError
 
-    def _updated(self, key: Key, stored: _V | None, mine: bool, updater: ValueUpdater[_T]) -> _V | None:
+    def _updated(
+        self, key: Key, stored: _V | None, mine: bool, updater: ValueUpdater[_T]
+    ) -> _V | None:
         """Compute what to store; the very object `stored` if nothing is to be stored."""
         raise NotImplementedError
 
@@ -197,7 +210,9 @@ class NonTransactionalMap(_Map[_T, _T]):
     def _seen(self, stored: _T | None, mine: bool) -> _T | None:
         return stored
 
-    def _updated(self, key: Key, stored: _T | None, mine: bool, updater: ValueUpdater[_T]) -> _T | None:
+    def _updated(
+        self, key: Key, stored: _T | None, mine: bool, updater: ValueUpdater[_T]
+    ) -> _T | None:
         return updater.update(copy.deepcopy(stored))
 
 
@@ -227,7 +242,11 @@ class TransactionalMap(_Map[TransactionalValue[_T], _T]):
         if self._txid is None:
             # A replay of the last transaction still skips the key.
             after: Any = updater.update(copy.deepcopy(value))
-            return TransactionalValue(_BEFORE_ALL, after) if stored is None else replace(stored, value=after)
+            return (
+                TransactionalValue(_BEFORE_ALL, after)
+                if stored is None
+                else replace(stored, value=after)
+            )
         self._count[key] = number = self._count.get(key, 0) + 1
         if stored is not None and stored.txid == self._txid:
             self._writer.check(stored, state=self.name, key=key)
@@ -264,11 +283,16 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
         # A second update of a key within the batch sees the first.
         own = stored if mine else None
         value: Any = updated_value(
-            self.kind, stored, self._writer, lambda base: updater.update(copy.deepcopy(own.value if own else base))
+            self.kind,
+            stored,
+            self._writer,
+            lambda base: updater.update(copy.deepcopy(own.value if own else base)),
         )
         return value  # type: ignore[no-any-return]
 
-    def _updated_outside(self, stored: OpaqueValue[_T] | None, updater: ValueUpdater[_T]) -> OpaqueValue[_T]:
+    def _updated_outside(
+        self, stored: OpaqueValue[_T] | None, updater: ValueUpdater[_T]
+    ) -> OpaqueValue[_T]:
         """Update the value before the last transaction, too: a replay of that one starts from it."""
         if stored is None:
             return OpaqueValue(_BEFORE_ALL, updater.update(None), None)

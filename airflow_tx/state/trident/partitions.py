@@ -51,6 +51,8 @@ class PartitionedState:
         try:
             return [row[name] for name in self._fields]
         except KeyError as error:
-            problem = f"row {str(dict(row))[:200]} has no field {error}, which chooses its partition"
+            problem = (
+                f"row {str(dict(row))[:200]} has no field {error}, which chooses its partition"
+            )
             remedy = f"Give each row {', '.join(self._fields)}, or name other fields: partition_by=[...]."
             raise StateError(state=self._name, problem=problem, remedy=remedy) from None

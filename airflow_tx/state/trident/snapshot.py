@@ -66,7 +66,9 @@ class SnapshottableMap(Generic[_T]):
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
         return self._map.multi_get(keys)
 
-    def multi_update(self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]) -> list[_T | None]:
+    def multi_update(
+        self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]
+    ) -> list[_T | None]:
         return self._map.multi_update(keys, updaters)
 
     def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:

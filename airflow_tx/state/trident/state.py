@@ -42,7 +42,9 @@ def has_methods(made: Any, *names: str) -> bool:
     return all(callable(getattr(made, name, None)) for name in names)
 
 
-def made_by(given: Any, conf: Mapping[str, Any] | None = None, index: int = 0, count: int = 1) -> Any:
+def made_by(
+    given: Any, conf: Mapping[str, Any] | None = None, index: int = 0, count: int = 1
+) -> Any:
     """Let a factory make the state of one writer; what is no factory stays as it is.
 
     :param conf: what the update gives the factory.
@@ -101,9 +103,10 @@ class TridentState(FencedState):
             problem = f"{type(self.given).__name__}.make_state gave a {type(made).__name__}, which is no state that "
             problem += f"is {self.kind.value}"
             remedy = (
-                "Let it make one with begin_commit and commit, and let the factory say what that state is, such as "
+                "Let it make one with begin_commit and commit, and let the factory say what that state "
+                'is, such as kind = "opaque".'
             )
-            raise StateError(state=self.name, problem=problem, remedy=f'{remedy}kind = "opaque".')
+            raise StateError(state=self.name, problem=problem, remedy=remedy)
         return self.prepared(made, index, count)
 
     def prepared(self, made: Any, index: int = 0, count: int = 1) -> Any:

@@ -40,7 +40,9 @@ class Writer:
         _refuse_earlier(stored.txid, self.txid)
         mine = self.token is not None and stored.token == self.token and stored.txid == self.txid
         if mine and stored.chunk != self.chunk:
-            raise ChunkConflict(state=state, key=key, found=stored.chunk, chunk=self.chunk, txid=self.txid)
+            raise ChunkConflict(
+                state=state, key=key, found=stored.chunk, chunk=self.chunk, txid=self.txid
+            )
 
 
 def _refuse_earlier(stored: int, txid: int | None) -> None:
@@ -144,7 +146,10 @@ StoredValue: TypeAlias = TransactionalValue[_T] | OpaqueValue[_T]
 
 
 def updated_value(
-    kind: StateKind, stored: StoredValue[_T] | None, writer: Writer, combine: Callable[[_T | None], _T]
+    kind: StateKind,
+    stored: StoredValue[_T] | None,
+    writer: Writer,
+    combine: Callable[[_T | None], _T],
 ) -> StoredValue[_T]:
     """Compute what to store under a key that `writer` may write.
 

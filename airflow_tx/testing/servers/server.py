@@ -66,7 +66,9 @@ def find_program(title: str, *names: str, package: str, folder: str = "") -> str
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), folder])
     found = next(filter(None, (shutil.which(name, path=path) for name in names)), None)
     if found is None:
-        raise TxError(message=f"No {title} server found. Install it: script/env servers (Debian: {package})")
+        raise TxError(
+            message=f"No {title} server found. Install it: script/env servers (Debian: {package})"
+        )
     return found
 
 
@@ -79,7 +81,9 @@ def find_java() -> str:
     java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if java is None:
         where = f"JAVA_HOME={home}" if home else "PATH"
-        raise TxError(message=f"No Java found in {where}. Install Java 17 or newer (Debian: openjdk-17-jre-headless).")
+        raise TxError(
+            message=f"No Java found in {where}. Install Java 17 or newer (Debian: openjdk-17-jre-headless)."
+        )
     return java
 
 
@@ -104,11 +108,17 @@ class LocalServer(ABC):
     """Seconds between two looks at a server that is starting."""
 
     def __init__(
-        self, data_dir: str | os.PathLike[str] | None = None, *, port: int | None = None, start_timeout: float = 60.0
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        port: int | None = None,
+        start_timeout: float = 60.0,
     ) -> None:
         self._temporary = data_dir is None
         self._owner = os.getpid()
-        self.data_dir = Path(data_dir or tempfile.mkdtemp(prefix=f"airflow-tx-{self.slug}-")).absolute()
+        self.data_dir = Path(
+            data_dir or tempfile.mkdtemp(prefix=f"airflow-tx-{self.slug}-")
+        ).absolute()
         self.port = port or free_port()
         self.log = self.data_dir / f"{self.slug}.log"
         self._start_timeout = start_timeout
@@ -162,10 +172,15 @@ class LocalServer(ABC):
         self._require_free_port()
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._prepare()
-        self._process = self._family.spawn(command, env=self._environment(), log=self.log, cwd=self.data_dir)
+        self._process = self._family.spawn(
+            command, env=self._environment(), log=self.log, cwd=self.data_dir
+        )
         try:
             eventually(
-                self._ended_or_serving, self._start_timeout, f"{self.title} answers", interval=self.poll_interval
+                self._ended_or_serving,
+                self._start_timeout,
+                f"{self.title} answers",
+                interval=self.poll_interval,
             )
         except NotInTime as error:
             self.kill()
@@ -211,7 +226,10 @@ class LocalServer(ABC):
             raise
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -231,14 +249,18 @@ class LocalServer(ABC):
     def _failed_start(self, how: str) -> TxError:
         log = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         where = f"{self.title} on 127.0.0.1:{self.port}"
-        return TxError(message=f"{where} {how} while starting; its log {self.log} ends: {_last_lines(log)}")
+        return TxError(
+            message=f"{where} {how} while starting; its log {self.log} ends: {_last_lines(log)}"
+        )
 
     def _run(self, *command: str) -> None:
         """Run a program that prepares a start, to its end.
 
         :raises TxError: it failed.
         """
-        done = subprocess.run(command, env=self._environment(), cwd=self.data_dir, capture_output=True)
+        done = subprocess.run(
+            command, env=self._environment(), cwd=self.data_dir, capture_output=True
+        )
         if done.returncode != 0:
             told = _last_lines(done.stderr.decode(errors="replace"))
             raise TxError(message=f"{self.title} cannot be prepared: {told}")

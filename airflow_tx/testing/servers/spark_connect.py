@@ -67,10 +67,23 @@ class LocalSparkConnect(LocalServer):
     def _command(self) -> list[str]:
         conf = {**self._conf, "spark.connect.grpc.binding.port": str(self.port)}
         settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
-        return [_spark_submit(), "--master", self._master, "--class", _MAIN, *settings, "spark-internal"]
+        return [
+            _spark_submit(),
+            "--master",
+            self._master,
+            "--class",
+            _MAIN,
+            *settings,
+            "spark-internal",
+        ]
 
     def _environment(self) -> dict[str, str]:
-        return {**_inherited(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **self._env}
+        return {
+            **_inherited(),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            **self._env,
+        }
 
     def _serves(self) -> bool:
         with socket.create_connection(("127.0.0.1", self.port), timeout=2):
@@ -91,5 +104,11 @@ def _spark_submit() -> str:
 
 def _inherited() -> dict[str, str]:
     # What says of this process that it is a client would make the server one.
-    ours = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_HOME", "PYSPARK_DRIVER_PYTHON")
+    ours = (
+        "SPARK_REMOTE",
+        "SPARK_LOCAL_REMOTE",
+        "SPARK_CONNECT_MODE_ENABLED",
+        "SPARK_HOME",
+        "PYSPARK_DRIVER_PYTHON",
+    )
     return {name: value for name, value in os.environ.items() if name not in ours}

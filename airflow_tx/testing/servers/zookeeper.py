@@ -81,7 +81,9 @@ class LocalZooKeeper(JavaServer):
         """
         source = Path(path) / _DATA
         if not source.is_dir():
-            raise TxError(message=f"{path} holds no copy of a ZooKeeper's data. Make one with snapshot_to().")
+            raise TxError(
+                message=f"{path} holds no copy of a ZooKeeper's data. Make one with snapshot_to()."
+            )
         with self._stopped():
             _replace_tree(source, self.data_dir / _DATA)
 
@@ -117,7 +119,9 @@ class LocalZooKeeper(JavaServer):
         return self.data_dir / "zoo.cfg"
 
     def _prepare(self) -> None:
-        self._config.write_text(_CONFIG.format(data_dir=self.data_dir, port=self.port), encoding="utf-8")
+        self._config.write_text(
+            _CONFIG.format(data_dir=self.data_dir, port=self.port), encoding="utf-8"
+        )
 
     def _serves(self) -> bool:
         with socket.create_connection(("127.0.0.1", self.port), timeout=2) as connection:
@@ -138,9 +142,16 @@ class LocalZooKeeper(JavaServer):
         # it close the first. Spoken by hand, because a client library would close the session when it leaves.
         identity = client.client_id
         if identity is None:
-            raise TxError(message="The client has no session. Start it and wait until it is connected.")
+            raise TxError(
+                message="The client has no session. Start it and wait until it is connected."
+            )
         session_id, password = identity
-        hello = struct.pack(">iqiq", 0, 0, 10_000, session_id) + struct.pack(">i", len(password)) + password + b"\0"
+        hello = (
+            struct.pack(">iqiq", 0, 0, 10_000, session_id)
+            + struct.pack(">i", len(password))
+            + password
+            + b"\0"
+        )
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as twin:
             twin.sendall(struct.pack(">i", len(hello)) + hello)
             _read_frame(twin)
@@ -172,15 +183,24 @@ def _replace_tree(source: Path, target: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a server until SIGINT or SIGTERM, for trying things out: its data survive, but there is no second copy."""
-    parser = argparse.ArgumentParser(prog="python -m airflow_tx.testing.servers.zookeeper", description=main.__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder for its data, made if it is missing")
-    parser.add_argument("--port", type=int, default=2181, help="port of 127.0.0.1 to listen on (default: 2181)")
+    parser = argparse.ArgumentParser(
+        prog="python -m airflow_tx.testing.servers.zookeeper", description=main.__doc__
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder for its data, made if it is missing"
+    )
+    parser.add_argument(
+        "--port", type=int, default=2181, help="port of 127.0.0.1 to listen on (default: 2181)"
+    )
     options = parser.parse_args(arguments)
     ends = {signal.SIGINT, signal.SIGTERM}
     try:
         with LocalZooKeeper(options.data, port=options.port) as server:
             signal.pthread_sigmask(signal.SIG_BLOCK, ends)
-            print(f"ZooKeeper listens on {server.hosts}, data in {server.data_dir}; Ctrl-C ends it.", flush=True)
+            print(
+                f"ZooKeeper listens on {server.hosts}, data in {server.data_dir}; Ctrl-C ends it.",
+                flush=True,
+            )
             signal.sigwait(ends)
     except (TxError, OSError) as error:
         raise SystemExit(str(error)) from error

@@ -80,7 +80,9 @@ def check_program(opened: Opened, program: list[list[Attempt]]) -> None:
 def _perform(state: AnyMap, store: Counting, txid: int, attempt: Attempt, prefix: str) -> None:
     state.begin_commit(txid)
     for number, deltas in enumerate(attempt.updates, 1):
-        store.fail = attempt.ends if number == len(attempt.updates) and attempt.ends != "quiet" else None
+        store.fail = (
+            attempt.ends if number == len(attempt.updates) and attempt.ends != "quiet" else None
+        )
         try:
             apply(state, deltas, prefix)
         except Lost:

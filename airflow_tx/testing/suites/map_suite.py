@@ -20,7 +20,17 @@ from airflow_tx.state.trident.snapshot import SnapshottableMap
 from airflow_tx.state.trident.values import OpaqueValue, Replace, TransactionalValue
 from airflow_tx.testing.suites import map_tools
 from airflow_tx.testing.suites.map_programs import Attempt, check_program, programs
-from airflow_tx.testing.suites.map_tools import MAPS, AnyMap, Lost, MakeBacking, Opened, apply, batch, plus, value
+from airflow_tx.testing.suites.map_tools import (
+    MAPS,
+    AnyMap,
+    Lost,
+    MakeBacking,
+    Opened,
+    apply,
+    batch,
+    plus,
+    value,
+)
 
 
 class MapSuite:
@@ -30,7 +40,18 @@ class MapSuite:
     :cvar examples: how many random programs are tried.
     """
 
-    values: ClassVar[Sequence[Any]] = [0, 1, -1, 2**63 - 1, 0.1, True, "", "ä\n\"'", [1, [2]], {"a": None}]
+    values: ClassVar[Sequence[Any]] = [
+        0,
+        1,
+        -1,
+        2**63 - 1,
+        0.1,
+        True,
+        "",
+        "ä\n\"'",
+        [1, [2]],
+        {"a": None},
+    ]
     examples: ClassVar[int] = 100
 
     @pytest.fixture
@@ -42,7 +63,9 @@ class MapSuite:
         return str(request.param)
 
     @pytest.fixture(params=[False, True], ids=["plain", "cached"])
-    def opened(self, make_backing: MakeBacking, kind: str, request: pytest.FixtureRequest) -> Opened:
+    def opened(
+        self, make_backing: MakeBacking, kind: str, request: pytest.FixtureRequest
+    ) -> Opened:
         """Opens maps of each kind, with and without a cache."""
         return Opened(make_backing, kind, request.param)
 
@@ -67,7 +90,9 @@ class MapSuite:
             batch(state, txid, [("a", txid), ("b", 1)])
         assert (value(opened(), "a"), value(opened(), "b")) == (8, 3)
 
-    def test_the_second_update_of_a_key_in_a_batch_sees_the_first(self, opened: Opened, state: AnyMap) -> None:
+    def test_the_second_update_of_a_key_in_a_batch_sees_the_first(
+        self, opened: Opened, state: AnyMap
+    ) -> None:
         batch(state, 1, [("a", 1)])
         state.begin_commit(2)
         assert apply(state, [("a", 10), ("b", 1), ("a", 100)]) == [11, 1, 111]
@@ -92,7 +117,11 @@ class MapSuite:
         opened.last.trips.clear()
         state.multi_get([("", word) for word in "xyz"])
         assert opened.last.trips == ["get"]
-        assert (state.multi_update([], []), state.multi_get([]), opened.last.trips) == ([], [], ["get"])
+        assert (state.multi_update([], []), state.multi_get([]), opened.last.trips) == (
+            [],
+            [],
+            ["get"],
+        )
 
     def test_values_come_back_as_they_were(self, opened: Opened) -> None:
         state = opened()
@@ -101,10 +130,22 @@ class MapSuite:
         state.multi_put(keys, self.values)
         state.commit(1)
         found = opened().multi_get(keys)
-        assert (found, [type(each) for each in found]) == (list(self.values), [type(each) for each in self.values])
+        assert (found, [type(each) for each in found]) == (
+            list(self.values),
+            [type(each) for each in self.values],
+        )
 
     def test_keys_of_several_columns_are_told_apart(self, opened: Opened) -> None:
-        keys: list[Key] = [("a", "b,c"), ("a,b", "c"), ("a", "b", "c"), ("a",), ("",), (1,), ("1",), ("ä \n\t\"'/%s:",)]
+        keys: list[Key] = [
+            ("a", "b,c"),
+            ("a,b", "c"),
+            ("a", "b", "c"),
+            ("a",),
+            ("",),
+            (1,),
+            ("1",),
+            ("ä \n\t\"'/%s:",),
+        ]
         state = opened()
         state.begin_commit(1)
         state.multi_put(keys, list(range(len(keys))))
@@ -142,7 +183,9 @@ class MapSuite:
         assert value(opened(), "a") == 5
 
     @map_tools.opaque_only
-    def test_a_replay_without_the_removal_brings_the_key_back(self, opened: Opened, state: AnyMap) -> None:
+    def test_a_replay_without_the_removal_brings_the_key_back(
+        self, opened: Opened, state: AnyMap
+    ) -> None:
         batch(state, 1, [("a", 1)])
         state.begin_commit(2)
         state.multi_put([("", "a")], [None])
@@ -153,10 +196,17 @@ class MapSuite:
 
     @map_tools.exact_kinds
     @pytest.mark.parametrize("again", ["the same map", "another map"])
-    def test_a_replay_with_the_same_rows_counts_nothing_twice(self, opened: Opened, state: AnyMap, again: str) -> None:
+    def test_a_replay_with_the_same_rows_counts_nothing_twice(
+        self, opened: Opened, state: AnyMap, again: str
+    ) -> None:
         batch(state, 1, [("a", 1)])
         for _ in range(3):
-            batch(state if again == "the same map" else opened(), 2, [("a", 10), ("b", 5), ("a", 100)], [("b", 1)])
+            batch(
+                state if again == "the same map" else opened(),
+                2,
+                [("a", 10), ("b", 5), ("a", 100)],
+                [("b", 1)],
+            )
         assert (value(opened(), "a"), value(opened(), "b")) == (111, 6)
 
     @pytest.mark.parametrize("kind", ["non-transactional"], indirect=True)
@@ -175,7 +225,9 @@ class MapSuite:
         assert value(opened(), "a") == 11
 
     @map_tools.opaque_only
-    def test_a_replay_with_other_rows_starts_from_the_values_before(self, opened: Opened, state: AnyMap) -> None:
+    def test_a_replay_with_other_rows_starts_from_the_values_before(
+        self, opened: Opened, state: AnyMap
+    ) -> None:
         batch(state, 320, [("a", 5)])
         batch(state, 321, [("a", 8)])
         assert value(opened(), "a") == 13
@@ -193,7 +245,9 @@ class MapSuite:
         assert value(opened(), "b") == 1
 
     @map_tools.exact_kinds
-    def test_a_transaction_behind_the_stored_one_is_refused_and_nothing_is_put(self, opened: Opened) -> None:
+    def test_a_transaction_behind_the_stored_one_is_refused_and_nothing_is_put(
+        self, opened: Opened
+    ) -> None:
         batch(opened(), 5, [("a", 1)])
         late = opened()
         late.begin_commit(4)
@@ -221,12 +275,16 @@ class MapSuite:
         batch(state, 2, [("a", 10)], [("a", 100), ("b", 1)])
         assert (value(opened(), "a"), value(opened(), "b")) == (111, 1)
 
-    def test_a_commit_of_another_transaction_is_refused(self, opened: Opened, state: AnyMap) -> None:
+    def test_a_commit_of_another_transaction_is_refused(
+        self, opened: Opened, state: AnyMap
+    ) -> None:
         state.begin_commit(1)
         with pytest.raises(StateError, match="commit of transaction 2, but 1 was begun"):
             state.commit(2)
 
-    def test_what_another_writer_stored_between_two_batches_is_seen(self, opened: Opened, state: AnyMap) -> None:
+    def test_what_another_writer_stored_between_two_batches_is_seen(
+        self, opened: Opened, state: AnyMap
+    ) -> None:
         batch(state, 1, [("a", 1)])
         batch(opened(), 2, [("a", 10)])
         batch(state, 3, [("a", 100)])
@@ -249,9 +307,13 @@ class MapSuite:
         assert (value(opened(), "a"), value(opened(), "new")) == (111, 8)
 
     @pytest.mark.parametrize("kind", list(programs), indirect=True)
-    def test_any_program_equals_the_last_attempt_of_each_batch_applied_once(self, opened: Opened) -> None:
+    def test_any_program_equals_the_last_attempt_of_each_batch_applied_once(
+        self, opened: Opened
+    ) -> None:
         @settings(
-            max_examples=self.examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+            max_examples=self.examples,
+            deadline=None,
+            suppress_health_check=[HealthCheck.function_scoped_fixture],
         )
         @given(programs[opened.kind])
         def check(program: list[list[Attempt]]) -> None:
@@ -274,8 +336,12 @@ class MapSuite:
         assert opened.stored(("apple",)) == TransactionalValue(2, 10)
 
     @map_tools.opaque_only
-    @pytest.mark.parametrize(("txid", "after"), [(3, OpaqueValue(3, 6, 4)), (2, OpaqueValue(2, 3, 1))])
-    def test_the_seeds_example_of_an_opaque_state(self, opened: Opened, txid: int, after: OpaqueValue[int]) -> None:
+    @pytest.mark.parametrize(
+        ("txid", "after"), [(3, OpaqueValue(3, 6, 4)), (2, OpaqueValue(2, 3, 1))]
+    )
+    def test_the_seeds_example_of_an_opaque_state(
+        self, opened: Opened, txid: int, after: OpaqueValue[int]
+    ) -> None:
         opened.put({("count",): OpaqueValue(txid=2, value=4, prev=1)})
         state = opened()
         state.begin_commit(txid)

@@ -10,7 +10,12 @@ import pytest
 from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.keys import Key
 from airflow_tx.state.trident.cached import CachedMap
-from airflow_tx.state.trident.maps import BackingMap, NonTransactionalMap, OpaqueMap, TransactionalMap
+from airflow_tx.state.trident.maps import (
+    BackingMap,
+    NonTransactionalMap,
+    OpaqueMap,
+    TransactionalMap,
+)
 from airflow_tx.state.trident.values import CombinerValueUpdater, ValueUpdater
 
 MAPS: dict[str, Any] = {
@@ -90,7 +95,9 @@ def plus(delta: int) -> ValueUpdater[Any]:
 
 def apply(state: AnyMap, deltas: Deltas, prefix: str = "") -> list[Any]:
     """Apply one update and return the new values."""
-    return state.multi_update([(prefix, word) for word, _ in deltas], [plus(delta) for _, delta in deltas])
+    return state.multi_update(
+        [(prefix, word) for word, _ in deltas], [plus(delta) for _, delta in deltas]
+    )
 
 
 def batch(state: AnyMap, txid: int, *updates: Deltas) -> None:

@@ -50,7 +50,11 @@ class SourceSuite(SourceCase):
         classpath, arguments = source.serialize()
         again = rebuild(classpath, plain(arguments))
         assert type(again) is type(source)
-        assert (again.serialize(), again.kind, repr(again)) == (source.serialize(), source.kind, repr(source))
+        assert (again.serialize(), again.kind, repr(again)) == (
+            source.serialize(),
+            source.kind,
+            repr(source),
+        )
 
     def test_its_repr_and_arguments_show_no_address_and_no_credentials(self) -> None:
         source = self.make()
@@ -138,7 +142,9 @@ class SourceSuite(SourceCase):
             parts: Any = batch.metadata if self.make().partitioned else {"": batch.metadata}
             for partition, metadata in parts.items():
                 rows = self.rows({partition: metadata} if self.make().partitioned else metadata)
-                seen.setdefault(partition, []).extend(order[text] for row in rows for text in sorted_texts([row]))
+                seen.setdefault(partition, []).extend(
+                    order[text] for row in rows for text in sorted_texts([row])
+                )
         for numbers in seen.values():
             assert numbers == sorted(numbers)
 
@@ -163,7 +169,9 @@ class SourceSuite(SourceCase):
         ledger.rest()
         assert sorted_texts(self.rows(batch.metadata)) == sorted_texts(first)
 
-    def test_rows_decided_again_are_the_same_as_long_as_nothing_has_changed(self, ledger: SourceLedger) -> None:
+    def test_rows_decided_again_are_the_same_as_long_as_nothing_has_changed(
+        self, ledger: SourceLedger
+    ) -> None:
         self.add()
         batches = [self.some(ledger), self.some(ledger)]
         for txid, batch in enumerate(batches, 1):
@@ -191,7 +199,9 @@ class SourceSuite(SourceCase):
         batches += ledger.rest()
         assert sorted_texts([*first, *self.all_rows(batches[1:])]) == sorted_texts(added)
 
-    def test_rows_that_are_gone_are_an_error_and_never_fewer_rows(self, ledger: SourceLedger) -> None:
+    def test_rows_that_are_gone_are_an_error_and_never_fewer_rows(
+        self, ledger: SourceLedger
+    ) -> None:
         self.add()
         batch = self.some(ledger)
         self.lose_rows()
@@ -201,7 +211,9 @@ class SourceSuite(SourceCase):
 
     # --- decided again ----------------------------------------------------------------------------------------------
 
-    def test_a_batch_decided_again_with_those_after_it_has_every_row_once(self, ledger: SourceLedger) -> None:
+    def test_a_batch_decided_again_with_those_after_it_has_every_row_once(
+        self, ledger: SourceLedger
+    ) -> None:
         added = self.add()
         run = ledger.run()
         assert ledger.decide(run=run) is not None
@@ -239,7 +251,9 @@ class SourceSuite(SourceCase):
         assert before < set(ledger.places[-1])
         assert sorted_texts(self.all_rows(batches)) == sorted_texts(added)
 
-    def test_a_transactional_source_stops_without_a_partition_it_had(self, ledger: SourceLedger) -> None:
+    def test_a_transactional_source_stops_without_a_partition_it_had(
+        self, ledger: SourceLedger
+    ) -> None:
         if self.make().kind is SourceKind.OPAQUE:
             pytest.skip("an opaque source goes on")
         added = self.add()
@@ -253,7 +267,9 @@ class SourceSuite(SourceCase):
         batches += ledger.rest()
         assert sorted_texts(self.all_rows(batches)) == sorted_texts(added)
 
-    def test_an_opaque_source_goes_on_without_a_partition_and_loses_nothing(self, ledger: SourceLedger) -> None:
+    def test_an_opaque_source_goes_on_without_a_partition_and_loses_nothing(
+        self, ledger: SourceLedger
+    ) -> None:
         if self.make().kind is not SourceKind.OPAQUE:
             pytest.skip("a transactional source stops")
         added = self.add()

@@ -10,7 +10,14 @@ import pytest
 from airflow_tx.errors import FenceForeign, FenceOutranked, LedgerBehind, StateBehind
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.state.api import Fence, FencedState, Grant
-from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, is_applied, rows, totals
+from airflow_tx.testing.suites.state_tools import (
+    Grants,
+    MakeState,
+    StateTests,
+    is_applied,
+    rows,
+    totals,
+)
 
 
 def _raise(state: FencedState, grant: Grant, updates: Iterable[Mapping[str, Any]]) -> None:
@@ -25,7 +32,9 @@ def _write_part(state: FencedState, grant: Grant, updates: Iterable[Mapping[str,
     state.write(grant, updates, chunk=3, complete=False)
 
 
-def _raise_and_write(state: FencedState, grant: Grant, updates: Iterable[Mapping[str, Any]]) -> None:
+def _raise_and_write(
+    state: FencedState, grant: Grant, updates: Iterable[Mapping[str, Any]]
+) -> None:
     state.raise_and_write(grant, updates)
 
 
@@ -42,12 +51,16 @@ class FenceSuite(StateTests):
         assert state.read() == []
         assert state.kind == kind
 
-    def test_the_fence_holds_the_grant_that_raised_it(self, make_state: MakeState, grants: Grants, kind: str) -> None:
+    def test_the_fence_holds_the_grant_that_raised_it(
+        self, make_state: MakeState, grants: Grants, kind: str
+    ) -> None:
         grant = grants(1)
         make_state(kind).raise_fence(grant)
         assert make_state(kind).fence() == Fence(grant.incarnation, grant.token, False, grant.batch)
 
-    def test_the_fence_says_when_all_updates_of_its_grant_are_in(self, state: FencedState, grants: Grants) -> None:
+    def test_the_fence_says_when_all_updates_of_its_grant_are_in(
+        self, state: FencedState, grants: Grants
+    ) -> None:
         grant = grants(1)
         state.raise_fence(grant)
         state.write(grant, rows({"a": 1}), chunk=1, complete=False)
@@ -57,7 +70,9 @@ class FenceSuite(StateTests):
         state.raise_fence(grants(1, 2))
         assert is_applied(state) is False
 
-    def test_a_write_under_a_fence_that_was_never_raised_is_refused(self, state: FencedState, grants: Grants) -> None:
+    def test_a_write_under_a_fence_that_was_never_raised_is_refused(
+        self, state: FencedState, grants: Grants
+    ) -> None:
         with pytest.raises(FenceOutranked, match="the fence holds nothing"):
             state.write(grants(1), rows({"a": 1}))
         assert state.read() == []
@@ -84,7 +99,12 @@ class FenceSuite(StateTests):
         zombie.write(old, rows({"a": 1, "only the old attempt has it": 1}))
         state.raise_and_write(new, rows({"a": 1}))
         before = totals(state)
-        for late in (rows({"only the old attempt has it": 1}), rows({"a": 1}), rows({"new": 1}), []):
+        for late in (
+            rows({"only the old attempt has it": 1}),
+            rows({"a": 1}),
+            rows({"new": 1}),
+            [],
+        ):
             with pytest.raises(FenceOutranked):
                 use(zombie, old, late)
         assert totals(state) == before
@@ -115,7 +135,9 @@ class FenceSuite(StateTests):
         assert totals(state) == {"a": 11}
 
     @every_raise
-    def test_equal_rank_with_another_nonce_is_refused(self, state: FencedState, grants: Grants, use: Use) -> None:
+    def test_equal_rank_with_another_nonce_is_refused(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
         grant = grants(1)
         state.raise_and_write(grant, rows({"a": 1}))
         rank = Token(*grant.token.rank, nonce="another life of the ledger", birth=grant.token.birth)
@@ -135,9 +157,13 @@ class FenceSuite(StateTests):
         assert (state.fence(), state.read()) == (None, [])
 
     @every_raise
-    def test_a_store_that_went_back_is_refused(self, state: FencedState, grants: Grants, use: Use) -> None:
+    def test_a_store_that_went_back_is_refused(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
         grants.commit(1, state, {"a": 1})
-        grants.final(grants(2), state)  # committed, and lost when the store was restored from a backup
+        grants.final(
+            grants(2), state
+        )  # committed, and lost when the store was restored from a backup
         with pytest.raises(StateBehind, match="The store went back"):
             use(state, grants(3), rows({"a": 1}))
         assert totals(state) == {"a": 1}
@@ -149,13 +175,17 @@ class FenceSuite(StateTests):
         grants.commit(1, state, {"a": 1})
         second = grants(2)
         state.raise_fence(second)
-        grants.final(second, state)  # its updates had been confirmed, and were not yet on the disk or the standby
+        grants.final(
+            second, state
+        )  # its updates had been confirmed, and were not yet on the disk or the standby
         with pytest.raises(StateBehind, match="2, without all of its updates.*--state-lost"):
             use(state, grants(3), rows({"a": 1}))
         assert totals(state) == {"a": 1}
 
     @every_raise
-    def test_a_ledger_that_went_back_is_refused(self, state: FencedState, grants: Grants, use: Use) -> None:
+    def test_a_ledger_that_went_back_is_refused(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
         for txid in (1, 2, 3):
             grants.commit(txid, state, {"a": txid})
         grants.last = {state.name: 1}  # ZooKeeper was restored from an older snapshot
@@ -182,7 +212,9 @@ class FenceSuite(StateTests):
             use(state, Grants()(1), rows({"a": 1}))
         assert totals(state) == {"a": 1}
 
-    def test_after_a_repair_the_new_generation_outranks_the_old_one(self, state: FencedState, grants: Grants) -> None:
+    def test_after_a_repair_the_new_generation_outranks_the_old_one(
+        self, state: FencedState, grants: Grants
+    ) -> None:
         for txid in (1, 2, 3):
             grants.commit(txid, state, {"a": txid})
         late = grants(3)

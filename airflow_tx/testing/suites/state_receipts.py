@@ -32,7 +32,9 @@ def written(state: FencedState, *parts: Sequence[dict[str, object]]) -> Written:
     return found
 
 
-def expected(grant: Grant, state: FencedState, *parts: Sequence[dict[str, object]]) -> StoredReceipt:
+def expected(
+    grant: Grant, state: FencedState, *parts: Sequence[dict[str, object]]
+) -> StoredReceipt:
     """Return the receipt of rows that a grant has written."""
     receipt = replace(grant, written=Written()).receipt(state.name, written(state, *parts))
     assert receipt is not None
@@ -53,7 +55,9 @@ class ReceiptSuite(StateTests):
         grants.commit(2, state, {})
         assert [each.txid for each in kept(state)] == [1, 2]
 
-    def test_a_grant_that_is_replayed_replaces_its_receipt(self, make_state: MakeState, grants: Grants) -> None:
+    def test_a_grant_that_is_replayed_replaces_its_receipt(
+        self, make_state: MakeState, grants: Grants
+    ) -> None:
         state = make_state("opaque")
         state.raise_and_write(grants(1), rows({"a": 1, "b": 2}))
         again = grants(1, 2)
@@ -82,17 +86,23 @@ class ReceiptSuite(StateTests):
             state.write(old, rows({"a": 1}))
         assert kept(state) == [expected(new, state, rows({"a": 1}))]
 
-    def test_a_value_column_is_added_up_over_all_keys(self, state: FencedState, grants: Grants) -> None:
+    def test_a_value_column_is_added_up_over_all_keys(
+        self, state: FencedState, grants: Grants
+    ) -> None:
         assert state.totals(["n"]) == {"n": 0}
         grants.commit(1, state, {"a": 2**62, "b": 2**62, "c": None, "e": -3})
         grants.commit(2, state, {"a": -1, "d": 2**62})
         assert state.totals(["n"]) == {"n": 3 * 2**62 - 4}
 
-    def test_a_grant_of_an_older_release_leaves_none(self, state: FencedState, grants: Grants) -> None:
+    def test_a_grant_of_an_older_release_leaves_none(
+        self, state: FencedState, grants: Grants
+    ) -> None:
         state.raise_and_write(replace(grants(1), claim=""), rows({"a": 1}))
         assert kept(state) == []
 
-    def test_two_states_of_one_store_keep_their_own(self, make_state: MakeState, grants: Grants, kind: str) -> None:
+    def test_two_states_of_one_store_keep_their_own(
+        self, make_state: MakeState, grants: Grants, kind: str
+    ) -> None:
         one = make_state(kind)
         other = make_state(kind, "second")
         grant = grants(1)
@@ -100,7 +110,9 @@ class ReceiptSuite(StateTests):
             state.raise_fence(grant)
             state.write(grant, rows({"a": 1}))
         assert [Receipt.from_json(_json(each)).written.keys() for each in kept(one)] == [{one.name}]
-        assert [Receipt.from_json(_json(each)).written.keys() for each in kept(other)] == [{other.name}]
+        assert [Receipt.from_json(_json(each)).written.keys() for each in kept(other)] == [
+            {other.name}
+        ]
 
 
 def _json(stored: StoredReceipt) -> object:

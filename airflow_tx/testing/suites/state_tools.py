@@ -55,8 +55,20 @@ class Grants:
         return Grant("suite", self.incarnation, token, dict(self.last), births=births, claim=claim)
 
     def _claim(self, token: Token) -> Receipt:
-        of_the_token = (token.generation, token.txid, token.attempt, token.epoch, token.nonce, token.birth)
-        of_the_run = ("COMMITTED", f"run {token.txid}", f"run {token.txid}", "2026-01-01T00:00:00+00:00")
+        of_the_token = (
+            token.generation,
+            token.txid,
+            token.attempt,
+            token.epoch,
+            token.nonce,
+            token.birth,
+        )
+        of_the_run = (
+            "COMMITTED",
+            f"run {token.txid}",
+            f"run {token.txid}",
+            "2026-01-01T00:00:00+00:00",
+        )
         where = (token.txid, token.txid - 1, token.txid)
         return Receipt("suite", self.incarnation, *of_the_token, *of_the_run, *where, previous="")
 
@@ -74,7 +86,9 @@ class Grants:
     def commit(self, txid: int, state: FencedState, updates: Mapping[str, int | None]) -> None:
         self.commit_rows(txid, state, [{"key": key, "n": delta} for key, delta in updates.items()])
 
-    def commit_rows(self, txid: int, state: FencedState, rows: Iterable[Mapping[str, Any]], attempt: int = 1) -> None:
+    def commit_rows(
+        self, txid: int, state: FencedState, rows: Iterable[Mapping[str, Any]], attempt: int = 1
+    ) -> None:
         grant = self(txid, attempt)
         state.raise_and_write(grant, rows)
         self.final(grant, state)
@@ -122,7 +136,9 @@ def about_to_write(grant: Grant, state: FencedState, output: str) -> Grant:
 
 def about_to_skip(grant: Grant) -> Grant:
     """Return the grant of a skip."""
-    return replace(grant, batch=json.dumps({"skip": {"who": "ada", "when": "now", "why": "a test"}}))
+    return replace(
+        grant, batch=json.dumps({"skip": {"who": "ada", "when": "now", "why": "a test"}})
+    )
 
 
 def is_applied(state: FencedState) -> bool:

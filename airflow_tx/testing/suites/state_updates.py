@@ -34,7 +34,9 @@ class UpdateSuite(StateTests):
         state.raise_fence(grants(2, 3))
         assert totals(state) == {"a": 5, "b": 7}
 
-    def test_a_replay_with_fewer_keys_counts_nothing_twice(self, make_state: MakeState, grants: Grants) -> None:
+    def test_a_replay_with_fewer_keys_counts_nothing_twice(
+        self, make_state: MakeState, grants: Grants
+    ) -> None:
         state = make_state("opaque")
         state.raise_and_write(grants(1), rows({"a": 1, "b": 1}))
         second = grants(1, 2)
@@ -62,7 +64,9 @@ class UpdateSuite(StateTests):
         state.raise_fence(grants(2, 2))
         assert totals(state) == {"a": None}
 
-    def test_a_transactional_replay_skips_what_is_in_already(self, make_state: MakeState, grants: Grants) -> None:
+    def test_a_transactional_replay_skips_what_is_in_already(
+        self, make_state: MakeState, grants: Grants
+    ) -> None:
         state = make_state("transactional")
         grants.commit(1, state, {"man": 3})
         grants.commit(2, state, {"apple": 10})
@@ -118,7 +122,9 @@ class UpdateSuite(StateTests):
         state.raise_and_write(grant(5, "one"), rows({"a": 1, "b": 2}))
         assert totals(state) == {"a": 1, "b": 2}
 
-    def test_repeating_raise_and_write_changes_nothing(self, state: FencedState, grants: Grants) -> None:
+    def test_repeating_raise_and_write_changes_nothing(
+        self, state: FencedState, grants: Grants
+    ) -> None:
         grants.commit(1, state, {"a": 1})
         grant = grants(2)
         for _ in range(2):
@@ -136,7 +142,9 @@ class UpdateSuite(StateTests):
 
     # --- several states, several writers -------------------------------------------------------------------------
 
-    def test_two_states_are_fenced_and_rolled_back_each_for_itself(self, make_state: MakeState, grants: Grants) -> None:
+    def test_two_states_are_fenced_and_rolled_back_each_for_itself(
+        self, make_state: MakeState, grants: Grants
+    ) -> None:
         first = make_state("opaque", "first")
         second = make_state("opaque", "second")
         assert first.name != second.name
@@ -160,7 +168,9 @@ class UpdateSuite(StateTests):
             state.write(following, rows({"a": 10}))
         assert (totals(first), totals(second)) == ({"a": 11}, {"a": 10})
 
-    def test_a_chunk_that_is_sent_twice_is_harmless(self, state: FencedState, grants: Grants) -> None:
+    def test_a_chunk_that_is_sent_twice_is_harmless(
+        self, state: FencedState, grants: Grants
+    ) -> None:
         grant = grants(1)
         state.raise_fence(grant)
         for chunk, key in ((1, "a"), (2, "b"), (1, "a"), (2, "b")):
@@ -175,7 +185,9 @@ class UpdateSuite(StateTests):
             state.write(grant, rows({"b": 1, "a": 1}), chunk=2, complete=False)
         assert totals(state) == {"a": 1}
 
-    def test_a_replay_may_be_cut_into_other_chunks(self, state: FencedState, grants: Grants) -> None:
+    def test_a_replay_may_be_cut_into_other_chunks(
+        self, state: FencedState, grants: Grants
+    ) -> None:
         old = grants(1)
         new = grants(1, 2)
         state.raise_fence(old)
@@ -188,7 +200,9 @@ class UpdateSuite(StateTests):
 
     # --- updates -------------------------------------------------------------------------------------------------
 
-    def test_an_empty_update_raises_the_fence_all_the_same(self, state: FencedState, grants: Grants) -> None:
+    def test_an_empty_update_raises_the_fence_all_the_same(
+        self, state: FencedState, grants: Grants
+    ) -> None:
         grant = grants(1)
         assert state.raise_and_write(grant, []) == 0
         assert state.fence() == Fence(grant.incarnation, grant.token, True, grant.batch)
@@ -200,7 +214,10 @@ class UpdateSuite(StateTests):
         count = 25_000
         for txid in (1, 2):
             grant = grants(txid)
-            assert state.raise_and_write(grant, ({"key": f"key {i}", "n": i} for i in range(count))) == count
+            assert (
+                state.raise_and_write(grant, ({"key": f"key {i}", "n": i} for i in range(count)))
+                == count
+            )
             grants.final(grant, state)
         assert totals(state) == {f"key {i}": 2 * i for i in range(count)}
 

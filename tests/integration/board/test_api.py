@@ -327,7 +327,7 @@ def test_no_answer_has_a_host_or_a_secret_or_markup(board: Board, pipeline: Pipe
     begun = pipeline.begin("r1")
     broken = TaskTry("task0", -1, "999999")
     pipeline.ledger.start(begun.attempt, broken)
-    pipeline.ledger.run(processing.fail, begun.attempt, broken, text)
+    pipeline.ledger.run(processing.fail, begun.attempt, broken, reason=text)
     pipeline.ledger.run(note_skip, 1, Audit("<b>ann</b>", text))
     with board.client("ada") as client:
         for method, path in routes():

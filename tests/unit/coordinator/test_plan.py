@@ -607,7 +607,7 @@ class World:
         store: Any = self.store
         ledger, task = self.spec.ledger(store), TaskTry("count", -1, "try")
         ledger.start(TransactionAttempt(txid, attempt), task)
-        ledger.run(processing.fail, TransactionAttempt(txid, attempt), task, "no")
+        ledger.run(processing.fail, TransactionAttempt(txid, attempt), task, reason="no")
         self.airflow.runs[run_id] = "failed"
 
     @property

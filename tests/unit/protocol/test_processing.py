@@ -45,7 +45,7 @@ def ack(run: Run, task: TaskTry, **given: Any) -> Any:
 
 
 def fail(run: Run, task: TaskTry, reason: str = "of memory") -> Any:
-    return run.topology.ledger().run(processing.fail, run.attempt, task, reason)
+    return run.topology.ledger().run(processing.fail, run.attempt, task, reason=reason)
 
 
 def processed(run: Run, rows_digest: str | None = None, expected: Any = None, **more: Any) -> Any:

@@ -88,7 +88,7 @@ def test_otherwise_it_is_the_next_attempt(topology: Topology, what: str) -> None
 
 def test_a_retry_after_a_failure_is_the_next_attempt_though_no_task_is_noted(topology: Topology) -> None:
     begin(topology)
-    topology.ledger().run(note_changed, 1, {}, Audit("ada", "it was corrected"))
+    topology.ledger().run(note_changed, 1, {}, audit=Audit("ada", "it was corrected"))
     assert record(topology).phase is Phase.FAILED
     begin(topology, task_try="t2", retry=True)
     assert record(topology).attempt == 2
@@ -277,7 +277,7 @@ def test_what_was_counted_of_rows_that_are_decided_again_is_forgotten(topology: 
     begin(topology)
     counted = replace(record(topology, 1), counted={"rows": 3, "digests": {}})
     topology.store().multi([], [Put(topology.paths.transaction(1), encode(counted))])
-    topology.ledger().run(note_changed, 1, {}, Audit("ada", "it was corrected"))
+    topology.ledger().run(note_changed, 1, {}, audit=Audit("ada", "it was corrected"))
     assert record(topology, 1).counted is None
 
 
@@ -296,7 +296,7 @@ def test_rows_that_a_person_lets_be_decided_again_are_asked_for_by_their_next_at
         topology.skip(1)
         topology.readmit(1)
         txid = begin(topology, task_try="t2").txid
-    topology.ledger().run(note_changed, txid, {}, Audit("ada", "it was corrected"))
+    topology.ledger().run(note_changed, txid, {}, audit=Audit("ada", "it was corrected"))
     begun = begin(topology, task_try="t3", decide_again=again)
     assert asked == [(TransactionAttempt(txid, 2), [0, 1])]
     assert (begun.metadata, begun.position) == ("corrected", stored(topology, txid).position)

@@ -219,7 +219,7 @@ def test_only_what_is_skipped_and_not_yet_back_is_readmitted(topology: Topology,
 
 
 def changed(topology: Topology, **states: bool) -> Any:
-    return topology.ledger().run(note_changed, 1, states, ADA)
+    return topology.ledger().run(note_changed, 1, states, audit=ADA)
 
 
 def test_that_rows_are_to_be_decided_again_fails_the_attempt_and_outranks_its_grant(

@@ -1,1 +1,0 @@
-"""Empty: `airflow_tx.testing` is the pytest plugin. An environment installed before may still load this module."""
