@@ -81,6 +81,7 @@ def test_messages_that_leave_the_dag_cannot_be_tried_out() -> None:
         trial(example("queued_words"), rows=SENTENCES)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_flights_are_counted_by_an_application_of_spark_submit() -> None:
     result = trial(example("flights"), rows=FLIGHTS)
@@ -102,6 +103,7 @@ def test_orders_are_counted_by_an_application_of_spark_connect(
     assert result.states["shop_db.order_totals"].read() == [{"product": "tea", "orders": 2, "amount": 7}]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_new_values_of_a_commit_phase_reach_the_tasks_inside() -> None:
     result = trial(example("trident_words"), rows=SENTENCES, states={"tx_state.trident_words": [_count("dog", 41)]})
