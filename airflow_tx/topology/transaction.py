@@ -24,7 +24,6 @@ from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.topology.phase import phase_of
 from airflow_tx.topology.rules import Block, check, refusal, with_alarms
-from airflow_tx.topology.trial import try_out
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import XComArg
@@ -167,7 +166,7 @@ class Transaction:
         if begin.task_id not in block.gate.upstream_task_ids:
             begin.set_downstream(block.gate)
         self._bind(block, frozenset(needed))
-        compat.replace_test(self._dag, try_out)
+        compat.replace_test(self._dag, _try_out)
         # A file that is parsed again replaces its own.
         _defined[self._spec.topology] = (begin.transaction, self._dag)
 
@@ -192,6 +191,13 @@ class Transaction:
             phase=None if block.phase is None else block.phase.spec,
             stages=block.stages,
         )
+
+
+def _try_out(*args: Any, **options: Any) -> Any:
+    """Run the trial of a DAG. It is imported here, since most processes that parse a DAG file never try it out."""
+    from airflow_tx.topology.trial import try_out
+
+    return try_out(*args, **options)
 
 
 def _check_ackers(spec: TransactionSpec) -> None:

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from airflow_tx import compat
 from airflow_tx.alarms import AlarmCallbacks, AlarmLimits
+from airflow_tx.commit.handoff import states_of
 from airflow_tx.config import Settings
 from airflow_tx.errors import TrialRefused
 from airflow_tx.operators.commit import CommitOperator
@@ -121,11 +122,8 @@ class Trial:
         }
         self._trial_spec = TrialSpec(**own, ledger_store=MemoryStore())
         self.states = {
-            update.state.name: trial_state(
-                update.state, None if states is None else states.get(update.state.name, ())
-            )
-            for task in _committers(dag)
-            for update in task.updates
+            name: trial_state(real, None if states is None else states.get(name, ()))
+            for name, real in states_of(dag).items()
         }
 
     @contextmanager
@@ -184,7 +182,7 @@ def try_out(
                 remedy=_NO_EXECUTOR,
             )
         if compat.is_scheduled(dag.dag_id):
-            remedy = f"Pause the DAG as long: airflow dags pause {dag.dag_id}"
+            remedy = f"Pause the DAG first: airflow dags pause {dag.dag_id}"
             raise TrialRefused(
                 dag_id=dag.dag_id, problem="the scheduler would take up its tasks", remedy=remedy
             )
