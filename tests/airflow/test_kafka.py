@@ -16,7 +16,7 @@ from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgr
 from tests.servers.spark_session import KAFKA_PASSWORD, skip_without
 
 DAG = "kafka_pipeline"
-FIRST, MORE = 900, 500
+FIRST, MORE = 1400, 500  # a batch of at most 500 for each run, in whatever order they begin
 
 
 def produce(kafka: LocalKafka, numbers: range, partitions: range) -> None:

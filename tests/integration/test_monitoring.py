@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from airflow_tx.compat import MetricKind
 from airflow_tx.metrics import Metric
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.servers.server import free_ports
 
 MONITORING = Path(__file__).resolve().parents[2] / "docker/monitoring"
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
@@ -113,16 +113,10 @@ def test_grafana_knows_every_field_of_the_dashboard() -> None:
     assert set(again) >= set(DASHBOARD)
 
 
-def free_port(kind: socket.SocketKind) -> int:
-    with socket.socket(socket.AF_INET, kind) as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The StatsD exporter with our mapping; Airflow's metrics go to it. Where it answers Prometheus."""
-    web, udp = free_port(socket.SOCK_STREAM), free_port(socket.SOCK_DGRAM)
+    web, udp = free_ports(2)
     command = ["statsd_exporter", f"--statsd.mapping-config={MONITORING / 'statsd-mapping.yml'}"]
     listen = [f"--web.listen-address=127.0.0.1:{web}", f"--statsd.listen-udp=127.0.0.1:{udp}", "--statsd.listen-tcp="]
     options = {"STATSD_ON": "True", "STATSD_HOST": "127.0.0.1", "STATSD_PORT": str(udp), "STATSD_PREFIX": "airflow"}
@@ -159,7 +153,7 @@ def test_the_exporter_gives_every_metric_to_prometheus_under_its_topology(export
 @pytest.fixture
 def prometheus(exporter: str, tmp_path: Path) -> Iterator[str]:
     """Prometheus as our example configures it, but for where the exporter is, and faster. Where its alerts are."""
-    web = free_port(socket.SOCK_STREAM)
+    (web,) = free_ports(1)
     config = (MONITORING / "prometheus.yml").read_text()
     for old, new in (
         ("statsd-exporter:9102", exporter.removeprefix("http://").removesuffix("/metrics")),

@@ -19,6 +19,7 @@ from airflow_tx.state.api import Grant
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.servers.server import free_ports
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.pipeline import Pipeline
 from tests.integration.proxy import ReplyEater
@@ -228,23 +229,14 @@ def test_a_closed_client_says_so_at_once(server: LocalZooKeeper, root: str) -> N
         store.get(root)
 
 
-def test_nobody_listening_is_one_line_within_the_connect_timeout(free_port: int) -> None:
-    config = ClientConfig(
-        f"127.0.0.1:{free_port}", conn_id="zk_test", login="ada", password="s3cret", connect_timeout=0.5
-    )
+def test_nobody_listening_is_one_line_within_the_connect_timeout() -> None:
+    (nobody,) = free_ports(1)
+    config = ClientConfig(f"127.0.0.1:{nobody}", conn_id="zk_test", login="ada", password="s3cret", connect_timeout=0.5)
     with pytest.raises(StoreUnavailable) as error:
         connect(config)
     told = str(error.value)
-    assert told.startswith(f"ZooKeeper 127.0.0.1:{free_port} (connection zk_test) cannot be reached: no answer within")
+    assert told.startswith(f"ZooKeeper 127.0.0.1:{nobody} (connection zk_test) cannot be reached: no answer within")
     assert "s3cret" not in told + repr(config)
-
-
-@pytest.fixture
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def test_an_unanswered_write_of_many_records_is_told_in_one_short_line(

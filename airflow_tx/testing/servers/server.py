@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -24,16 +25,30 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
+# The system gives a client a port of 32768 and up (Linux), or of 49152 and up. Such a port may belong to a client
+# before its server has started, or a poll that waits for that server may connect to itself.
+_SERVER_PORTS = range(10_000, 32_768)
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1, all different, that nobody listens on now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    """Return ports of 127.0.0.1, all different, that no server uses now and no client will be given."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = secrets.choice(_SERVER_PORTS)
+        if _is_free(port):
+            found.add(port)
+    return list(found)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # A connection that has just ended does not keep a server from its port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def free_port() -> int:
@@ -235,13 +250,9 @@ class LocalServer(ABC):
 
     def _require_free_port(self) -> None:
         # Asked first, because what answers later may be the other server.
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", self.port))
-            except OSError as error:
-                told = f"{self.title} cannot start: port {self.port} is taken. Free it, or use another one."
-                raise TxError(message=told) from error
+        if not _is_free(self.port):
+            told = f"{self.title} cannot start: port {self.port} is taken. Free it, or use another one."
+            raise TxError(message=told)
 
     def _ended_or_serving(self) -> bool:
         return not self.running or self._serves()
