@@ -5,6 +5,7 @@ NULL follows SQL: it is no value and changes nothing; a sum, minimum, set … of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -38,11 +39,39 @@ def as_delta(aggregator: Any, value: Any) -> Any:
     return aggregator.delta(value) if hasattr(aggregator, "delta") else value
 
 
+def difference(aggregator: Any, old: Any, new: Any) -> Any:
+    """Compute the delta that replaces `old` by `new` in a stored value, whatever else the value holds.
+
+    :param aggregator: of a stored column. `old` and `new` are in its type; None is NULL, and no value.
+    :raises ValueError: the aggregator cannot take `old` back. `invert` may raise more of its own.
+    """
+    invert = getattr(aggregator, "invert", None)
+    if invert is not None:
+        taken = None if old is None else invert(old)
+        return new if taken is None else taken if new is None else aggregator.combine(new, taken)
+    if _is_same(aggregator.type, old, new):
+        return None
+    # The stored value holds `old` already: a value that absorbs `old` makes it what `new` alone would have made it.
+    if getattr(aggregator, "idempotent", False) and new is not None:
+        if old is None or _is_same(aggregator.type, aggregator.combine(old, new), new):
+            return new
+    raise ValueError("cannot be taken back")
+
+
+def _is_same(kind: str, one: Any, other: Any) -> bool:
+    # As JSON, 1, 1.0 and true are three values.
+    return json_text(one) == json_text(other) if kind == "json" else bool(one == other)
+
+
 class CombinerAggregator(Protocol):
     """Trident's CombinerAggregator: values that can be combined in any grouping, in the order of the rows.
 
     `name` is what a store that can express it knows it by; `type` is the column type of the stored value. One of your
     own needs a name that is not in `PUSHED_DOWN`; states never call its `combine` with None.
+
+    For a restatement it may have one of two more attributes. ``invert(value)`` makes the value that takes `value` back:
+    ``combine(combine(a, b), invert(b))`` is `a`. ``idempotent = True`` says that ``combine(a, a)`` is `a`. With either,
+    the order of the rows is nothing.
     """
 
     @property
@@ -124,6 +153,13 @@ class Sum(_Typed):
     def combine(self, a: Any, b: Any) -> Any:
         return add(a, b)
 
+    def invert(self, value: Any) -> Any:
+        """Make the number that takes `value` back."""
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError("is not finite, so that no number takes it back")
+        # A minus would round a Decimal to 28 digits.
+        return value.copy_negate() if isinstance(value, Decimal) else -value
+
 
 @dataclass(frozen=True)
 class Count:
@@ -140,6 +176,10 @@ class Count:
 
     def combine(self, a: Any, b: Any) -> Any:
         return add(a, b)
+
+    def invert(self, value: int) -> int:
+        """Make the count that takes `value` back."""
+        return -value
 
 
 class _Chosen(_Typed):
@@ -167,6 +207,7 @@ class Min(_Chosen):
     """
 
     name: ClassVar[str] = "min"
+    idempotent: ClassVar[bool] = True
     allowed: ClassVar[tuple[str, ...]] = KEY_TYPES
 
     def _choose(self, a: Any, b: Any) -> Any:
@@ -180,6 +221,7 @@ class Max(_Chosen):
     """
 
     name: ClassVar[str] = "max"
+    idempotent: ClassVar[bool] = True
     allowed: ClassVar[tuple[str, ...]] = KEY_TYPES
 
     def _choose(self, a: Any, b: Any) -> Any:
@@ -223,6 +265,7 @@ class CollectSet:
     bound: int = 1000
     name: ClassVar[str] = "collect_set"
     type: ClassVar[str] = "json"
+    idempotent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.bound, bool) or not isinstance(self.bound, int) or self.bound < 1:

@@ -29,6 +29,7 @@ class HllSketch:
     lg_k: int = 12
     name: ClassVar[str] = "hll_sketch"
     type: ClassVar[str] = "bytes"
+    idempotent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if (
