@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
@@ -30,6 +30,17 @@ class Question:
 
 
 @dataclass(frozen=True)
+class Replaced:
+    """The transaction that a restatement replaces.
+
+    :param entry: name of the journal entry with its contribution.
+    """
+
+    txid: int
+    entry: str
+
+
+@dataclass(frozen=True)
 class Begun:
     """The run is this attempt of this transaction, with these rows.
 
@@ -39,6 +50,7 @@ class Begun:
     :param size: how many rows the source counted, and why it took so many; None if it cannot tell.
     :param lost: rows that come before it and were accepted as lost, in words.
     :param key: the identity of that run.
+    :param replaces: the transaction that it restates; None: it is no restatement.
     """
 
     attempt: TransactionAttempt
@@ -51,6 +63,7 @@ class Begun:
     size: Mapping[str, Any] | None = field(hash=False, default=None)
     lost: tuple[str, ...] = ()
     key: str = ""
+    replaces: Replaced | None = None
 
     @classmethod
     def of(cls, txid: int, record: TransactionRecord, rows: Any, position: Any) -> Begun:
@@ -65,6 +78,7 @@ class Begun:
             size=record.size,
             lost=tuple(record.lost),
             key=record.key,
+            replaces=None if record.replaces is None else Replaced(**record.replaces),
         )
 
     @classmethod
@@ -87,7 +101,7 @@ class Begun:
 
     def to_json(self) -> dict[str, Any]:
         """Give what the tasks of the run need of it, as plain JSON."""
-        return {
+        value = {
             "txid": self.attempt.txid,
             "attempt": self.attempt.attempt,
             "birth": self.attempt.birth,
@@ -96,12 +110,21 @@ class Begun:
             "rows_digest": self.rows_digest,
             "replay": self.replay,
         }
+        return value if self.replaces is None else {**value, "replaces": asdict(self.replaces)}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Begun:
         """Read what `to_json` gave."""
         attempt = TransactionAttempt(value["txid"], value["attempt"], value["birth"])
-        return cls(attempt, value["rows"], value["position"], value["rows_digest"], value["replay"])
+        replaces = value.get("replaces")
+        return cls(
+            attempt,
+            value["rows"],
+            value["position"],
+            value["rows_digest"],
+            value["replay"],
+            replaces=None if replaces is None else Replaced(**replaces),
+        )
 
 
 @dataclass(frozen=True)

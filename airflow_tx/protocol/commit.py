@@ -48,6 +48,7 @@ class AcquireRequest:
     :param by_phase: whether it asks for several tasks, which hold the turn one after the other.
     :param metadata: of the batch; `position` is where the source stands after it: kept beside the fences.
     :param rows: rows of the batch, if counted; `tasks`, `code` and `unproven` are those of its receipt.
+    :param journal: name of the journal entry with its contribution; "": there is none.
     """
 
     attempt: TransactionAttempt
@@ -62,6 +63,7 @@ class AcquireRequest:
     tasks: Mapping[str, Any] = field(hash=False, default_factory=dict)
     code: Mapping[str, Any] = field(hash=False, default_factory=dict)
     unproven: tuple[str, ...] = ()
+    journal: str = ""
 
 
 def acquire(
@@ -110,6 +112,7 @@ def acquire(
         error=None,
         remedy=None,
         for_good=0,
+        journal=request.journal,
         op=stamp.op,
     )
     batch = {"rows": request.metadata, "position": request.position, "prev": before}

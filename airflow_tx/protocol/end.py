@@ -144,9 +144,11 @@ def claimed(
         skip=record.skip,
         digest=digest_text(record.counted),
         size=record.size or {},
+        journal=record.journal or None,
+        replaces=record.replaces,
         **counted,
     )
-    return replace(record, claim=dict(vars(receipt)))
+    return replace(record, claim=receipt.said())
 
 
 def make_grant(
@@ -161,9 +163,9 @@ def make_grant(
 ) -> Grant:
     """Make the grant that `record` holds.
 
-    :param batch: rows, position, and the position before. With whose transaction it is, since when it is granted, and
-        who skips it, that is all that a repair has to know if the ledger is lost. And what is about to be written, by
-        transactional state: a later grant of the transaction is compared with it.
+    :param batch: rows, position, and the position before. With whose transaction it is, since when it is granted, who
+        skips it, its journal entry, and what it restates, that is all that a repair has to know if the ledger is lost.
+        And what is about to be written, by transactional state: a later grant of the transaction is compared with it.
     :param noted: per transactional state, what an earlier grant was about to write.
     """
     token = Token(
@@ -176,6 +178,10 @@ def make_grant(
         "skip": record.skip,
         **batch,
     }
+    if record.journal:
+        kept["journal"] = record.journal
+    if record.replaces is not None:
+        kept["replaces"] = record.replaces
     return Grant(
         paths.topology,
         topology.incarnation,

@@ -110,6 +110,15 @@ class Paths:
         return f"{self.all_skipped}/{txid}"
 
     @property
+    def wishes(self) -> str:
+        """Which transactions people want restated; made by the first wish."""
+        return f"{self.base}/wanted"
+
+    def wish(self, txid: int) -> str:
+        """Who wants a committed transaction restated."""
+        return f"{self.wishes}/{txid}"
+
+    @property
     def repairs(self) -> str:
         """What people did to this ledger; made by the first repair."""
         return f"{self.base}/repairs"

@@ -39,8 +39,8 @@ _TEXTS = (
     "digest",
 )
 _NUMBERS = ("generation", "txid", "attempt", "epoch")
-_LEFT_OUT = frozenset({"size", "unproven"})
-"""Fields that are not written where they are None: the receipt of a skip has no `unproven`."""
+_LEFT_OUT = frozenset({"size", "unproven", "journal", "replaces"})
+"""Fields that are not written where they are None: a skip has no `unproven`, older receipts have neither."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,8 @@ class Receipt:
     :param written: per state what it was given, as `Written.to_json` gives it.
     :param size: how many rows the source counted, as the record keeps it; {}: it counted none.
     :param unproven: why the rows that its tasks consumed are not proven, one line each; None: of a skip.
+    :param journal: name of the journal entry with its contribution; None: there is none.
+    :param replaces: the `txid` and the `entry` of the transaction that it restates; None: it is no restatement.
     """
 
     topology: str
@@ -128,13 +130,16 @@ class Receipt:
     format: int = RECEIPT_FORMAT
     size: Mapping[str, Any] | None = None
     unproven: Sequence[str] | None = None
+    journal: str | None = None
+    replaces: Mapping[str, Any] | None = None
 
     @property
     def text(self) -> str:
         """Write it as canonical JSON: equal receipts have equal texts."""
-        return dumps(self._said())
+        return dumps(self.said())
 
-    def _said(self) -> dict[str, Any]:
+    def said(self) -> dict[str, Any]:
+        """Give its fields as plain JSON."""
         return {
             name: value
             for name, value in vars(self).items()
@@ -147,7 +152,7 @@ class Receipt:
 
     def to_json(self) -> dict[str, Any]:
         """Give its fields and its hash as plain JSON."""
-        return {**self._said(), "hash": self.hash}
+        return {**self.said(), "hash": self.hash}
 
     @classmethod
     def from_json(cls, value: Any, *, path: str = "a receipt") -> Receipt:
@@ -203,6 +208,7 @@ def _is_whole(receipt: Receipt) -> bool:
         receipt.written,
         receipt.skip or {},
         receipt.size or {},
+        receipt.replaces or {},
     )
     lists = (receipt.replays, receipt.lost, receipt.changed, receipt.unproven or ())
     return all(isinstance(each, Mapping) for each in mappings) and all(

@@ -58,6 +58,8 @@ class TopologyRecord:
     :param accepted: always empty; the field is part of the format.
     :param garbage: records that no step reads any more and that were too many for one multi, as paths below.
     :param receipt: hash of the last receipt, "" if there is none; `origin`: the position before the first transaction.
+    :param taken_back_from: per state, the last txid that the state may not hold: a person accepted what it held.
+    :param renamed: per state, the name that `state rename` gave it.
     """
 
     incarnation: str
@@ -82,6 +84,8 @@ class TopologyRecord:
     garbage: list[str] = field(default_factory=list)
     receipt: str = ""
     origin: Any = None
+    taken_back_from: dict[str, int] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -93,9 +97,16 @@ class Counter:
 
 @dataclass(frozen=True)
 class Binding:
-    """`runs/<key>`: the txid that a run's identity stands for."""
+    """`runs/<key>`: the txid that a run's identity stands for. Only the end of a transaction changes what counts.
+
+    :param entry: name of the journal entry of this transaction; "": there is none.
+    :param restating: the `txid` and the `birth` of the transaction that began to restate this one. Without a record of
+        that birth, that transaction was skipped or lost, and this one counts.
+    """
 
     txid: int
+    entry: str = ""
+    restating: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +152,8 @@ class TransactionRecord:
     :param replays: of earlier attempts, when and why each was replayed, `by` which person; `counted`: rows of the first
         complete one.
     :param for_good: the generation of the ledger in which its commit was refused for good, by `error`; 0: in none.
+    :param journal: name of the journal entry that the last grant named; "": there is none.
+    :param replaces: the `txid` and the `entry` of the transaction that this one restates.
     """
 
     key: str
@@ -180,6 +193,8 @@ class TransactionRecord:
     remedy: str | None = None
     for_good: int = 0
     asked: dict[str, Any] | None = None
+    journal: str = ""
+    replaces: dict[str, Any] | None = None
 
     def with_failure(self, op: str, reason: str, remedy: str | None) -> TransactionRecord:
         """Note one more failure, for people: the beginning of its reason, and the end, which says what to do."""
@@ -225,7 +240,10 @@ class Ack:
 
 @dataclass(frozen=True)
 class History:
-    """What became of a final transaction; `digest`: of its rows. A rebuilt one has no receipt."""
+    """What became of a final transaction; `digest`: of its rows. A rebuilt one has no receipt.
+
+    :param restates: the transaction that this one restated, whatever became of it.
+    """
 
     txid: int
     attempts: int
@@ -248,6 +266,7 @@ class History:
     receipt: dict[str, Any] | None = None
     digest: str = ""
     created: str = ""
+    restates: int | None = None
 
     @classmethod
     def of(
@@ -273,6 +292,7 @@ class History:
             changed=record.changed,
             birth=record.birth,
             created=record.created,
+            restates=None if record.replaces is None else record.replaces["txid"],
             **counted,
         )
 
@@ -281,9 +301,10 @@ class History:
 class Skipped:
     """`skipped/<txid>`: what a skipped transaction had, so that it can be re-admitted.
 
-    :param rows: of all partitions; None once it is re-admitted.
+    :param rows: of all partitions; None once it is re-admitted, and of a restatement.
     :param skip: who skipped it, when and why; `readmit`: who wants it back.
     :param readmitted_as: the txid that stands for its rows now.
+    :param replaces: the transaction that it was to restate, which still counts: nothing of it can come back.
     """
 
     key: str
@@ -293,6 +314,7 @@ class Skipped:
     op: str
     readmit: dict[str, str] | None = None
     readmitted_as: int | None = None
+    replaces: int | None = None
 
 
 @dataclass(frozen=True)
@@ -319,7 +341,8 @@ class RepairRecord:
 
 def encode(record: Any) -> bytes:
     """Write a record as compact, sorted JSON with its format version."""
-    return dumps({"format": RECORD_FORMAT, **vars(record)}).encode()
+    said = {name: each for name, each in vars(record).items() if each or name not in _LEFT_OUT}
+    return dumps({"format": RECORD_FORMAT, **said}).encode()
 
 
 def decode(cls: type[_R], path: str, data: bytes) -> _R:
@@ -343,6 +366,11 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
         known = f"{cls.__name__} ({', '.join(f.name for f in fields(cls))})"
         raise UnreadableRecord(path=path, reason=f"its fields are not those of {known}") from error
 
+
+_LEFT_OUT = frozenset(
+    ("entry", "journal", "renamed", "replaces", "restates", "restating", "taken_back_from")
+)
+"""Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 
 _ENUMS: dict[str, Any] = {"phase": Phase, "outcome": Outcome}
 

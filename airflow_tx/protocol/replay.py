@@ -145,6 +145,7 @@ def _next_attempt(
         acks=garbage.acks_of(stamp, txid, attempt.attempt),
         replays=[*record.replays, _replayed(record, stamp)][-REPLAYS_KEPT:],
         claim=None,
+        journal="",
     )
     writes: tuple[Write, ...] = (
         Put(paths.transaction(txid), encode(again)),

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.answers import Begun, NeedBatch, NeedRows
+from airflow_tx.protocol.answers import Begun, NeedBatch, NeedRows, Replaced
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import Grant, Token, TransactionAttempt
 from airflow_tx.protocol.batch import Batch
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name, decode_name, encode_name
-from airflow_tx.protocol.records import Counter, History, Phase, TransactionRecord, decode, digest, dumps, encode
+from airflow_tx.protocol.records import (
+    Binding,
+    Counter,
+    History,
+    Outcome,
+    Phase,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    decode,
+    digest,
+    dumps,
+    encode,
+)
+from airflow_tx.protocol.wish import Wish
 
 
 def test_equal_values_give_equal_text_and_digest() -> None:
@@ -28,6 +44,47 @@ def test_a_record_is_read_as_it_was_written() -> None:
     )
     assert decode(TransactionRecord, "/x", encode(record)) == record
     assert record.to_change == {"attempt": 1}
+
+
+RECORD = TransactionRecord("k", "r", "t", 1, 1, "o", Phase.PROCESSING, "b", "e", "d", {}, "now", "now")
+HISTORY = History(7, 1, "r", Outcome.COMMITTED, "now", None, None, "now", 1, "0", "o")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Binding(7),
+        RECORD,
+        HISTORY,
+        Skipped("k", "r", [], {"who": "ada"}, "o"),
+        TopologyRecord("i", "dag", "opaque", 4),
+    ],
+)
+def test_a_ledger_that_restates_nothing_has_no_word_of_restating(record: Any) -> None:
+    words = ("entry", "journal", "renamed", "replaces", "restates", "restating", "taken_back_from")
+    assert not any(f'"{word}"' in encode(record).decode() for word in words)
+    assert decode(type(record), "/x", encode(record)) == record
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Binding(7, "2013-01-01/7-ab", {"txid": 9, "birth": "b"}),
+        replace(RECORD, journal="2013-01-01/9-cd", replaces={"txid": 7, "entry": "2013-01-01/7-ab"}),
+        replace(HISTORY, restates=7),
+        Skipped("k", "r", None, {"who": "ada"}, "o", replaces=7),
+        TopologyRecord("i", "dag", "opaque", 4, taken_back_from={"s": 7}, renamed={"s": "t"}),
+        Wish(7, "k", "r", "ada", "now", "a bug", "o", changed_rows=True),
+    ],
+)
+def test_what_a_record_says_of_restating_is_read_as_it_was_written(record: Any) -> None:
+    assert decode(type(record), "/x", encode(record)) == record
+
+
+def test_an_older_release_that_knows_no_restatement_cannot_read_its_record() -> None:
+    """It would add the whole output a second time: it refuses a record with a field that it does not know."""
+    text = encode(replace(RECORD, replaces={"txid": 7, "entry": "e"})).decode()
+    assert '"replaces":{"entry":"e","txid":7}' in text
 
 
 @pytest.mark.parametrize(
@@ -90,6 +147,12 @@ def test_what_the_tasks_of_a_run_get_is_read_as_it_was_written() -> None:
     begun = Begun(TransactionAttempt(7, 2, "b"), [0, 1], 1, "d", True)
     read: Any = Begun.from_json(begun.to_json())
     assert (read, read.attempt.birth, read.txid) == (begun, "b", 7)
+    assert "replaces" not in begun.to_json()
+
+
+def test_the_tasks_of_a_restatement_know_what_it_replaces() -> None:
+    begun = Begun(TransactionAttempt(9, 1, "b"), [0], 1, "d", False, replaces=Replaced(7, "2013-01-01/7-ab"))
+    assert Begun.from_json(json.loads(json.dumps(begun.to_json()))) == begun
 
 
 def test_a_question_is_recognised_by_what_it_asks_for_not_by_its_attempt() -> None:
