@@ -136,3 +136,28 @@ class StagingUnreachable(StagingError):
     """A store of staged output that does not answer now."""
 
     template = "{uri} cannot be reached: {reason}. Nothing was changed; the task can be tried again once it answers."
+
+
+class JournalError(TxError):
+    """An entry of the journal that cannot be used."""
+
+    template = "Entry {entry} of the journal cannot be used: {problem}. {remedy}"
+    for_good = True
+
+
+class EntryMissing(JournalError):
+    """A file of an entry that is not there."""
+
+    template = (
+        "Entry {entry} of the journal cannot be used: {uri} is not there. Restore that file from a backup of the "
+        "staging area; without it the transaction cannot be restated."
+    )
+
+
+class EntryDiffers(JournalError):
+    """A file of an entry whose content is not what was written."""
+
+    template = (
+        "Entry {entry} of the journal cannot be used: {uri} has the sha256 {found} instead of {expected}. Restore "
+        "that file from a backup of the staging area; without it the transaction cannot be restated."
+    )

@@ -52,8 +52,21 @@ class Files(ABC):
 
         :raises StagingUnavailable: it is not there: the disk is full, or nobody may write.
         """
-        try:
+        with self._made(name):
             self._write(name, content)
+
+    def copy(self, source: str, name: str) -> None:
+        """Copy a file that nobody changes, without moving its content through this process where the store can.
+
+        :raises StagingUnavailable: the copy is not there.
+        """
+        with self._made(name):
+            self._copy(source, name)
+
+    @contextmanager
+    def _made(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
             raise StagingUnavailable(uri=self.uri(name), reason=reason) from error
@@ -69,6 +82,14 @@ class Files(ABC):
     @abstractmethod
     def _write(self, name: str, content: bytes) -> None:
         """Write it, or raise OSError."""
+
+    @abstractmethod
+    def _copy(self, source: str, name: str) -> None:
+        """Copy it, or raise OSError."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """Count the bytes of a file."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -100,18 +121,33 @@ class LocalFiles(Files):
         return "file://" + self.uri(name)
 
     def _write(self, name: str, content: bytes) -> None:
+        with self._put(name) as partial, partial.open("wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+
+    def _copy(self, source: str, name: str) -> None:
+        with self._put(name) as partial:
+            try:
+                os.link(self._path(source), partial)
+            except OSError:  # not every file system has links
+                shutil.copyfile(self._path(source), partial)
+
+    @contextmanager
+    def _put(self, name: str) -> Iterator[Path]:
+        """Give the place of a file that gets its name at the end of the block."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
-            with partial.open("wb") as out:
-                out.write(content)
-                out.flush()
-                os.fsync(out.fileno())
+            yield partial
             os.replace(partial, path)
         finally:
             with suppress(FileNotFoundError):
                 partial.unlink()
+
+    def size(self, name: str) -> int:
+        return self._path(name).stat().st_size
 
     def read(self, name: str) -> bytes:
         return self._path(name).read_bytes()
@@ -163,6 +199,15 @@ class RemoteFiles(Files):
         with self.reaching(name):
             self._fs.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(self._path(name), content)
+
+    def _copy(self, source: str, name: str) -> None:
+        with self.reaching(name):
+            self._fs.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+            self._fs.cp_file(self._path(source), self._path(name))
+
+    def size(self, name: str) -> int:
+        with self.reaching(name):
+            return int(self._fs.size(self._path(name)))
 
     def read(self, name: str) -> bytes:
         with self.reaching(name):

@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from airflow_tx.state.sql.guard import SqlGuard as SqlGuard
     from airflow_tx.state.sql.state import SqlState as SqlState
     from airflow_tx.state.trident.cached import CachedMap as CachedMap
-    from airflow_tx.state.trident.journal import JournaledMap as JournaledMap
     from airflow_tx.state.trident.maps import BackingMap as BackingMap
     from airflow_tx.state.trident.maps import MapState as MapState
     from airflow_tx.state.trident.maps import NonTransactionalMap as NonTransactionalMap
     from airflow_tx.state.trident.maps import OpaqueMap as OpaqueMap
     from airflow_tx.state.trident.maps import TransactionalMap as TransactionalMap
+    from airflow_tx.state.trident.roll_back import RollBackMap as RollBackMap
     from airflow_tx.state.trident.snapshot import Snapshottable as Snapshottable
     from airflow_tx.state.trident.snapshot import SnapshottableMap as SnapshottableMap
     from airflow_tx.state.trident.values import CombinerValueUpdater as CombinerValueUpdater

@@ -13,7 +13,7 @@ from airflow_tx.state.api import Grant, QueryableState, StateKind
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.columns import Cells, Columns, checked_columns
 from airflow_tx.state.keys import as_key, wanted_keys
-from airflow_tx.state.trident.journal import Same
+from airflow_tx.state.trident.roll_back import Same
 from airflow_tx.state.trident.snapshot import GLOBAL
 from airflow_tx.state.trident.state import TridentState, is_factory, is_map, is_snapshottable
 from airflow_tx.state.trident.values import ValueUpdater

@@ -14,9 +14,9 @@ from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import Fence, FencedState, Grant, StateKind
-from airflow_tx.state.trident.journal import JournaledMap
 from airflow_tx.state.trident.partitions import PartitionedState
 from airflow_tx.state.trident.portable import portable
+from airflow_tx.state.trident.roll_back import RollBackMap
 
 _log = logging.getLogger(__name__)
 _KINDS = ", ".join(f'"{kind.value}"' for kind in StateKind)
@@ -112,7 +112,7 @@ class TridentState(FencedState):
     def prepared(self, made: Any, index: int = 0, count: int = 1) -> Any:
         """Prepare the state for its use: an opaque map notes its keys, unless it says itself what it can roll back."""
         if self.can_roll_back and is_map(made) and not hasattr(made, "can_roll_back"):
-            return JournaledMap(made, index, count)
+            return RollBackMap(made, index, count)
         return made
 
     def __getstate__(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from airflow_tx.state import (
     state_query,
 )
 from airflow_tx.state.trident.aggregate import TridentAggregate
-from airflow_tx.state.trident.journal import NOTE
+from airflow_tx.state.trident.roll_back import NOTE
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.unit.bench import OpaqueNumbers
 from tests.unit.commit.run import WHY, Run, committed, killed_before_the_mark, read

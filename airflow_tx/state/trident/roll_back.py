@@ -31,8 +31,8 @@ class Same:
         return stored
 
 
-class JournaledMap(SnapshottableMap[Any]):
-    """Rolls an opaque map back when a transaction begins again: `JournaledMap(OpaqueMap(backing))`.
+class RollBackMap(SnapshottableMap[Any]):
+    """Rolls an opaque map back when a transaction begins again: `RollBackMap(OpaqueMap(backing))`.
 
     Before a key is updated, it is noted under a key of this class: one more put for each update. `begin_commit` of the
     same txid gives every key that was noted the value it had before.

@@ -1,0 +1,293 @@
+"""The journal: an entry that is written once is read as it was, or refused by its name."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import EntryDiffers, EntryMissing, JournalError, StagingUnavailable
+from airflow_tx.journal.area import INLINE_ROWS, ROWS_A_FILE, JournalArea, StagedFiles
+from airflow_tx.journal.entry import Contribution
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.staging import StagingArea, write_rows
+from tests.unit.journal.entries import COLUMNS, DAY, entry, kept, rows
+
+LIFE = "life-1"
+
+
+@pytest.fixture(params=["local", "memory"])
+def area(request: pytest.FixtureRequest, tmp_path: Path) -> StagingArea:
+    """The same area on a folder and on an object store."""
+    return StagingArea(str(tmp_path) if request.param == "local" else f"memory://{tmp_path.name}/staging")
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> StagingArea:
+    return StagingArea(str(tmp_path))
+
+
+@pytest.fixture
+def journal(area: StagingArea) -> JournalArea:
+    return JournalArea(area, LIFE)
+
+
+def staged(area: StagingArea, *parts: list[dict[str, Any]]) -> StagedFiles:
+    where = area.try_dir("flights", TransactionAttempt(7, 1), TaskTry("count", -1, "a"))
+    written = [write_rows(where, "counts", part, file=f"part-{number}.parquet") for number, part in enumerate(parts)]
+    files = [(where.child(f"counts/{file.name}"), file.rows) for output in written for file in output.files]
+    return StagedFiles(files, written[-1].columns)
+
+
+# --- what is written is read again ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, INLINE_ROWS, INLINE_ROWS + 1, 2 * ROWS_A_FILE + 1])
+def test_rows_come_back_as_they_were_and_more_than_once(journal: JournalArea, count: int) -> None:
+    name = kept(journal, journal.contribution(COLUMNS, iter(rows(count)), day=DAY))
+    found = journal.read(name).contributions["flights"]
+    assert found.count == count
+    assert list(found.rows()) == list(found.rows()) == rows(count)
+
+
+def test_a_few_rows_lie_in_the_entry_and_many_in_files(journal: JournalArea) -> None:
+    few = journal.contribution(COLUMNS, rows(INLINE_ROWS), day=DAY)
+    many = journal.contribution(COLUMNS, rows(INLINE_ROWS + 1), day=DAY)
+    long = journal.contribution(COLUMNS, [{"carrier": "a" * 300_000, "n": 1, "miles": 1}], day=DAY)
+    assert (few.files, many.inline, long.inline) == ((), None, None)
+    assert [len(each.files) for each in (many, long)] == [1, 1]
+
+
+def test_staged_files_are_copied_and_outlive_the_sweep_of_staging(area: StagingArea, journal: JournalArea) -> None:
+    parts = staged(area, rows(1500)[:800], rows(1500)[800:])
+    name = kept(journal, journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts))
+    area.sweep("flights")
+    area.kept.sweep("flights")
+    area.forget("flights")
+    assert area.files.list("flights") == {}
+    found = journal.check(name).contributions["flights"]
+    assert found.is_staged
+    assert [file.rows for file in found.files] == [800, 700]
+    assert list(found.rows()) == list(found.rows()) == rows(1500)
+    assert sum(batch.num_rows for batch in found.batches()) == 1500
+
+
+def test_a_copy_on_a_disk_takes_no_room(local: StagingArea, tmp_path: Path) -> None:
+    parts = staged(local, rows(1500))
+    journal = JournalArea(local, LIFE)
+    (file,) = journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts).files
+    copied = tmp_path / "@journal" / LIFE / file.name
+    assert os.path.samefile(copied, tmp_path / parts.files[0][0])
+    assert file.size == copied.stat().st_size
+
+
+def test_a_disk_without_links_gets_a_copy(local: StagingArea, tmp_path: Path, monkeypatch: Any) -> None:
+    def unsupported(*_: Any) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(os, "link", unsupported)
+    parts = staged(local, rows(1500))
+    journal = JournalArea(local, LIFE)
+    made = journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts)
+    copied = tmp_path / "@journal" / LIFE / made.files[0].name
+    assert copied.read_bytes() == (tmp_path / parts.files[0][0]).read_bytes()
+    assert not os.path.samefile(copied, tmp_path / parts.files[0][0])
+
+
+def test_an_entry_says_by_which_columns_and_types_it_was_written(journal: JournalArea) -> None:
+    found = journal.contribution(COLUMNS, rows(1), day=DAY)
+    assert found.keys == {"carrier": "text"}
+    assert found.values == {
+        "n": {"aggregator": "count", "type": "bigint"},
+        "miles": {"aggregator": "sum", "type": "bigint"},
+    }
+    assert journal.contribution(COLUMNS, [], day=DAY).keys == {"carrier": ""}
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    2**62,
+    0.1,
+    "ä",
+    b"\x00\xff",
+    dt.date(2013, 1, 1),
+    dt.datetime(2013, 1, 1, 12, 0, 0, 5),
+    dt.datetime(2013, 1, 1, 12, tzinfo=dt.timezone.utc),
+    Decimal("1.10"),
+    [1, {"a": [None]}],
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_a_value_keeps_its_type(journal: JournalArea, value: Any) -> None:
+    given = [{"carrier": "a", "n": value, "miles": None}, {"carrier": "b", "n": None, "miles": value}]
+    name = kept(journal, journal.contribution(COLUMNS, given, day=DAY))
+    found = list(journal.read(name).contributions["flights"].rows())
+    assert found == given
+    assert [type(row["n"]) for row in found] == [type(value), type(None)]
+
+
+def test_values_of_several_types_in_one_column_keep_them(journal: JournalArea) -> None:
+    given = [{"carrier": str(number), "n": value, "miles": 0} for number, value in enumerate(VALUES)]
+    name = kept(journal, journal.contribution(COLUMNS, given, day=DAY))
+    found = list(journal.read(name).contributions["flights"].rows())
+    assert found == given
+    assert [type(row["n"]) for row in found] == list(map(type, VALUES))
+
+
+def test_rows_that_cannot_be_written_are_no_error_of_the_commit(journal: JournalArea) -> None:
+    found = journal.contribution(COLUMNS, [{"carrier": "a", "n": {1, 2}, "miles": 0}], day=DAY)
+    assert found.refusal == "its rows cannot be kept: a value is a set, which no column takes"
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_that_is_written_twice_is_one_entry(journal: JournalArea) -> None:
+    first = kept(journal, journal.contribution(COLUMNS, rows(2000), day=DAY))
+    second = kept(journal, journal.contribution(COLUMNS, rows(2000), day=DAY))
+    assert first == second
+    assert journal.names() == [first]
+
+
+def test_another_content_has_another_name(journal: JournalArea) -> None:
+    names = {
+        kept(journal, journal.contribution(COLUMNS, rows(count), day=DAY), attempt=attempt)
+        for count in (1, 2)
+        for attempt in (1, 2)
+    }
+    assert len(names) == 4
+    assert sorted(names) == sorted(journal.names(7))
+
+
+def test_entries_of_a_transaction_are_found_whatever_their_day(journal: JournalArea) -> None:
+    old = journal.write(entry(7, "2013-01-29T00:00:00+00:00"))
+    new = journal.write(entry(7, "2013-01-31T00:00:00+00:00"))
+    journal.write(entry(77, "2013-01-30T00:00:00+00:00"))
+    assert journal.names(7) == [new, old]
+    assert len(journal.names()) == 3
+    assert journal.names(8) == []
+
+
+def test_another_incarnation_has_another_journal(area: StagingArea, journal: JournalArea) -> None:
+    name = journal.write(entry())
+    other = JournalArea(area, "life-2")
+    assert other.names() == []
+    with pytest.raises(EntryMissing):
+        other.read(name)
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_an_entry_that_is_not_there_is_refused_by_its_name(area: StagingArea, journal: JournalArea) -> None:
+    name = journal.write(entry())
+    area.files.remove_tree("@journal")
+    with pytest.raises(EntryMissing, match=rf"^Entry {name} of the journal cannot be used: \S+{name} is not there\. R"):
+        journal.read(name)
+
+
+def test_an_entry_of_another_content_is_refused_by_its_name(area: StagingArea, journal: JournalArea) -> None:
+    name = journal.write(entry())
+    area.files.write(f"@journal/{LIFE}/{name}", entry(attempt=3).content)
+    with pytest.raises(EntryDiffers, match=rf"{name} has the sha256 [0-9a-f]{{64}} instead of {name[-64:]}\. Restore"):
+        journal.read(name)
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_rows_of_another_content_are_refused_before_the_first(
+    area: StagingArea, journal: JournalArea, kind: str
+) -> None:
+    parts = staged(area, rows(1500)) if kind == "parquet" else None
+    contribution = journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts)
+    name = kept(journal, contribution)
+    path = f"@journal/{LIFE}/{contribution.files[0].name}"
+    assert path.endswith(kind)
+    area.files.remove_tree(f"@journal/{LIFE}/{DAY}/rows")
+    with pytest.raises(EntryMissing, match=f"{name} .*{kind} is not there"):
+        next(journal.read(name).contributions["flights"].rows())
+    area.files.write(path, b"other rows")
+    with pytest.raises(EntryDiffers, match=f"{name} .*{kind} has the sha256"):
+        next(journal.read(name).contributions["flights"].rows())
+    with pytest.raises(EntryDiffers):
+        journal.check(name)
+
+
+@pytest.mark.parametrize("name", ["", "7", "2013-01-31/7-abc", "../../2013-01-31/7-" + 64 * "a"])
+def test_what_is_no_name_of_an_entry_is_refused(journal: JournalArea, name: str) -> None:
+    with pytest.raises(JournalError, match="it is no name of an entry"):
+        journal.read(name)
+
+
+def test_an_entry_of_a_later_format_is_refused(area: StagingArea, journal: JournalArea, monkeypatch: Any) -> None:
+    monkeypatch.setattr("airflow_tx.journal.entry.ENTRY_FORMAT", 2)
+    name = journal.write(entry())
+    monkeypatch.undo()
+    with pytest.raises(JournalError, match="it has format 2, and this version reads 1. Upgrade airflow-provider-tx"):
+        journal.read(name)
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(local: StagingArea, tmp_path: Path, monkeypatch: Any) -> None:
+    journal = JournalArea(local, LIFE)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StagingUnavailable, match=r"cannot be written: No space left on device\. .*make room"):
+        journal.write(entry())
+    assert journal.names() == []
+    monkeypatch.undo()
+    name = journal.write(entry())
+    assert journal.names() == [name]
+
+
+# --- sweep ---------------------------------------------------------------------------------------------------------
+
+
+def written_on(journal: JournalArea, *days: str) -> list[str]:
+    return [
+        kept(journal, journal.contribution(COLUMNS, rows(1500), day=day), written=f"{day}T00:00:00+00:00")
+        for day in days
+    ]
+
+
+def test_days_before_a_day_are_removed(area: StagingArea, journal: JournalArea) -> None:
+    *_, last = written_on(journal, "2013-01-01", "2013-01-02", "2013-01-03")
+    assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-02", "2013-01-01"]
+    assert journal.names() == [last]
+    assert list(area.files.list(f"@journal/{LIFE}")) == ["2013-01-03"]
+
+
+def test_the_day_of_an_entry_that_is_needed_stays_with_its_rows(journal: JournalArea) -> None:
+    first, second, _ = written_on(journal, "2013-01-01", "2013-01-02", "2013-01-03")
+    assert journal.sweep(dt.date(2013, 1, 3), lambda: [first]) == ["2013-01-02"]
+    assert len(list(journal.check(first).contributions["flights"].rows())) == 1500
+    assert second not in journal.names()
+    assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-01"]
+
+
+def test_nobody_asks_what_is_needed_before_a_day_is_due(journal: JournalArea) -> None:
+    written_on(journal, "2013-01-03")
+
+    def asked() -> list[str]:
+        raise AssertionError("it was asked")
+
+    assert journal.sweep(dt.date(2013, 1, 3), asked) == []
+
+
+def test_a_journal_that_is_forgotten_is_gone_and_no_other(area: StagingArea, journal: JournalArea) -> None:
+    other = JournalArea(area, "life-2")
+    journal.write(entry())
+    other.write(entry())
+    journal.forget()
+    assert (journal.names(), len(other.names())) == ([], 1)
+
+
+def test_a_refused_contribution_says_why_and_has_no_rows() -> None:
+    assert list(Contribution(refusal="it takes rows as they are").rows()) == []
