@@ -173,10 +173,7 @@ class TransactionSkip(PersonalAction):
 
     def _first(self) -> str:
         turn = self.ledger.turn()
-        record = turn.record
-        if record is None:
-            return f"transaction {turn.current}"
-        return f"transaction {turn.current} (run {record.run_id}, {record.phase.value})"
+        return turn.first or f"transaction {turn.current}"
 
     def _readmit(self, txid: int) -> str:
         return f"To get its rows back: airflow tx readmit {self.ledger.paths.topology} {txid} --why TEXT"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -16,7 +16,7 @@ from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import missing_acks, must_ack
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.reading import listed_acks
+from airflow_tx.protocol.reading import TurnReading, listed_acks, read_opened
 from airflow_tx.protocol.records import Counter, Phase, TransactionRecord
 
 MESSAGE_PATIENCE = 5.0
@@ -43,43 +43,38 @@ class Wait(str, Enum):
     DEFERRED = "deferred"
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """An open transaction before this one.
+@dataclass(frozen=True, kw_only=True)
+class WaitingLine(TurnReading):
+    """The line before a transaction, as read: its own record, and those from `current` on that are close.
 
-    :param ready: nothing but its commit is to come: its tasks have acked, whether or not its committer has noticed; of
-        many tasks, once it has.
-    :param by_lane: a lane works on it, or did: it may have no run.
-    """
-
-    txid: int
-    run_id: str
-    phase: Phase
-    ready: bool
-    by_lane: bool = False
-
-
-@dataclass(frozen=True)
-class WaitingLine:
-    """The line before a transaction, as read.
-
-    :param op: of its own record: another one means that something happened to it; None: it is final.
-    :param acks: of its own record.
+    :param txid: the transaction that waits.
+    :param ready: those before it to which only their commit is to come: their tasks have acked, whether or not their
+        committer has noticed; of many tasks, once it has.
     :param messages: whether it waits for messages of its own, before it waits for its turn.
     :param places: how many in line wait in their worker.
-    :param earlier: open transactions from `current` on, those that are close.
-    :param skip: whether the one whose turn it is is to be skipped, by the first that finds it.
     """
 
     txid: int
-    current: int
-    op: str | None = None
-    phase: Phase | None = None
-    earlier: Mapping[int, Earlier] = field(default_factory=dict)
-    skip: bool = False
-    acks: str = ""
+    ready: frozenset[int] = frozenset()
     messages: bool = False
     places: int = WARM_PLACES
+
+    @property
+    def earlier(self) -> dict[int, TransactionRecord]:
+        """Return the records of the transactions before it that are close."""
+        return {txid: record for txid, record in self.opened.items() if txid < self.txid}
+
+    @property
+    def op(self) -> str | None:
+        """Return the nonce of its own record: another one means that something happened to it; None: it is final."""
+        own = self.opened.get(self.txid)
+        return None if own is None else own.op
+
+    @property
+    def skip(self) -> bool:
+        """Whether the transaction whose turn it is is to be skipped, by the first that finds it."""
+        first = self.earlier.get(self.current)
+        return first is not None and first.skip is not None
 
     @property
     def wait(self) -> Wait:
@@ -91,7 +86,7 @@ class WaitingLine:
             return Wait.NOT
         if self.txid - self.current > self.places:
             return Wait.DEFERRED
-        return Wait.WARM if all(each.ready for each in self.earlier.values()) else Wait.BRIEFLY
+        return Wait.WARM if self.ready.issuperset(self.earlier) else Wait.BRIEFLY
 
     @property
     def waited_for(self) -> list[list[object]]:
@@ -99,7 +94,8 @@ class WaitingLine:
         if self.wait is not Wait.WARM:
             return []
         return [
-            [each.txid, each.run_id, each.phase.value, each.ready] for each in self.earlier.values()
+            [txid, each.run_id, each.phase.value, txid in self.ready]
+            for txid, each in self.earlier.items()
         ]
 
     def wake_event(
@@ -117,8 +113,9 @@ class WaitingLine:
 
     def watched(self, paths: Paths) -> tuple[str, ...]:
         """The records whose change may change the decision; every ack touches the one that holds the acks."""
-        txids = (*self.earlier, self.txid)
-        return (paths.current, paths.acks(self.acks), *map(paths.transaction, txids))
+        own = self.opened.get(self.txid)
+        acks = paths.acks("" if own is None else own.acks)
+        return (paths.current, acks, *map(paths.transaction, (*self.earlier, self.txid)))
 
 
 def read_line(
@@ -139,22 +136,15 @@ def read_line(
     """
     read = read or Reader(store)
     current = read.peek(Counter, paths.current).txid
-    line = WaitingLine(txid, current, places=places)
+    line = WaitingLine(current=current, txid=txid, places=places)
     if current >= txid and not works_again:
         return line
-    own = read.peek_if_any(TransactionRecord, paths.transaction(txid))
-    earlier = dict[int, Earlier]()
-    skips = False
-    for each in range(current, min(txid, current + places)):
-        record = read.peek_if_any(TransactionRecord, paths.transaction(each))
-        if record is None:
-            continue  # it became final in between
-        if each == current:
-            skips = record.skip is not None
-        ready = _is_ready(store, paths, record, mapped)
-        earlier[each] = Earlier(each, record.run_id, record.phase, ready, of_lane(record.request))
-    line = replace(line, earlier=earlier, skip=skips)
-    return line if own is None else replace(line, op=own.op, phase=own.phase, acks=own.acks)
+    near = range(current, min(txid, current + places))
+    line = replace(line, opened=read_opened(read, paths, (*near, txid)))
+    ready = (
+        each for each, record in line.earlier.items() if _is_ready(store, paths, record, mapped)
+    )
+    return replace(line, ready=frozenset(ready))
 
 
 def _is_ready(
@@ -351,13 +341,13 @@ def _log_wait(case: CommitCase, line: WaitingLine) -> None:
         return
     topology = case.spec.topology
     state = compat.run_state(case.ti, case.spec.dag_id, first.run_id)
-    if state is None and first.by_lane:
+    if state is None and of_lane(first.request):
         case.log.info(
             "Transaction %s of %s waits for transaction %s (%s), in the lane of its coordinator. "
             "There is nothing to do: what leaves the lane becomes a run.",
             line.txid,
             topology,
-            first.txid,
+            line.current,
             first.phase.value,
         )
         return
@@ -365,11 +355,11 @@ def _log_wait(case: CommitCase, line: WaitingLine) -> None:
         "Transaction %s of %s waits for transaction %s (%s) of run %s, which %s. %s",
         line.txid,
         topology,
-        first.txid,
+        line.current,
         first.phase.value,
         first.run_id,
         "was deleted" if state is None else f"is {state}",
-        advice(topology, first.txid, first.run_id, state),
+        advice(topology, line.current, first.run_id, state),
     )
 
 

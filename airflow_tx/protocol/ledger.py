@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -25,6 +24,7 @@ from airflow_tx.protocol.begin import begin, open_topology
 from airflow_tx.protocol.joined import begin_started
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import KnownRecords, Reader
+from airflow_tx.protocol.reading import NO_TOPOLOGY, TurnReading, read_opened
 from airflow_tx.protocol.records import Counter, History, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.step import Audit, Decision, Stamp
 
@@ -47,18 +47,6 @@ RunState = Callable[[str], str | None]
 """Asks Airflow: run_id → state of that run, or None if it was deleted."""
 IsCurrent = Callable[[], bool]
 """Asks Airflow whether the asking try is the current one of its task: not retried, cleared or deleted since."""
-
-
-@dataclass(frozen=True)
-class Turn:
-    """Whose turn it is to commit.
-
-    :param current: the txid.
-    :param record: of that transaction; None: it has not begun yet.
-    """
-
-    current: int
-    record: TransactionRecord | None
 
 
 class Ledger:
@@ -249,10 +237,15 @@ class Ledger:
 
     # --- reading
 
-    def turn(self) -> Turn:
+    def turn(self, *, with_topology: bool = False) -> TurnReading:
         """Read whose turn it is to commit."""
-        current = Reader(self.store).peek(Counter, self.paths.current).txid
-        return Turn(current, self.status(current))
+        read = Reader(self.store)
+        current = read.peek(Counter, self.paths.current).txid
+        return TurnReading(
+            current=current,
+            opened=read_opened(read, self.paths, [current]),
+            topology=self.topology() if with_topology else NO_TOPOLOGY,
+        )
 
     def status(self, txid: int) -> TransactionRecord | None:
         """Read the record of an open transaction; None: it is final, or has not begun."""

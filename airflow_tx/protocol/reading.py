@@ -20,21 +20,43 @@ NO_TOPOLOGY = TopologyRecord("", "", "", 0)
 """Stands for the record of a topology that has no ledger yet."""
 
 
-@dataclass(frozen=True)
-class LedgerReading:
-    """A ledger at one moment.
+@dataclass(frozen=True, kw_only=True)
+class TurnReading:
+    """Whose turn it is to commit, and as much of the rest as its reader asks for.
 
-    :param topology: `NO_TOPOLOGY`: there is no ledger yet.
     :param current: the txid whose turn it is.
+    :param opened: transactions by txid, in order: open ones. One that became final while it was read is left out.
+    :param topology: `NO_TOPOLOGY`: there is no ledger yet, or it was not asked for.
+    """
+
+    current: int = 1
+    opened: Mapping[int, TransactionRecord] = field(default_factory=dict)
+    topology: TopologyRecord = NO_TOPOLOGY
+
+    @property
+    def record(self) -> TransactionRecord | None:
+        """Return the record of the transaction whose turn it is; None: it has not begun yet, or was not asked for."""
+        return self.opened.get(self.current)
+
+    @property
+    def first(self) -> str:
+        """Name the transaction that all others wait for; "" if it is not known."""
+        record = self.record
+        if record is None:
+            return ""
+        attempt = TransactionAttempt(self.current, record.attempt)
+        return f"transaction {attempt} (run {record.run_id}, {record.phase.value})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerReading(TurnReading):
+    """A ledger at one moment: all open transactions, between which none became final.
+
     :param allocated: the txid that was handed out last.
-    :param opened: the open transactions by txid, in order.
     :param base: digest of the position after transaction `current` − 1, if a transaction is open.
     """
 
-    topology: TopologyRecord = NO_TOPOLOGY
-    current: int = 1
     allocated: int = 0
-    opened: Mapping[int, TransactionRecord] = field(default_factory=dict)
     base: str = digest(None)
 
     @property
@@ -46,15 +68,6 @@ class LedgerReading:
     def stale(self) -> frozenset[int]:
         """List the open transactions that start elsewhere than their predecessor ends."""
         return frozenset(stale_successors(self.opened, current=self.current, position=self.base))
-
-    @property
-    def first(self) -> str:
-        """Name the transaction that all others wait for; "" if it is not known."""
-        record = self.opened.get(self.current)
-        if record is None:
-            return ""
-        attempt = TransactionAttempt(self.current, record.attempt)
-        return f"transaction {attempt} (run {record.run_id}, {record.phase.value})"
 
     def room(self, max_pending: int) -> bool:
         """Ask whether another transaction may be allocated."""
@@ -124,6 +137,12 @@ class LedgerReader:
         if read.peek(Counter, self._paths.current).txid != current:
             return True
         return read.peek(Counter, self._paths.allocated).txid != allocated
+
+
+def read_opened(read: Reader, paths: Paths, txids: Iterable[int]) -> dict[int, TransactionRecord]:
+    """Read records of transactions, without those that became final since the turn was read, or have not begun."""
+    found = {txid: read.peek_if_any(TransactionRecord, paths.transaction(txid)) for txid in txids}
+    return {txid: record for txid, record in found.items() if record is not None}
 
 
 def listed_acks(store: Store, folder: str, names: Iterable[str]) -> dict[tuple[str, int], Ack]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +15,7 @@ from airflow_tx.protocol.answers import Bidding
 from airflow_tx.protocol.api import Store, SystemClock, SystemIds
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reading import TurnReading
 from airflow_tx.protocol.run_slots import Waiter
 
 Ask = Callable[[Callable[[Store], Any]], Awaitable[Any]]
@@ -27,15 +27,6 @@ _PACE = 3.0
 _SETTLE = 5
 # Seconds that a leader has at least: its task has to come back from its deferral first.
 _LEAST = 30.0
-
-
-@dataclass(frozen=True)
-class _Turn:
-    """Whose turn it is, and how many waiters have yielded so far. If either changes, the grace starts again."""
-
-    current: int
-    run_id: str
-    yields: int
 
 
 class SlotWatch:
@@ -52,7 +43,8 @@ class SlotWatch:
         self._clock = clock
         self._pace = min(_PACE, run["grace"] / _SETTLE)
         self._asked_at = float("-inf")
-        self._turn: _Turn | None = None
+        # Whose turn it is, and how many have yielded so far: if either changes, the grace starts again.
+        self._turn: tuple[int, str, int] | None = None
         self._since = 0.0
         self._leads_since: float | None = None
 
@@ -66,8 +58,9 @@ class SlotWatch:
         if turn is None or not await self._in_the_way(turn):
             self._turn = None
             return None
-        if turn != self._turn:
-            self._turn = turn
+        seen = (turn.current, _run_of(turn), turn.topology.yields)
+        if seen != self._turn:
+            self._turn = seen
             self._since = now
             self._leads_since = None
         if now - self._since < self._run["grace"]:
@@ -83,18 +76,16 @@ class SlotWatch:
         self._turn = None
         return {"yield": turn.current}
 
-    def _read_turn(self, store: Store) -> _Turn | None:
-        ledger = self._ledger(store)
-        turn = ledger.turn()
-        if turn.record is None or turn.record.run_id == self._run["run_id"]:
-            return None
-        return _Turn(turn.current, turn.record.run_id, ledger.topology().yields)
+    def _read_turn(self, store: Store) -> TurnReading | None:
+        turn = self._ledger(store).turn(with_topology=True)
+        return None if _run_of(turn) in ("", self._run["run_id"]) else turn
 
-    async def _in_the_way(self, turn: _Turn) -> bool:
+    async def _in_the_way(self, turn: TurnReading) -> bool:
         dag_id = self._run["dag_id"]
         limit = self._run["limit"]
-        states = await compat.run_states(dag_id, [turn.run_id])
-        if states[turn.run_id] != QUEUED:
+        run_id = _run_of(turn)
+        states = await compat.run_states(dag_id, [run_id])
+        if states[run_id] != QUEUED:
             return False
         return limit is None or await compat.running_runs_async(dag_id) >= limit
 
@@ -138,16 +129,14 @@ class OrderWatch(SlotWatch):
         event = await super().event(ask)
         return None if event is None else {**event, "missing": self._missing.isoformat()}
 
-    def _read_turn(self, store: Store) -> _Turn | None:
-        ledger = self._ledger(store)
-        turn = ledger.turn()
-        if turn.record is not None:
-            return super()._read_turn(store)
-        self._missing = order_in(store, self._paths) or self._missing
-        return _Turn(turn.current, "", ledger.topology().yields)
+    def _read_turn(self, store: Store) -> TurnReading | None:
+        turn = self._ledger(store).turn(with_topology=True)
+        if turn.record is None:
+            self._missing = order_in(store, self._paths) or self._missing
+        return None if _run_of(turn) == self._run["run_id"] else turn
 
-    async def _in_the_way(self, turn: _Turn) -> bool:
-        if turn.run_id:
+    async def _in_the_way(self, turn: TurnReading) -> bool:
+        if turn.record is not None:
             return await super()._in_the_way(turn)
         dag_id = self._run["dag_id"]
         limit = self._run["limit"]
@@ -160,3 +149,8 @@ class OrderWatch(SlotWatch):
                 self._log.warning("%s", gap(dag_id, date, self._after))
             return False
         return limit is None or await compat.running_runs_async(dag_id) >= limit
+
+
+def _run_of(turn: TurnReading) -> str:
+    """Name the run whose turn it is; "": none has begun."""
+    return "" if turn.record is None else turn.record.run_id

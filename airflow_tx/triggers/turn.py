@@ -40,5 +40,5 @@ class TurnTrigger(WaitTrigger):
         if event is None and first is not None and (line.current, first.phase) != self._logged:
             self._logged = (line.current, first.phase)
             text = "Waiting for transaction %s (run %s), which is %s"
-            self.log.info(text, first.txid, first.run_id, first.phase.value)
+            self.log.info(text, line.current, first.run_id, first.phase.value)
         return event

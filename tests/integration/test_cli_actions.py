@@ -84,7 +84,7 @@ def test_a_skip_waits_for_its_turn_and_takes_those_after_it_along(
     assert topology(pipeline).skips == []
 
     told = airflow.json(*skip, "2", *why, "--yes", root=root)
-    assert done(told) == {"2": "to be skipped at its turn; it waits for transaction 1 (run r1, PROCESSING)"}
+    assert done(told) == {"2": "to be skipped at its turn; it waits for transaction 1.1 (run r1, PROCESSING)"}
     listed = {row["txid"]: row for row in airflow.json("tx", "list", "flights", root=root)}
     assert listed["2"]["waiting_for"] == "transaction 1.1 (run r1, PROCESSING), then it is skipped"
     assert listed["2"]["note"].startswith("to be skipped: the file is broken (")
@@ -135,7 +135,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
         "1": "its run is cleared"
     }
     told = airflow.json("tx", "skip", "flights", "2", "--dry-run", root=root)
-    assert done(told) == {"2": "to be skipped at its turn; it waits for transaction 1 (run r1, FAILED)"}
+    assert done(told) == {"2": "to be skipped at its turn; it waits for transaction 1.1 (run r1, FAILED)"}
     assert airflow.run("tx", "skip", "flights", "1", "--dry-run", root=root).startswith(
         "It would: Skip transaction 1.1 of topology flights (run r1, FAILED), and count its rows nowhere: 1. "
     )

@@ -213,7 +213,7 @@ KEEPS = (
     "committed: airflow tx replay flights 1"
 )
 BACK = "To get its rows back: airflow tx readmit flights {} --why TEXT"
-LATER = "to be skipped at its turn; it waits for transaction 1 (run r1, PROCESSING)"
+LATER = "to be skipped at its turn; it waits for transaction 1.1 (run r1, PROCESSING)"
 STALE = "transaction 1 ended elsewhere than its batch starts, so it is replayed first, and then skipped"
 COMMITTED = "Transaction 1 is committed. Nothing was changed."
 NOT_SKIPPED = (

@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from airflow_tx.commit.turn import Earlier, Wait, WaitingLine, advice, read_line
+from airflow_tx.commit.turn import Wait, WaitingLine, advice, read_line
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.api import Children, Delete, Put
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.records import Phase, encode
+from airflow_tx.protocol.records import Phase, TransactionRecord, encode
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 
 
 def line(txid: int, current: int, **ready: bool) -> WaitingLine:
-    earlier = {int(name[1:]): Earlier(int(name[1:]), name, Phase.PROCESSING, each) for name, each in ready.items()}
-    return WaitingLine(txid, current, "op", Phase.PROCESSED, earlier)
+    """Build the line before a transaction from the names of the transactions that are read, such as `t4`."""
+    read = {int(name[1:]): record(name) for name in ready}
+    acked = frozenset(int(name[1:]) for name, each in ready.items() if each)
+    return WaitingLine(txid=txid, current=current, opened={**read, txid: record("own", op="op")}, ready=acked)
+
+
+def record(run_id: str, **changes: Any) -> TransactionRecord:
+    fields: dict[str, Any] = {
+        "key": run_id, "run_id": run_id, "request": "try", "attempt": 1, "epoch": 1, "op": f"op-{run_id}",
+        "phase": Phase.PROCESSING, "base": "", "ended": "", "rows_digest": "", "tasks": {}, "created": "", "began": "",
+    }  # fmt: skip
+    return TransactionRecord(**{**fields, **changes})
+
+
+def changed(near: WaitingLine, txid: int, **changes: Any) -> WaitingLine:
+    """Return a line in which the record of a transaction says something else."""
+    return replace(near, opened={**near.opened, txid: replace(near.opened[txid], **changes)})
 
 
 @pytest.mark.parametrize("current", [5, 6])
@@ -45,7 +61,7 @@ def test_as_many_as_are_wanted_wait_in_their_worker() -> None:
     far = replace(line(5, 1, t1=True, t2=True, t3=True, t4=True), places=4)
     assert far.wait is Wait.WARM
     assert replace(far, places=3).wait is Wait.DEFERRED
-    assert replace(far, earlier={**far.earlier, 2: Earlier(2, "t2", Phase.PROCESSING, False)}).wait is Wait.BRIEFLY
+    assert replace(far, ready=far.ready - {2}).wait is Wait.BRIEFLY
 
 
 def test_a_transaction_that_became_final_while_the_line_was_read_stops_nobody() -> None:
@@ -77,16 +93,16 @@ def test_it_is_woken_when_its_turn_is_near_but_not_again_for_the_same_transactio
 def test_it_is_woken_when_something_happens_to_its_own_transaction() -> None:
     far = line(5, 4, t4=False)
     assert far.wake_event(op="another", waited=[]) == {"reason": "its record changed"}
-    assert replace(far, op=None).wake_event(op="op", waited=[]) == {"reason": "its record changed"}
+    assert replace(far, opened=far.earlier).wake_event(op="op", waited=[]) == {"reason": "its record changed"}
 
 
 def test_it_is_woken_to_skip_the_transaction_whose_turn_it_is() -> None:
-    assert replace(line(5, 4, t4=False), skip=True).wake_event(op="op", waited=[]) == NEAR
+    assert changed(line(5, 4, t4=False), 4, skip={"who": "ada"}).wake_event(op="op", waited=[]) == NEAR
 
 
 def test_it_watches_the_turn_its_own_records_and_those_of_the_ones_before_it() -> None:
     paths = Paths("/tx", "t")
-    watched = replace(line(5, 3, t3=True, t4=True), acks="5.1-x").watched(paths)
+    watched = changed(line(5, 3, t3=True, t4=True), 5, acks="5.1-x").watched(paths)
     assert watched == (paths.current, paths.acks("5.1-x"), *(paths.transaction(txid) for txid in (3, 4, 5)))
 
 
@@ -114,15 +130,13 @@ def read(topology: Topology, txid: int, *mapped: str) -> WaitingLine:
 
 
 def test_at_its_turn_nothing_else_is_read(topology: Topology) -> None:
-    assert read(topology, 1) == WaitingLine(1, 1)
-    assert read(topology, 0) == WaitingLine(0, 1)
+    assert read(topology, 1) == WaitingLine(txid=1, current=1)
+    assert read(topology, 0) == WaitingLine(txid=0, current=1)
 
 
 def test_of_those_before_it_the_near_ones_are_read(topology: Topology) -> None:
-    own = topology.record(4)
-    assert own is not None
-    earlier = {txid: Earlier(txid, f"r{txid}", Phase.PROCESSING, False) for txid in (1, 2)}
-    assert read(topology, 4) == WaitingLine(4, 1, own.op, Phase.PROCESSING, earlier, False, own.acks)
+    near = {txid: found for txid in (1, 2, 4) if (found := topology.record(txid))}
+    assert read(topology, 4) == WaitingLine(txid=4, current=1, opened=near)
     assert set(read(topology, 2).earlier) == {1}
     assert read(topology, 9).op is None
     assert set(read_line(topology.store(), topology.paths, 4, (), places=3).earlier) == {1, 2, 3}
@@ -131,13 +145,15 @@ def test_of_those_before_it_the_near_ones_are_read(topology: Topology) -> None:
 def test_one_before_it_is_ready_once_all_of_its_tasks_have_acked(topology: Topology) -> None:
     first = run(topology, 1)
     task = first.start()
-    assert not read(topology, 2).earlier[1].ready
+    assert not read(topology, 2).ready
     task.ack({})
-    assert read(topology, 2).earlier[1].ready
+    assert read(topology, 2).ready == {1}
     first.committer().processed()
-    assert read(topology, 2).earlier[1] == Earlier(1, "r1", Phase.PROCESSED, True)
+    processed = read(topology, 2)
+    assert processed.ready == {1}
+    assert processed.earlier[1].phase is Phase.PROCESSED
     first.start().fail("of memory")
-    assert not read(topology, 2).earlier[1].ready
+    assert not read(topology, 2).ready
 
 
 def test_one_that_has_failed_after_all_of_its_tasks_have_acked_is_not_ready(topology: Topology) -> None:
@@ -145,7 +161,7 @@ def test_one_that_has_failed_after_all_of_its_tasks_have_acked_is_not_ready(topo
     record = topology.record(1)
     assert record is not None
     topology.store().multi([], [Put(topology.paths.transaction(1), encode(replace(record, phase=Phase.FAILED)))])
-    assert not read(topology, 2).earlier[1].ready
+    assert not read(topology, 2).ready
 
 
 def test_a_task_with_instances_need_not_ack_itself(topology: Topology) -> None:
@@ -153,8 +169,8 @@ def test_a_task_with_instances_need_not_ack_itself(topology: Topology) -> None:
     ledger, instance = topology.ledger(), TaskTry("p", 0, "t")
     ledger.start(first.attempt, instance)
     ledger.run(processing.ack, first.attempt, instance)
-    assert not read(topology, 2).earlier[1].ready
-    assert read(topology, 2, "p").earlier[1].ready
+    assert not read(topology, 2).ready
+    assert read(topology, 2, "p").ready == {1}
 
 
 def test_a_skip_is_due_if_it_is_that_of_the_transaction_whose_turn_it_is(topology: Topology) -> None:
@@ -174,9 +190,9 @@ def test_one_whose_acks_are_gone_became_final_in_between(topology: Topology) -> 
     paths, record = topology.paths, topology.record(1)
     assert record is not None
     topology.store().multi([], [Delete(paths.acks(record.acks))])
-    assert read(topology, 2).earlier[1].ready
+    assert read(topology, 2).ready == {1}
     first.topology.store().multi([], [Put(paths.transaction(1), encode(replace(record, phase=Phase.FAILED)))])
-    assert read(topology, 2).earlier[1].ready
+    assert read(topology, 2).ready == {1}
 
 
 def test_an_ack_that_is_removed_while_it_is_read_counts_for_nothing(
@@ -195,7 +211,7 @@ def test_an_ack_that_is_removed_while_it_is_read_counts_for_nothing(
         return found
 
     monkeypatch.setattr(store, "children", listed_before)
-    assert not read(topology, 2).earlier[1].ready
+    assert not read(topology, 2).ready
 
 
 # --- what a person can do ----------------------------------------------------------------------------------------

@@ -53,7 +53,8 @@ def _with_first(found: TopologySnapshot, **changes: Any) -> TopologySnapshot:
         tasks={}, created="", began="2013-01-01", **changes,
     )  # fmt: skip
     assert found.view is not None
-    shown = view_open(found.name, 1, LedgerReading(found.record, 1, 1, {1: first}, base=""), {})
+    ledger = LedgerReading(topology=found.record, allocated=1, opened={1: first}, base="")
+    shown = view_open(found.name, 1, ledger, {})
     return replace(found, view=replace(found.view, allocated=1, transactions=(shown,)))
 
 

@@ -18,5 +18,6 @@ def with_first(**changes: Any) -> TopologyView:
         "processed": "2013-01-01T00:01:00+00:00", "granted_at": "2013-01-01T00:02:00+00:00", **changes,
     }  # fmt: skip
     topology = TopologyRecord("life", "dag", "opaque", 3)
-    shown = view_open("flights", 1, LedgerReading(topology, 1, 1, {1: TransactionRecord(**fields)}, base=""), {})
+    ledger = LedgerReading(topology=topology, allocated=1, opened={1: TransactionRecord(**fields)}, base="")
+    shown = view_open("flights", 1, ledger, {})
     return TopologyView("flights", topology, 1, 1, (shown,), "/meta")

@@ -41,7 +41,8 @@ def view(
 ) -> TransactionView:
     """Transaction 2 as it is shown; transaction 1 is processing."""
     opened = {1: record(1), 2: own} if earlier else {2: own}
-    ledger = LedgerReading(TopologyRecord("life", "dag", "opaque", 8, **topology), current, 2, opened, base="")
+    made = TopologyRecord("life", "dag", "opaque", 8, **topology)
+    ledger = LedgerReading(topology=made, current=current, allocated=2, opened=opened, base="")
     return view_open("flights", 2, ledger, acks or {})
 
 
@@ -84,8 +85,8 @@ def test_an_open_transaction_says_what_has_to_happen_next(changes: Any, line: An
 
 def test_the_first_in_line_is_named_if_it_is_known() -> None:
     topology = TopologyRecord("life", "dag", "opaque", 8)
-    assert LedgerReading(topology, 1, 1, {1: record(1)}).first == FIRST
-    assert LedgerReading(topology, 1, 1, {}).first == ""
+    assert LedgerReading(topology=topology, opened={1: record(1)}).first == FIRST
+    assert LedgerReading(topology=topology).first == ""
 
 
 def test_what_waits_for_the_committer_alone_has_acked_or_waits_for_messages() -> None:
