@@ -12,6 +12,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, Metadata, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.store.memory import MemoryStore
+from tests.model.driver import Run, Topology
 
 PATHS = Paths("/tx", "t")
 
@@ -61,6 +62,20 @@ def test_what_was_read_is_replaced_and_removed_without_another_look(store: Listi
     assert found.remove_state(1) == (Delete(PATHS.meta(1)),)
     assert found.cleanup_before(2) == (Delete(PATHS.meta(1)),)
     assert store.read == []
+
+
+def test_the_end_of_a_transaction_reads_the_state_before_it_once() -> None:
+    store = MemoryStore()
+    topology = Topology(lambda: store, "/tx", [])
+    first, second = Run(topology, "r1"), Run(topology, "r2")
+    first.whole(1)
+    second.processed(1, {})
+    read = list[str]()
+    get = store.get
+    store.get = lambda path: read.append(path) or get(path)  # type: ignore[method-assign,func-returns-value]
+    second.commit()
+    assert read.count(topology.paths.meta(1)) == 1
+    assert get(topology.paths.meta(1)) is None
 
 
 def test_before_the_first_transaction_there_is_nothing_to_clean_up(store: ListingStore) -> None:

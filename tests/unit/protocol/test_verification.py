@@ -597,6 +597,12 @@ def test_a_range_says_from_where_on_the_chain_vouches(ledger: LedgerEvidence, st
     assert verified(ledger, states, last=2) == Verified(1, 2, (), ())
 
 
+def test_a_range_before_the_first_receipt_is_vouched_for_by_nobody(ledger: LedgerEvidence) -> None:
+    older = forgetting(ledger, 1, 2)
+    assert verified(older, [], last=2) == Verified(None, 2, (), ())
+    assert verified(older, [], last=3) == Verified(3, 3, (), ())
+
+
 def test_a_ledger_without_receipts_vouches_for_nothing(ledger: LedgerEvidence) -> None:
     empty = replace(ledger, histories={}, current=1, position=None)
     empty = replace(empty, topology=replace(empty.topology, states={}, receipt=""))
