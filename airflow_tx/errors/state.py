@@ -124,3 +124,9 @@ class OutputChanged(StateError):
         "from a backup of before the transaction and clear the commit task. To take any output on a replay, "
         'use kind="opaque".'
     )
+
+
+class NotTakenBack(StateError):
+    """A restatement whose earlier contribution the state, or one of its aggregators, cannot take back."""
+
+    for_good = True

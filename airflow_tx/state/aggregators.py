@@ -49,17 +49,17 @@ def difference(aggregator: Any, old: Any, new: Any) -> Any:
     if invert is not None:
         taken = None if old is None else invert(old)
         return new if taken is None else taken if new is None else aggregator.combine(new, taken)
-    if _is_same(aggregator.type, old, new):
+    if is_same(aggregator.type, old, new):
         return None
     # The stored value holds `old` already: a value that absorbs `old` makes it what `new` alone would have made it.
     if getattr(aggregator, "idempotent", False) and new is not None:
-        if old is None or _is_same(aggregator.type, aggregator.combine(old, new), new):
+        if old is None or is_same(aggregator.type, aggregator.combine(old, new), new):
             return new
     raise ValueError("cannot be taken back")
 
 
-def _is_same(kind: str, one: Any, other: Any) -> bool:
-    # As JSON, 1, 1.0 and true are three values.
+def is_same(kind: str, one: Any, other: Any) -> bool:
+    """Compare two values of a column type, or two lists of them: as JSON, 1, 1.0 and true are three values."""
     return json_text(one) == json_text(other) if kind == "json" else bool(one == other)
 
 

@@ -1,0 +1,215 @@
+"""Two contributions to one state, compared by key: what a state that holds the old one needs to hold the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.errors import NotTakenBack, StateError
+from airflow_tx.protocol.output import TOLERANCE
+from airflow_tx.state.aggregators import difference, is_same
+from airflow_tx.state.checked_rows import CheckedRows
+from airflow_tx.state.column_types import converted
+from airflow_tx.state.columns import REFUSALS, Cells, Columns
+from airflow_tx.state.keys import canonical_number
+
+if TYPE_CHECKING:
+    from airflow_tx.journal.entry import Contribution
+
+_ROWS_AT_ONCE = 10_000
+LOST = 2.0**-53
+"""The part of a double that its last digit may be wrong by."""
+VISIBLE = 1e6
+"""From how many times the new value on an old one leaves a visible error in the sum."""
+_REMEDY = (
+    "The earlier transaction still counts. Skip this one; where the number has to change, compute the table from the "
+    "beginning of the source, by a DAG of another id."
+)
+
+
+# --- the two sides ----
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two contributions, in the types of the state.
+
+    :param columns: of the state, without the value columns that the rows lack.
+    """
+
+    columns: Columns
+    key_types: Mapping[str, str]
+    rows: Iterable[Mapping[str, Any]]
+    whose: str
+
+    def portions(self) -> Iterator[list[Cells]]:
+        """Read the rows as cells: keys first, then values.
+
+        :raises StateError: a row that does not fit the state.
+        """
+        rows = iter(self.rows)
+        checked = CheckedRows(self.columns)
+        try:
+            while portion := list(islice(rows, _ROWS_AT_ONCE)):
+                # Each portion alone: the check for keys that come twice would keep all of them.
+                for columns in checked.portions(portion, self.key_types, size=_ROWS_AT_ONCE):
+                    yield self._cells(columns)
+        except StateError as error:
+            problem = f"{self.whose}: {error.fields['problem']}"
+            raise type(error)(**{**error.fields, "problem": problem}) from None
+
+    def keys(self) -> Iterator[list[Cells]]:
+        """Read the keys."""
+        split = len(self.columns.keys)
+        for portion in self.portions():
+            yield [cells[:split] for cells in portion]
+
+    def by_key(self, portions: Iterable[Iterable[Cells]]) -> dict[Cells, Cells]:
+        """Give the values of each key.
+
+        :raises StateError: a key comes twice.
+        """
+        split = len(self.columns.keys)
+        found = dict[Cells, Cells]()
+        for portion in portions:
+            for cells in portion:
+                key = cells[:split]
+                if key in found:
+                    raise StateError(
+                        state=self.columns.state,
+                        problem=f"{self.whose}: key {shown_key(self.columns, key)} comes twice",
+                        remedy="Aggregate by key before writing.",
+                    )
+                found[key] = cells[split:]
+        return found
+
+    def _cells(self, columns: list[Sequence[Any]]) -> list[Cells]:
+        for at, name in enumerate(self.columns.keys):
+            if self.key_types[name] == "numeric":
+                # 1.0 and 1.00 are one key, and have to come into one portion.
+                columns[at] = list(map(canonical_number, columns[at]))
+        return list(zip(*columns, strict=True))
+
+
+def old_side(columns: Columns, key_types: Mapping[str, str], old: Contribution) -> Side:
+    """Give the earlier contribution; value columns that it lacks are new."""
+    known = {
+        name: each
+        for name, each in columns.aggregators.items()
+        if set(columns.composites[name].parts(name) if name in columns.composites else [name])
+        <= old.values.keys()
+    }
+    own = replace(columns, aggregators=known)
+    return Side(own, key_types, _Again(old.rows), "what the earlier transaction contributed")
+
+
+@dataclass(frozen=True)
+class _Again(Iterable[Mapping[str, Any]]):
+    read: Callable[[], Iterator[Mapping[str, Any]]]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return self.read()
+
+
+# --- one portion --------------------------------------------------------------------------------------------------
+
+
+class KeyComparison:
+    """Compares the values of keys, portion by portion, and adds up how far they are apart.
+
+    :ivar lost: see `Difference`.
+    """
+
+    def __init__(self, columns: Columns, known: Sequence[str]) -> None:
+        self.columns = columns
+        self.lost: dict[str, float] = {}
+        self._at = [known.index(name) if name in known else None for name in columns.values]
+        self._differs = False
+        self._apart = 0.0
+        self._sizes = [0.0, 0.0]
+
+    @property
+    def equal(self) -> bool:
+        """Whether all that was compared is equal as two outputs are: docs/protocol.md §7."""
+        return not self._differs and self._apart <= TOLERANCE * max(self._sizes)
+
+    def rows(
+        self, old: Mapping[Cells, Cells], new: Mapping[Cells, Cells]
+    ) -> Iterator[dict[str, Any]]:
+        """Give the row of each key of either side.
+
+        :raises NotTakenBack: a value cannot be taken back.
+        """
+        keys = list(dict.fromkeys((*old, *new)))
+        self._differs = self._differs or old.keys() != new.keys()
+        nothing = (None,) * len(self.columns.values)
+        before = [old.get(key, nothing) for key in keys]
+        after = [new.get(key, nothing) for key in keys]
+        columns = list(map(list, zip(*keys, strict=True)))
+        for number, (name, at) in enumerate(zip(self.columns.values, self._at, strict=True)):
+            values = list(map(itemgetter(number), after))
+            if at is None:
+                # A column that the earlier transaction did not know: the state gets the whole.
+                self._differs = True
+                columns.append(values)
+            else:
+                columns.append(self._deltas(name, keys, list(map(itemgetter(at), before)), values))
+        names = (*self.columns.keys, *self.columns.values)
+        return (dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True))
+
+    def _deltas(self, name: str, keys: list[Cells], old: list[Any], new: list[Any]) -> list[Any]:
+        aggregator = self.columns.values[name]
+        self._note(aggregator.type, old, new)
+        if aggregator.type == "double" and hasattr(aggregator, "invert"):
+            self._note_lost(name, old, new)
+        try:
+            deltas = list(map(partial(difference, aggregator), old, new))
+            return list(converted(aggregator.type, deltas))
+        except REFUSALS:
+            raise self._refusal(name, keys, old, new) from None
+
+    def _note(self, kind: str, old: list[Any], new: list[Any]) -> None:
+        if kind != "double":
+            self._differs = self._differs or not is_same(kind, old, new)
+            return
+        for one, other in zip(old, new, strict=True):
+            if one is None or other is None:
+                self._differs = self._differs or one is not other
+            else:
+                self._apart += abs(one - other)
+                self._sizes[0] += abs(one)
+                self._sizes[1] += abs(other)
+
+    def _note_lost(self, name: str, old: list[Any], new: list[Any]) -> None:
+        visible = [
+            abs(one)
+            for one, other in zip(old, new, strict=True)
+            if one is not None and abs(one) > VISIBLE * abs(other or 0.0)
+        ]
+        if visible:
+            self.lost[name] = max(self.lost.get(name, 0.0), LOST * max(visible))
+
+    def _refusal(
+        self, name: str, keys: list[Cells], old: list[Any], new: list[Any]
+    ) -> NotTakenBack:
+        aggregator = self.columns.values[name]
+        for key, one, other in zip(keys, old, new, strict=True):
+            try:
+                converted(aggregator.type, [difference(aggregator, one, other)])
+            except REFUSALS as error:
+                values = f"was {str(one)[:200]} and is {str(other)[:200]} now"
+                shown = shown_key(self.columns, key)
+                problem = (
+                    f"key {shown}: the {aggregator.name} of column {name} {values}; this {error}"
+                )
+                return NotTakenBack(state=self.columns.state, problem=problem, remedy=_REMEDY)
+        raise AssertionError("one of them was refused")
+
+
+def shown_key(columns: Columns, key: Sequence[Any]) -> dict[str, Any]:
+    """Name the columns of a key, for messages."""
+    return dict(zip(columns.keys, key, strict=True))

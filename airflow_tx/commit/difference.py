@@ -1,0 +1,179 @@
+"""The difference: what a restatement gives to a state, so that its contribution replaces an earlier one.
+
+It is a row for each key of either contribution, formed before the turn. For a state it is an update like any other. It
+depends on the two contributions alone: a replay that gives the same output forms the same keys and values.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.commit.comparison import KeyComparison, Side, old_side, shown_key
+from airflow_tx.commit.rows import RowsToWrite, StagedRows
+from airflow_tx.errors import NotTakenBack
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.rows_digest import RowsDigest
+from airflow_tx.state.api import QueryableState
+from airflow_tx.state.columns import Cells
+from airflow_tx.state.trident.partitions import partition_of
+
+if TYPE_CHECKING:
+    from airflow_tx.journal.entry import Contribution
+    from airflow_tx.staging import StagingArea, TryDir
+    from airflow_tx.staging.output import Output
+
+FEW = 10_000
+"""Rows of both contributions that stay in memory."""
+PORTION = 100_000
+"""Rows of both contributions that are compared at once, if there are more."""
+_NAME = "difference"
+
+
+@dataclass(frozen=True)
+class StagingPlace:
+    """Where the difference of many rows is staged: as an output of the committer."""
+
+    area: StagingArea
+    topology: str
+    attempt: TransactionAttempt
+    task_id: str
+
+    def new_try(self) -> TryDir:
+        """Name a folder that nobody else writes to."""
+        task = TaskTry(self.task_id, -1, f"{_NAME}-{uuid.uuid4().hex}")
+        return self.area.try_dir(self.topology, self.attempt, task)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a restatement writes to one state.
+
+    :param rows: none, if the contributions are equal.
+    :param taken: the keys that are taken back, in portions; the state has to hold each of them.
+    :param lost: per column of doubles, by how much its sums may be wrong afterwards.
+    """
+
+    rows: RowsToWrite
+    taken: Callable[[], Iterator[list[Cells]]]
+    lost: Mapping[str, float] = field(default_factory=dict)
+
+    def check_taken(self, state: QueryableState) -> None:
+        """Refuse to take back what a state does not hold: a key that somebody deleted would become minus its value.
+
+        :raises NotTakenBack: it names the first such key.
+        """
+        for keys in self.taken():
+            for key, found in zip(keys, state.multi_get(keys), strict=True):
+                if found is None:
+                    raise NotTakenBack(
+                        state=state.name,
+                        problem=f"key {shown_key(state.columns, key)} is not there, although the "
+                        "transaction that is restated wrote it: somebody has deleted it",
+                        remedy="Restore the key, or skip this transaction: the earlier one still counts.",
+                    )
+
+
+def difference_of(
+    state: QueryableState,
+    old: Contribution,
+    new: RowsToWrite,
+    place: StagingPlace,
+    *,
+    staged: bool = False,
+) -> Difference:
+    """Form the difference of two contributions, in flat memory if they are large.
+
+    :param old: what counts now; `new`: what counts once the restatement is committed.
+    :param staged: whether even a few rows are staged, as Spark takes no others.
+    :raises NotTakenBack: what counts now cannot be taken back.
+    :raises StateError: a row does not fit the state.
+    """
+    if not old.count:
+        return Difference(new, lambda: iter(()))
+    columns = state.columns
+    key_types = {**old.keys, **columns.types, **(state.key_types() or {})}
+    counting = old_side(columns, key_types, old)
+    if not isinstance(new, Sized):
+        new = list(new)
+    coming = Side(columns, key_types, new, "what this transaction contributes")
+    comparison = KeyComparison(columns, list(counting.columns.values))
+    count = old.count + len(new)
+    if count <= FEW and not staged:
+        before = counting.by_key(counting.portions())
+        after = coming.by_key(coming.portions())
+        rows: RowsToWrite = list(comparison.rows(before, after))
+    else:
+        parts = _in_portions(counting, coming, comparison, math.ceil(count / PORTION))
+        kinds = {name: each.type for name, each in columns.values.items()}
+        types = {**{name: key_types[name] for name in columns.keys}, **kinds}
+        rows = StagedRows(place.area, _stage(place, parts, types), state, place.attempt)
+    if comparison.equal:
+        return Difference([], lambda: iter(()))
+    return Difference(rows, counting.keys, comparison.lost)
+
+
+def _in_portions(
+    old: Side, new: Side, comparison: KeyComparison, count: int
+) -> Iterator[list[dict[str, Any]]]:
+    """Divide both sides by key, and compare portion by portion."""
+    with tempfile.TemporaryDirectory(prefix="airflow-tx-difference-") as folder:
+        before = _SharedOut(Path(folder, "old"), old, count)
+        after = _SharedOut(Path(folder, "new"), new, count)
+        for number in range(count):
+            yield list(comparison.rows(before.read(number), after.read(number)))
+
+
+class _SharedOut:
+    """The rows of one side in files, each with the rows of a share of the keys."""
+
+    def __init__(self, folder: Path, side: Side, count: int) -> None:
+        folder.mkdir()
+        self._side = side
+        self._paths = [folder / str(number) for number in range(count)]
+        split = len(side.columns.keys)
+        for portion in side.portions():
+            shares = dict[int, list[Cells]]()
+            for cells in portion:
+                shares.setdefault(partition_of(cells[:split], count), []).append(cells)
+            for number, share in shares.items():
+                with self._paths[number].open("ab") as file:
+                    pickle.dump(share, file, pickle.HIGHEST_PROTOCOL)
+
+    def read(self, number: int) -> dict[Cells, Cells]:
+        """Read the values of one share of the keys. Raises as `Side.by_key`."""
+        return self._side.by_key(self._portions(self._paths[number]))
+
+    def _portions(self, path: Path) -> Iterator[list[Cells]]:
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            while file.peek(1):
+                yield pickle.load(file)
+
+
+def _stage(
+    place: StagingPlace, parts: Iterable[list[dict[str, Any]]], types: Mapping[str, str]
+) -> dict[str, Any]:
+    """Stage rows as an output; its reference."""
+    from airflow_tx.spark.new_values import joined
+    from airflow_tx.staging import write_manifest, write_rows
+    from airflow_tx.staging.row_hash import digest_of_batch
+    from airflow_tx.state.arrow import to_arrow
+
+    where = place.new_try()
+    written: list[Output] = []
+    digest = RowsDigest(0)
+    for number, rows in enumerate(parts):
+        table = to_arrow(rows, types)
+        written.append(write_rows(where, _NAME, table, file=f"part-{number:05}.parquet"))
+        for batch in table.to_batches():
+            digest += digest_of_batch(batch)
+    output = replace(joined(written), row_digest=digest.text)
+    return write_manifest(where, {_NAME: output})[_NAME].to_json()

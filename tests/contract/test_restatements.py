@@ -1,0 +1,181 @@
+"""A difference on every kind of store: afterwards the state has what the new contribution alone would have given."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.commit import difference as forming
+from airflow_tx.commit import write
+from airflow_tx.commit.difference import difference_of
+from airflow_tx.commit.rows import portions
+from airflow_tx.errors import NotTakenBack
+from airflow_tx.staging import StagingArea
+from airflow_tx.state import Avg, Count, MemoryDatabase, MemoryMap, MemoryState, OpaqueMap, SqlState, Sum
+from airflow_tx.state.redis.state import RedisState
+from airflow_tx.state.trident.aggregate import TridentAggregate
+from airflow_tx.testing.suites.state_tools import Grants
+from tests.contributions import contribution, place, restate
+from tests.plain_delta import PlainDeltaTable, plain_delta
+
+Rows = list[dict[str, Any]]
+Make = Callable[..., Any]
+VALUES: Mapping[str, Any] = {"n": Sum(), "total": Sum("double"), "delay": Avg("bigint")}
+STORES = ["memory", "sqlite", "postgres", "mariadb", "redis", "delta"]
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Open a state by name and columns: the same name is the same place."""
+    prefix = f"t{uuid.uuid4().hex[:8]}"
+    if request.param == "memory":
+        databases = defaultdict[str, MemoryDatabase](MemoryDatabase)
+        return lambda name, **given: MemoryState(name, database=databases[name], **given)
+    if request.param == "delta":
+        tables = dict[str, PlainDeltaTable]()
+        return lambda name, **given: plain_delta(f"/{name}", tables, **given)
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'state.db'}"
+    else:
+        url = request.getfixturevalue(request.param).url()
+    if request.param == "redis":
+        return lambda name, **given: RedisState.from_url(url, prefix=f"{prefix}.{name}", **given)
+    return lambda name, **given: SqlState.from_url(url, table=f"{prefix}_{name}", **given)
+
+
+@pytest.fixture(params=["opaque", "transactional"])
+def make(store: Make, request: pytest.FixtureRequest) -> Make:
+    def made(name: str = "sums", **values: Any) -> Any:
+        return store(name, keys=["key"], values=values or VALUES, kind=request.param)
+
+    return made
+
+
+@pytest.fixture
+def area(tmp_path: Path) -> StagingArea:
+    return StagingArea(str(tmp_path / "staging"))
+
+
+@pytest.fixture(autouse=True)
+def portioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two keys a chunk, and differences that are staged."""
+    monkeypatch.setattr(write, "ROWS_A_WRITE", 2)
+    monkeypatch.setattr(forming, "FEW", 2)
+    monkeypatch.setattr(forming, "PORTION", 3)
+
+
+def rows(**values: int) -> Rows:
+    return [
+        {"key": key, "n": value, "total": value / 10, "delay_sum": value, "delay_count": 1}
+        for key, value in values.items()
+    ]
+
+
+BEFORE = rows(a=100, b=200, z=5)
+OLD = rows(a=1, b=2, c=3, d=4, e=5)
+NEW = rows(a=2, b=2, c=30, f=6, g=7)
+
+
+def read(state: Any) -> dict[str, Any]:
+    """All values by key, of doubles the first digits; a key that nothing contributes to is left out."""
+    found = {row.pop("key"): row for row in state.read()}
+    for row in found.values():
+        for name in ("total", "delay"):
+            row[name] = None if not row.get(name) else round(row[name], 6)
+    return {key: row for key, row in found.items() if row.get("delay_count", 1) or row["n"]}
+
+
+def committed(state: Any, grants: Grants, *transactions: Rows) -> Any:
+    for txid, given in enumerate(transactions, 1):
+        grants.commit_rows(txid, state, given)
+    return state
+
+
+def expected(make: Make, *transactions: Rows) -> dict[str, Any]:
+    return read(committed(make("expected"), Grants(), *transactions))
+
+
+def test_a_restated_transaction_counts_with_its_new_output(make: Make, area: StagingArea) -> None:
+    grants = Grants()
+    state = committed(make(), grants, BEFORE, OLD, BEFORE)
+    restate(state, grants(4), area, contribution(state, OLD), NEW)
+    assert read(state) == expected(make, BEFORE, NEW, BEFORE)
+
+
+def test_from_rows_to_no_rows_and_back(make: Make, area: StagingArea) -> None:
+    grants = Grants()
+    state = committed(make(), grants, BEFORE, [])
+    outputs: list[Rows] = [[], OLD, [], NEW]
+    for txid, (old, new) in enumerate(pairwise(outputs), 3):
+        grant = grants(txid)
+        restate(state, grant, area, contribution(state, old), new)
+        grants.final(grant, state)
+        assert read(state) == expected(lambda name, of=txid: make(f"{name}{of}"), BEFORE, new)
+
+
+def in_another_order(new: Rows) -> Rows:
+    # What adding in another order makes of a float.
+    return [{**row, "total": row["total"] * (1 + 2**-50)} for row in reversed(new)]
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_killed_after_some_chunks_and_replayed_with_floats_added_in_another_order(
+    make: Make, area: StagingArea, chunks: int
+) -> None:
+    grants = Grants()
+    state = committed(make(), grants, BEFORE, OLD)
+    grant = grants(3)
+    found: Any = difference_of(state, contribution(state, OLD), NEW, place(area, 3))
+    state.raise_fence(grant)
+    for chunk, portion in zip(range(chunks), portions(found.rows, state, size=2), strict=False):
+        state.write(grant, portion, chunk=chunk, complete=False)
+    restate(state, grants(3, 2), area, contribution(state, OLD), in_another_order(NEW))
+    assert read(state) == expected(make, BEFORE, NEW)
+
+
+def test_an_output_that_is_equal_up_to_rounding_changes_nothing(make: Make, area: StagingArea) -> None:
+    grants = Grants()
+    state = committed(make(), grants, BEFORE, OLD)
+    restate(state, grants(3), area, contribution(state, OLD), in_another_order(OLD))
+    assert read(state) == expected(make, BEFORE, OLD)
+
+
+def test_an_opaque_state_takes_other_rows_in_a_replay(store: Make, area: StagingArea) -> None:
+    def make(name: str = "sums") -> Any:
+        return store(name, keys=["key"], values=VALUES, kind="opaque")
+
+    grants = Grants()
+    state = committed(make(), grants, BEFORE, OLD)
+    restate(state, grants(3), area, contribution(state, OLD), NEW)
+    restate(state, grants(3, 2), area, contribution(state, OLD), BEFORE)
+    assert read(state) == expected(make, BEFORE, BEFORE)
+
+
+def test_keys_that_somebody_deleted_are_named_and_nothing_is_written(make: Make, area: StagingArea) -> None:
+    grants = Grants()
+    state = committed(make(), grants, BEFORE)
+    before = read(state)
+    with pytest.raises(NotTakenBack, match=r"key \{'key': 'c'\} is not there"):
+        restate(state, grants(2), area, contribution(state, OLD), NEW)
+    assert read(state) == before
+
+
+def test_a_map_of_trident_in_a_new_process_takes_the_key_types_of_the_entry(area: StagingArea) -> None:
+    kept = dict[Any, Any]()
+
+    def make() -> TridentAggregate:
+        return TridentAggregate(OpaqueMap(MemoryMap(kept)), keys=["key"], values={"n": Count()})
+
+    old = [{"key": 1.0, "n": 3}, {"key": 2.0, "n": 4}]
+    grants = Grants()
+    committed(make(), grants, old)
+    state = make()
+    assert state.key_types() is None
+    restate(state, grants(2), area, contribution(state, old), [{"key": 1, "n": 5}, {"key": 3, "n": 1}])
+    assert state.multi_get([(1.0,), (2.0,), (3.0,)]) == [{"n": 5}, {"n": 0}, {"n": 1}]

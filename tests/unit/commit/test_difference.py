@@ -1,0 +1,285 @@
+"""The difference of two contributions: what it holds, what it refuses, and that a state has the new one afterwards."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_tx.commit import difference as forming
+from airflow_tx.commit.difference import difference_of
+from airflow_tx.commit.rows import StagedRows
+from airflow_tx.commit.write import output_digest
+from airflow_tx.errors import NotTakenBack, StateError
+from airflow_tx.protocol.output import same_output
+from airflow_tx.staging import StagingArea
+from airflow_tx.state import Avg, CollectSet, Count, First, Max, MemoryState, Sum
+from airflow_tx.testing.suites.state_tools import Grants
+from tests.contributions import contribution, place, restate, values_of
+from tests.stage import update
+from tests.unit.commit.staged import ATTEMPT, ref
+
+Rows = list[dict[str, Any]]
+
+
+def sums(*, kind: str = "opaque", keys: Sequence[str] = ("key",), **values: Any) -> MemoryState:
+    return MemoryState("sums", keys=keys, values=values or {"n": Sum()}, kind=kind)
+
+
+def rows(**values: Any) -> Rows:
+    return [{"key": key, "n": value} for key, value in values.items()]
+
+
+def formed(state: MemoryState, old: Rows, new: Any, area: StagingArea, **how: Any) -> Any:
+    return difference_of(state, contribution(state, old), new, place(area), **how).rows
+
+
+def by_key(found: Any) -> dict[Any, Any]:
+    return {row["key"]: row["n"] for row in found}
+
+
+@pytest.fixture(params=["few rows", "in portions"])
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Once in memory, once as if there were many rows."""
+    if request.param == "in portions":
+        monkeypatch.setattr(forming, "FEW", 0)
+        monkeypatch.setattr(forming, "PORTION", 2)
+    return str(request.param)
+
+
+# --- what it holds
+
+
+def test_each_key_of_either_side_has_a_row_zeros_too(size: str, area: StagingArea) -> None:
+    found = formed(sums(), rows(a=1, b=2, c=3), rows(a=1, b=5, d=4), area)
+    assert by_key(found) == {"a": 0, "b": 3, "c": -3, "d": 4}
+    assert isinstance(found, StagedRows) is (size == "in portions")
+
+
+def test_equal_contributions_have_no_rows(size: str, area: StagingArea) -> None:
+    assert len(formed(sums(), rows(a=1, b=2), rows(b=2, a=1), area)) == 0
+
+
+def test_a_key_with_the_same_sum_that_is_new_is_a_difference(size: str, area: StagingArea) -> None:
+    assert by_key(formed(sums(), rows(a=1), rows(a=1, b=0), area)) == {"a": 0, "b": 0}
+
+
+def test_floats_that_were_added_in_another_order_are_equal(size: str, area: StagingArea) -> None:
+    parts = [0.1 * number for number in range(40)]
+    old: Rows = [{"key": str(key), "n": math.fsum(parts[key:])} for key in range(30)]
+    new: Rows = [{"key": str(key), "n": sum(reversed(parts[key:]))} for key in range(30)]
+    state = sums(n=Sum("double"))
+    assert old != new
+    assert same_output(output_digest(old, update(state)), output_digest(new, update(state)))
+    assert len(formed(state, old, new, area)) == 0
+    new[3]["n"] += 0.001
+    assert len(formed(state, old, new, area)) == 30
+
+
+@pytest.mark.usefixtures("size")
+def test_an_earlier_contribution_without_rows_leaves_the_new_one_as_it_is(area: StagingArea) -> None:
+    new = rows(a=1)
+    assert formed(sums(), [], new, area) is new
+    assert by_key(formed(sums(), new, [], area)) == {"a": -1}
+
+
+@pytest.mark.usefixtures("size")
+def test_a_state_without_keys_has_one_row(area: StagingArea) -> None:
+    state = sums(keys=())
+    found = formed(state, [{"n": 3}], [{"n": 5}], area)
+    assert list(found) == [{"n": 2}]
+    assert list(formed(state, [{"n": 3}], [], area)) == [{"n": -3}]
+
+
+@pytest.mark.usefixtures("size")
+def test_both_sides_are_brought_into_the_types_of_the_state(area: StagingArea) -> None:
+    state = MemoryState("sums", keys=["key"], values={"n": Sum("numeric")}, types={"key": "numeric"})
+    old: Rows = [{"key": 1, "n": 3}, {"key": Decimal("2.50"), "n": 3}]
+    new: Rows = [{"key": Decimal("1.0"), "n": Decimal(4)}, {"key": Decimal("2.5"), "n": Decimal(4)}]
+    found = list(formed(state, old, new, area))
+    assert sorted((row["key"], row["n"]) for row in found) == [(1, 1), (Decimal("2.5"), 1)]
+
+
+@pytest.mark.usefixtures("size")
+def test_a_composite_column_is_taken_back_part_by_part(area: StagingArea) -> None:
+    state = sums(delay=Avg("bigint"))
+    found = formed(state, [{"key": "a", "delay": 7}], [{"key": "a", "delay_sum": 9, "delay_count": 2}], area)
+    assert list(found) == [{"key": "a", "delay_sum": 2, "delay_count": 1}]
+
+
+@pytest.mark.usefixtures("size")
+def test_a_column_that_the_earlier_one_lacks_gets_the_whole(area: StagingArea) -> None:
+    state = sums(n=Sum(), first=First("text"), delay=Avg("bigint"))
+    old = contribution(state, rows(a=1, b=2), without=["first", "delay_sum", "delay_count"])
+    new = [{"key": "a", "n": 1, "first": "x", "delay": 3}]
+    found = difference_of(state, old, new, place(area)).rows
+    assert sorted(map(str, found)) == sorted(
+        map(
+            str,
+            [
+                {"key": "a", "n": 0, "first": "x", "delay_sum": 3, "delay_count": 1},
+                {"key": "b", "n": -2, "first": None, "delay_sum": None, "delay_count": None},
+            ],
+        )
+    )
+
+
+def test_in_portions_it_is_staged_as_an_output_of_the_committer(area: StagingArea, monkeypatch: Any) -> None:
+    monkeypatch.setattr(forming, "FEW", 0)
+    new: Rows = [{"key": dt.date(2026, 1, day), "n": Decimal(day)} for day in range(1, 29)]
+    staged = StagedRows(area, ref(area, new), state := sums(n=Sum("numeric")), ATTEMPT)
+    found = formed(state, [{**row, "n": 1} for row in new], staged, area)
+    assert isinstance(found, StagedRows)
+    assert (found.where.attempt.txid, found.where.task.task_id) == (9, "commit")
+    assert found.output.row_digest
+    assert by_key(found) == {row["key"]: row["n"] - 1 for row in new}
+
+
+def test_spark_gets_even_a_few_rows_staged(area: StagingArea) -> None:
+    assert isinstance(formed(sums(), rows(a=1), rows(a=2), area, staged=True), StagedRows)
+
+
+# --- what it refuses
+
+
+def test_what_cannot_be_taken_back_is_refused_by_key_and_column(size: str, area: StagingArea) -> None:
+    state = sums(n=Sum(), top=Max())
+    old = [{"key": key, "n": 1, "top": 9} for key in "abc"]
+    better = [{**row, "top": 10} for row in old]
+    assert len(formed(state, old, better, area)) == 3
+    worse = [*better[:1], {"key": "b", "n": 1, "top": 8}, *better[2:]]
+    with pytest.raises(NotTakenBack, match=r"key \{'key': 'b'\}: the max of column top was 9 and is 8 now") as refused:
+        formed(state, old, worse, area)
+    assert "Skip this one" in str(refused.value)
+    assert refused.value.for_good
+    with pytest.raises(NotTakenBack, match="was 9 and is None now"):
+        formed(state, old, better[:2], area)
+
+
+@pytest.mark.usefixtures("size")
+def test_a_sum_that_leaves_64_bits_is_refused_before_the_turn(area: StagingArea) -> None:
+    with pytest.raises(NotTakenBack, match="does not fit into 64 bits"):
+        formed(sums(), rows(a=-(2**63)), rows(a=1), area)
+
+
+@pytest.mark.usefixtures("size")
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_what_is_not_finite_is_refused(value: float, area: StagingArea) -> None:
+    with pytest.raises(StateError, match=r"what the earlier transaction contributed: row 0 .* is not finite"):
+        formed(sums(n=Sum("double")), rows(a=value), rows(a=1.0), area)
+
+
+@pytest.mark.usefixtures("size")
+def test_a_key_of_another_type_is_refused_and_says_whose_it_is(area: StagingArea) -> None:
+    state = MemoryState("sums", keys=["key"], values={"n": Sum()}, types={"key": "date"})
+    today = [{"key": dt.date(2026, 1, 1), "n": 1}]
+    for old, new, whose in (
+        (rows(a=1), today, "the earlier transaction contributed"),
+        (today, rows(a=1), "this transaction contributes"),
+    ):
+        with pytest.raises(StateError, match=f"what {whose}: row 0 .*is not a date"):
+            formed(state, old, new, area)
+
+
+@pytest.mark.usefixtures("size")
+def test_a_key_that_comes_twice_is_refused(area: StagingArea) -> None:
+    with pytest.raises(StateError, match="comes twice"):
+        formed(sums(), rows(a=1), rows(a=2) + rows(a=3), area)
+
+
+@pytest.mark.usefixtures("size")
+def test_a_key_that_somebody_has_deleted_is_refused(area: StagingArea) -> None:
+    state = sums()
+    grants = Grants()
+    grants.commit_rows(1, state, rows(a=1, b=2))
+    del state.database.rows["b",]
+    with pytest.raises(NotTakenBack, match=r"key \{'key': 'b'\} is not there.*somebody has deleted it"):
+        restate(state, grants(2), area, contribution(state, rows(a=1, b=2)), rows(a=1))
+    assert values_of(state) == {("a",): {"n": 1}}
+
+
+def test_what_doubles_lose_is_told_where_it_can_be_seen(size: str, area: StagingArea) -> None:
+    state = sums(n=Sum("double"), exact=Sum("numeric"))
+    old = [{"key": "a", "n": 1e18, "exact": 10**18}, {"key": "b", "n": 2.0, "exact": 2}]
+    new = [{"key": "a", "n": 3.0, "exact": 3}, {"key": "b", "n": 1.0, "exact": 1}]
+    assert difference_of(state, contribution(state, old), new, place(area)).lost == {"n": 1e18 * 2.0**-53}
+    assert difference_of(state, contribution(state, old[1:]), new[1:], place(area)).lost == {}
+
+
+# --- what a state has afterwards
+
+KEYS = st.sampled_from(["a", "b", "c", "d", "e"])
+ROW = st.fixed_dictionaries(
+    {
+        "n": st.none() | st.integers(-1000, 1000),
+        "count": st.integers(0, 9),
+        "total": st.none() | st.floats(-1000, 1000, width=32),
+        "exact": st.none() | st.decimals(-1000, 1000, places=3),
+        "delay": st.none() | st.integers(-9, 9),
+    }
+)
+OUTPUT = st.dictionaries(KEYS, ROW).map(lambda found: [{"key": key, **row} for key, row in found.items()])
+COLUMNS: dict[str, Any] = {
+    "n": Sum(),
+    "count": Count(),
+    "total": Sum("double"),
+    "exact": Sum("numeric"),
+    "delay": Avg("bigint"),
+}
+
+
+def _near(one: dict[Any, dict[str, Any]], other: dict[Any, dict[str, Any]]) -> bool:
+    return {key: _rounded(row) for key, row in one.items() if any(_rounded(row).values())} == {
+        key: _rounded(row) for key, row in other.items() if any(_rounded(row).values())
+    }
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    # A NULL that was a value in between is 0; without values there is no average.
+    return {name: round(value or 0, 6) + 0 for name, value in row.items() if name != "delay"}
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(before=OUTPUT, outputs=st.lists(OUTPUT, min_size=1, max_size=4), between=OUTPUT)
+def test_restated_often_a_state_has_what_the_last_output_alone_gives(
+    kind: str, area: StagingArea, before: Rows, outputs: list[Rows], between: Rows
+) -> None:
+    state, expected = (sums(kind=kind, **COLUMNS) for _ in range(2))
+    grants, other = Grants(), Grants()
+    for txid, given_rows in enumerate((before, outputs[0], between), 1):
+        grants.commit_rows(txid, state, given_rows)
+    for txid, (old, new) in enumerate(pairwise(outputs), 4):
+        grant = grants(txid)
+        restate(state, grant, area, contribution(state, old), new)
+        grants.final(grant, state)
+    for txid, given_rows in enumerate((before, outputs[-1], between), 1):
+        other.commit_rows(txid, expected, given_rows)
+    assert _near(values_of(state), values_of(expected))
+
+
+def test_restated_twice_the_second_takes_back_the_whole_first(area: StagingArea) -> None:
+    state = sums()
+    grants = Grants()
+    outputs = [7, 10, 12, 13]
+    grants.commit_rows(1, state, rows(a=7))
+    for txid, (old, new) in enumerate(pairwise(outputs), 2):
+        grant = grants(txid)
+        restate(state, grant, area, contribution(state, rows(a=old)), rows(a=new))
+        grants.final(grant, state)
+        assert values_of(state) == {("a",): {"n": new}}
+
+
+def test_a_set_takes_late_rows(area: StagingArea) -> None:
+    state = sums(n=CollectSet())
+    grants = Grants()
+    grants.commit_rows(1, state, rows(a=["x"]))
+    restate(state, grants(2), area, contribution(state, rows(a=["x"])), rows(a=["x", "y"]))
+    assert values_of(state) == {("a",): {"n": ["x", "y"]}}
