@@ -10,8 +10,9 @@ from typing import Any
 from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.update import Update
+from airflow_tx.compat import RunInfo
 from airflow_tx.processing.begin import ask
-from airflow_tx.processing.outputs import returned
+from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TaskTry
@@ -20,10 +21,10 @@ from airflow_tx.spec import TransactionSpec
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 
 
-def begin_run(spec: TransactionSpec, run_id: str, **more: Any) -> Any:
+def begin_run(spec: TransactionSpec, run_id: str, *, info: RunInfo | None = None, **more: Any) -> Any:
     """Do what the first task of a run does, and return its answer."""
     options = {"retry": False, **more}
-    return ask(spec, FakeTi(spec.begin, run_id, dag_id=spec.dag_id), run_of(run_id), **options)
+    return ask(spec, FakeTi(spec.begin, run_id, dag_id=spec.dag_id), info or run_of(run_id), **options)
 
 
 def update(state: Any, task: str = "count", name: str = "return_value", **how: Any) -> Update:
@@ -73,9 +74,9 @@ class StageRun:
         self.begun: Any = None
         self.committer = FakeTi("commit", run_id)
 
-    def begin(self, *, retry: bool = False) -> Any:
+    def begin(self, **more: Any) -> Any:
         """Begin the run, or its next attempt, and return the answer."""
-        answer = begin_run(self.spec, self.run_id, retry=retry)
+        answer = begin_run(self.spec, self.run_id, **more)
         if isinstance(answer, Begun):
             self.begun = answer
         return answer
@@ -91,11 +92,11 @@ class StageRun:
         processing.start()
         return processing
 
-    def end(self, processing: Processing, rows: list[dict[str, Any]]) -> None:
-        """Let a task return rows and succeed."""
+    def end(self, processing: Processing, rows: list[dict[str, Any]], key: str = RETURN_KEY) -> None:
+        """Let a task return rows, under a key if it gives several outputs, and succeed."""
         task = processing.task
-        processing.ack(returned(rows, multiple=False))
-        self.committer.xcoms[task.task_id, "return_value", task.map_index] = rows
+        processing.ack(returned(rows if key == RETURN_KEY else {key: rows}, multiple=key != RETURN_KEY))
+        self.committer.xcoms[task.task_id, key, task.map_index] = rows
         name = task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"
         self.committer.states[name] = "success"
 

@@ -15,8 +15,6 @@ from typing import Any
 from airflow.sdk import DAG, task
 
 from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
-from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.compat import RunInfo
 from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
@@ -24,17 +22,15 @@ from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import OutcomeUnknown
-from airflow_tx.processing.begin import ask
-from airflow_tx.processing.outputs import RETURN_KEY, returned
-from airflow_tx.processing.task import Processing
+from airflow_tx.processing.outputs import RETURN_KEY
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import History, TransactionRecord, decode
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.state import Count, MemoryState, Sum
 from airflow_tx.topology.transaction import defined
+from tests.stage import StageRun
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 
 PATHS = Paths("/airflow_tx", "numbers")
@@ -177,23 +173,16 @@ class LaneWorld:
         """
         until = time.monotonic() + seconds
         info = replace(self.run_info(run_id), conf=self.conf[run_id] or {})
-        begun = ask(self.spec, FakeTi("begin", run_id), info, retry=False, dag=self.dag)
+        run = StageRun(self.spec, run_id, self.log)
+        begun = run.begin(info=info, dag=self.dag)
         assert isinstance(begun, Begun), begun
         self.runs[run_id] = "running"
-        committer = FakeTi("commit", run_id, runs=self.runs)
-        own = f"{run_id}.{begun.attempt.attempt}"
+        run.committer.runs = self.runs
         for each in {*self.spec.tasks} - {TASK}:
-            before = Processing(self.spec, begun, TaskTry(each, -1, own), anchored=True)
-            before.start()
-            before.ack()
-            committer.states[each] = "success"
-        processing = Processing(self.spec, begun, TaskTry(TASK, -1, own), anchored=True)
-        processing.start()
-        rows = rows_of(self.numbers(begun.metadata))
-        processing.ack(returned(rows if self.key == RETURN_KEY else {self.key: rows}, multiple=True))
-        committer.xcoms[TASK, self.key, -1], committer.states[TASK] = rows, "success"
-        ledger: Any = self.spec.ledger(self.store)
-        commit = Commit(CommitCase(self.spec, begun, self.plan().updates, ledger, committer, self.log))
+            run.start(each).ack()
+            run.committer.states[each] = "success"
+        run.end(run.start(TASK), rows_of(self.numbers(begun.metadata)), self.key)
+        commit = run.commit_of(self.plan().updates)
         while commit_in_turn(commit, self.store, patience=1) is not None:
             if time.monotonic() > until:
                 raise TimeoutError
