@@ -240,6 +240,21 @@ class NotSkipped(Refused):
     )
 
 
+class RestatementSkipped(Refused):
+    """A skipped restatement that cannot be re-admitted: the transaction that it was to replace still counts."""
+
+    template = (
+        "Transaction {txid} of {topology} cannot be re-admitted: it restated transaction {replaces}, which counts. "
+        "Nothing was changed. To restate that again: airflow tx restate {topology} {replaces} --why TEXT"
+    )
+
+
+class RestateRefused(Refused):
+    """A transaction that cannot be restated."""
+
+    template = "Restatement of transaction {txid} of {topology} refused: {problem}. Nothing was changed. {remedy}"
+
+
 class PreviewOutdated(Refused):
     """An action on what has changed since it was previewed: another person was first, or a transaction went on."""
 

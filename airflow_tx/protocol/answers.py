@@ -78,7 +78,7 @@ class Begun:
             size=record.size,
             lost=tuple(record.lost),
             key=record.key,
-            replaces=None if record.replaces is None else Replaced(**record.replaces),
+            replaces=_replaced(record.replaces),
         )
 
     @classmethod
@@ -93,7 +93,8 @@ class Begun:
         attempt = TransactionAttempt(txid, history.attempts, history.birth)
         rows = history.receipt["metadata"]
         position = history.receipt["after"]
-        return cls(attempt, rows, position, digest_of(rows), replay=True)
+        replaces = _replaced(history.receipt.get("replaces"))
+        return cls(attempt, rows, position, digest_of(rows), replay=True, replaces=replaces)
 
     @property
     def txid(self) -> int:
@@ -116,15 +117,18 @@ class Begun:
     def from_json(cls, value: Mapping[str, Any]) -> Begun:
         """Read what `to_json` gave."""
         attempt = TransactionAttempt(value["txid"], value["attempt"], value["birth"])
-        replaces = value.get("replaces")
         return cls(
             attempt,
             value["rows"],
             value["position"],
             value["rows_digest"],
             value["replay"],
-            replaces=None if replaces is None else Replaced(**replaces),
+            replaces=_replaced(value.get("replaces")),
         )
+
+
+def _replaced(value: Mapping[str, Any] | None) -> Replaced | None:
+    return None if value is None else Replaced(value["txid"], value["entry"])
 
 
 @dataclass(frozen=True)
@@ -167,6 +171,18 @@ class NeedRows(Question):
     def key(self) -> str:
         """Name the question, so that the metadata is recognised when the step is run again."""
         return f"{self.attempt.txid} instead of {digest(self.metadata)}"
+
+
+@dataclass(frozen=True)
+class NeedEntry(Question):
+    """Read the journal entry of the transaction that `attempt` is to restate, and ask whether the source has its rows.
+
+    :param changed_rows: whether the rows are decided again; then the source is asked for that.
+    """
+
+    attempt: TransactionAttempt
+    replaces: Replaced
+    changed_rows: bool = False
 
 
 @dataclass(frozen=True)

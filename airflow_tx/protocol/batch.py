@@ -99,6 +99,18 @@ class Batch:
         }
 
 
+@dataclass(frozen=True)
+class RestatedBatch:
+    """What the journal says of a transaction that is to be restated.
+
+    :param rows: what its source called the metadata of the batch.
+    :param states: to which it contributed, as they are called now.
+    """
+
+    rows: Json
+    states: tuple[str, ...] = ()
+
+
 @dataclass
 class BeginFacts:
     """What is found out for a `begin` outside the ledger, question by question.
@@ -107,12 +119,14 @@ class BeginFacts:
     :param run_states: by run_id, the state of the run; None: it was deleted.
     :param current: by try found in the ledger, whether the asking try was its task's current one after that.
     :param reported: attempts of which the source knows that they have failed.
+    :param entries: by name, what journal entries say.
     """
 
     batches: dict[str, Batch | None] = field(default_factory=dict)
     run_states: dict[str, str | None] = field(default_factory=dict)
     current: dict[str, bool] = field(default_factory=dict)
     reported: set[TransactionAttempt] = field(default_factory=set)
+    entries: dict[str, RestatedBatch] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from airflow_tx.protocol.answers import (
     Done,
     NeedBatch,
     NeedCurrent,
+    NeedEntry,
     NeedReport,
     NeedRows,
     NeedRunState,
@@ -51,6 +52,7 @@ from airflow_tx.protocol.records import (
 from airflow_tx.protocol.replay import BeginPass, begin_again, decided_anew
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.protocol.step import Decision, Stamp, is_committed
+from airflow_tx.protocol.wish import Restatement, Wish, restating
 
 BeginAnswer = (
     Begun
@@ -59,6 +61,7 @@ BeginAnswer = (
     | AlreadyCommitted
     | NeedTopology
     | NeedBatch
+    | NeedEntry
     | NeedRows
     | NeedRunState
     | NeedCurrent
@@ -85,16 +88,21 @@ def begin(
     binding = None if request.key is None else read.find(Binding, paths.run(request.key))
     if binding is None:
         return _allocate(begins, None)
-    record = read.find(TransactionRecord, paths.transaction(binding.txid))
+    txid = restating(read, paths, binding) or binding.txid
+    record = read.find(TransactionRecord, paths.transaction(txid))
     if record is None:
-        return _final(begins, binding.txid)
-    return begin_again(begins, binding.txid, record)
+        return _final(begins, binding)
+    return begin_again(begins, txid, record)
 
 
-def _final(begins: BeginPass, txid: int) -> Decision[BeginAnswer]:
+def _final(begins: BeginPass, binding: Binding) -> Decision[BeginAnswer]:
     paths = begins.paths
+    txid = binding.txid
     if is_committed(begins.read, paths, txid):
-        return Decision(AlreadyCommitted(txid))
+        wish = begins.read.find(Wish, paths.wish(txid))
+        if wish is None:
+            return Decision(AlreadyCommitted(txid))
+        return _allocate(begins, Restatement(binding, wish))
     skipped = begins.read.find(Skipped, paths.skipped(txid))
     if skipped is None:
         raise UnknownTransaction(what=f"record of transaction {txid}", path=paths.transaction(txid))
@@ -109,6 +117,17 @@ class _Readmission:
 
     txid: int
     skipped: Skipped
+    replaces: None = None
+    wanted: None = None
+
+    def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any | NeedRows:
+        """Return the rows as they are now, or the question what they are."""
+        rows = self.skipped.rows
+        return rows if rows is None else decided_anew(begins, attempt, rows)
+
+    def bound(self, txid: int, birth: str) -> Binding:
+        """Make the binding of the run."""
+        return Binding(txid)
 
     def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
         """Return the writes that make it `txid`, once and for all."""
@@ -121,7 +140,11 @@ class _Readmission:
         return tuple(writes)
 
 
-def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[BeginAnswer]:
+GivenBatch = _Readmission | Restatement
+"""A batch that a transaction has had before: its rows are pinned, and the source stays where it is."""
+
+
+def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnswer]:
     """Give the run the next txid, if the window has room for it and there are rows."""
     topology = begins.request.topology
     state = RotatingTransactionalState(begins.read, begins.paths)
@@ -131,13 +154,11 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
         return Decision(WindowFull(current, state.last_txid, topology.max_pending))
 
     position = state.position_before(txid)
-    if readmission is not None:
-        again = _readmitted(begins, txid, position, readmission.skipped)
-        return (
-            Decision(again)
-            if isinstance(again, NeedRows)
-            else _allocated(begins, state, again, readmission)
-        )
+    if given is not None:
+        rows = given.rows(begins, TransactionAttempt(txid, 1))
+        if isinstance(rows, NeedEntry | NeedRows):
+            return Decision(rows)
+        return _allocated(begins, state, _pinned(begins, position, rows), given)
 
     start = start_after(begins.read, begins.paths, begins.topology, position)
     need = NeedBatch(TransactionAttempt(txid, 1), start.position)
@@ -159,16 +180,9 @@ def _allocate(begins: BeginPass, readmission: _Readmission | None) -> Decision[B
     return _allocated(begins, state, decided, run=batch)
 
 
-def _readmitted(
-    begins: BeginPass, txid: int, position: Any, skipped: Skipped
-) -> DecidedBatch | NeedRows:
-    """Take the rows of a skipped transaction again. The source stays where it is."""
+def _pinned(begins: BeginPass, position: Any, rows: Any) -> DecidedBatch:
+    """Take rows again. The source stays where it is."""
     partitioned = begins.request.topology.partitioned
-    rows = skipped.rows
-    if rows is not None:
-        rows = decided_anew(begins, TransactionAttempt(txid, 1), rows)
-    if isinstance(rows, NeedRows):
-        return rows
     after = unmoved(position, rows, partitioned=partitioned)
     return DecidedBatch(
         rows, position_after(position, after, partitioned=partitioned), base=digest(position)
@@ -179,7 +193,7 @@ def _allocated(
     begins: BeginPass,
     state: RotatingTransactionalState,
     decided: DecidedBatch,
-    readmission: _Readmission | None = None,
+    given: GivenBatch | None = None,
     *,
     run: Batch | None = None,
 ) -> Decision[Begun]:
@@ -212,22 +226,23 @@ def _allocated(
         tasks=dict(request.tasks),
         created=stamp.now,
         began=stamp.now,
-        pinned=readmission is not None,
+        pinned=given is not None,
         size=decided.size,
         lost=list(decided.lost),
         birth=stamp.op,
         acks=garbage.acks_of(stamp, txid, 1),
+        replaces=None if given is None else given.replaces,
+        wish=None if given is None else given.wanted,
     )
-    binding = encode(Binding(txid))
     writes = (
         Put(paths.allocated, encode(Counter(txid))),
-        Put(paths.run(key), binding)
-        if readmission is not None
-        else Create(paths.run(key), binding),
+        Create(paths.run(key), encode(Binding(txid)))
+        if given is None
+        else Put(paths.run(key), encode(given.bound(txid, record.birth))),
         *stored,
         Create(paths.transaction(txid), encode(record)),
         Create(paths.acks(record.acks), b""),
-        *(readmission.writes(read, stamp, paths, txid) if readmission is not None else ()),
+        *(given.writes(read, stamp, paths, txid) if given is not None else ()),
     )
     return Decision(
         Begun.of(txid, record, decided.rows, meta.position), writes, paths.transaction(txid)

@@ -246,6 +246,7 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
         "run": (skipped.run_id, receipt.run_id),
         "key": (skipped.key, receipt.key),
         "skip": (skipped.skip, receipt.skip),
+        "replaces": (skipped.replaces, receipt.replaces and receipt.replaces["txid"]),
     }
     for name, (said, kept) in pairs.items():
         if said != kept:
@@ -255,7 +256,8 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
         each.what == LEDGER_LOST and each.generation > receipt.generation
         for each in chain.ledger.repairs
     )
-    if again is None and not taken_back and digest_of(skipped.rows) != digest_of(receipt.metadata):
+    kept = again is None and skipped.replaces is None
+    if kept and not taken_back and digest_of(skipped.rows) != digest_of(receipt.metadata):
         yield f"its kept rows are {in_short(skipped.rows)}, those of its receipt {in_short(receipt.metadata)}"
 
 
@@ -276,7 +278,7 @@ def _compare_bindings(chain: Chain, now: Decisive) -> None:
     rebuilt = chain.ledger.topology.rebuilt
     newest = dict[str, int]()
     for txid in sorted({*chain.receipts, *now.opened}):
-        key = _key_of(chain, now, txid)
+        key = None if _leaves_binding(chain, now, txid) else _key_of(chain, now, txid)
         if key is not None and rebuilt < txid <= now.allocated:
             newest[key] = txid
     for key, txid in newest.items():
@@ -291,6 +293,15 @@ def _compare_bindings(chain: Chain, now: Decisive) -> None:
         elif bound != txid and not now.allocated < bound <= now.latest:
             _found(chain, now, txid, f"its run {key!r} is bound to transaction {bound}")
     _compare_others(chain, now, newest.keys())
+
+
+def _leaves_binding(chain: Chain, now: Decisive, txid: int) -> bool:
+    """Ask whether a run stays bound to the transaction that this one restates: it is open, or was skipped."""
+    record = now.opened.get(txid)
+    if record is not None:
+        return record.replaces is not None
+    receipt = chain.receipts[txid]
+    return receipt.replaces is not None and receipt.outcome == Outcome.SKIPPED.value
 
 
 def _compare_others(chain: Chain, now: Decisive, known: Collection[str]) -> None:

@@ -18,6 +18,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import METADATA_KEPT, POSITION_KEPT, Receipt, Written, as_kept
 from airflow_tx.protocol.records import (
+    Binding,
     Counter,
     History,
     Outcome,
@@ -29,7 +30,7 @@ from airflow_tx.protocol.records import (
     encode,
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import Decision, Stamp
+from airflow_tx.protocol.step import Decision, Stamp, put_or_create
 
 HOURS_KEPT = 25
 """Hours of which the topology record counts the transactions: those of a day, and the one under way."""
@@ -146,6 +147,7 @@ def claimed(
         size=record.size or {},
         journal=record.journal or None,
         replaces=record.replaces,
+        wish=record.wish,
         **counted,
     )
     return replace(record, claim=receipt.said())
@@ -235,7 +237,7 @@ def ended(
     if gone is None:
         after = garbage.left(after, paths, acks)
     after = without_passed(read, paths, after, txid)
-    writes = (
+    writes: tuple[Write, ...] = (
         Put(paths.record, encode(after)),
         Put(paths.current, encode(Counter(txid + 1))),
         Create(paths.history(txid), encode(history)),
@@ -244,6 +246,9 @@ def ended(
         *RotatingTransactionalState(read, paths).cleanup_before(txid),
         *_forgotten_history(read, paths, txid - stamp.history),
     )
+    if outcome is Outcome.COMMITTED and (record.journal or record.replaces is not None):
+        bound = encode(Binding(txid, record.journal))
+        writes = (*writes, put_or_create(read, paths.run(record.key), bound, old=True))
     return Decision(Committed.first(topology, txid), writes, paths.history(txid))
 
 
@@ -253,8 +258,12 @@ def _topology_after(
     """Note a transaction that is over in the topology record, and drop what was noted of it there."""
     txid = history.txid
     is_blocked = topology.blocked is not None and topology.blocked.get("txid") == txid
+    # A state that takes the old name of another one: entries from before mean that other one.
+    reused = {state: txid for state in states if state in topology.renamed}
     return replace(
         topology,
+        renamed={old: new for old, new in topology.renamed.items() if old not in reused},
+        taken_back_from={**topology.taken_back_from, **reused},
         states={**topology.states, **dict.fromkeys(states, txid)},
         births={**topology.births, **dict.fromkeys(states, history.birth)},
         blocked=None if is_blocked else topology.blocked,

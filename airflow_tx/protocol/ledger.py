@@ -19,7 +19,14 @@ from airflow_tx.errors import (
 from airflow_tx.protocol import answers, end, garbage, loss, processing
 from airflow_tx.protocol.api import Clock, Create, Ids, Store
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginFacts, BeginRequest, Loss, TopologyRequest
+from airflow_tx.protocol.batch import (
+    Batch,
+    BeginFacts,
+    BeginRequest,
+    Loss,
+    RestatedBatch,
+    TopologyRequest,
+)
 from airflow_tx.protocol.begin import begin, open_topology
 from airflow_tx.protocol.joined import begin_started
 from airflow_tx.protocol.paths import Paths
@@ -43,6 +50,8 @@ Decide = Callable[[TransactionAttempt, Any], Batch | None]
 """Asks the source: (attempt, position before) → the batch, or None without data."""
 DecideAgain = Callable[[TransactionAttempt, Any], Any]
 """Asks the source: (attempt, metadata as it was decided) → the metadata of the same rows as they are now."""
+ReadEntry = Callable[[answers.NeedEntry], RestatedBatch]
+"""Asks journal and source: a question → the batch; it refuses one that cannot be processed again."""
 RunState = Callable[[str], str | None]
 """Asks Airflow: run_id → state of that run, or None if it was deleted."""
 IsCurrent = Callable[[], bool]
@@ -148,6 +157,7 @@ class Ledger:
         decide_again: DecideAgain = lambda attempt, metadata: metadata,
         is_current: IsCurrent = lambda: True,
         report: Callable[[answers.NeedReport], None] = lambda need: None,
+        read_entry: ReadEntry = lambda need: RestatedBatch(None),
         task: TaskTry | None = None,
     ) -> answers.Begun | answers.NoData | answers.WindowFull | answers.AlreadyCommitted:
         """Run the step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
@@ -167,6 +177,8 @@ class Ledger:
                 facts.batches = {
                     result.key: Batch(decide_again(result.attempt, result.metadata), None)
                 }
+            elif isinstance(result, answers.NeedEntry):
+                facts.entries[result.replaces.entry] = read_entry(result)
             elif isinstance(result, answers.NeedReport):
                 report(result)
                 facts.reported.add(result.attempt)

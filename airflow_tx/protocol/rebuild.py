@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from airflow_tx.protocol import garbage
 from airflow_tx.protocol.answers import Repaired
@@ -107,6 +109,11 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
         generation=max(plan.generation, before.generation + 1),
         states={**before.states, **plan.last} if plan.current > 1 else {},
         births={**before.births, **plan.births},
+        # Who replaced what in the lost time nobody knows, but of the last transaction that is complete.
+        taken_back_from={
+            **before.taken_back_from,
+            **dict.fromkeys(plan.births, plan.current - bool(plan.transaction)),
+        },
         rebuilt=plan.current - 1,
         # These notes belong to open transactions, which are removed.
         skips=[],
@@ -123,6 +130,7 @@ def _emptied(
 ) -> list[Write]:
     """Delete what the ledger holds of open transactions, and of all from `first` on: they are other batches now."""
     writes = _bindings(read, stamp, paths, plan, first)
+    writes += [Delete(f"{paths.wishes}/{name}") for name in read.names_if_any(paths.wishes)]
     for name in read.names_if_any(paths.histories):
         if int(name) >= first:
             writes.append(Delete(f"{paths.histories}/{name}"))
@@ -144,7 +152,7 @@ def _bindings(
 ) -> list[Write]:
     """Unbind runs whose transaction the states do not know; bind the one whose transaction they prove."""
     writes = list[Write]()
-    bound = dict[str, int]()
+    bound = dict[str, Binding]()
     opened = {
         int(name): read.get(TransactionRecord, paths.transaction(int(name)))
         for name in read.names_if_any(paths.transactions)
@@ -155,23 +163,18 @@ def _bindings(
             skipped = read.get(Skipped, paths.skipped(int(name)))
             if skipped.readmitted_as in gone:
                 writes += _taken_back(read, stamp, paths, int(name), skipped)
-                bound[paths.run(skipped.key)] = int(name)
-    for txid, receipt in sorted(plan.ended.items()):
-        if receipt.outcome != Outcome.SKIPPED.value:
-            continue
-        again = _readmitted_as(plan, receipt)
-        if again is not None or not read.exists(paths.skipped(txid)):
-            bound[paths.run(receipt.key)] = again or txid
+                bound[paths.run(skipped.key)] = Binding(int(name))
+    bound |= _bound_by_receipts(read, paths, plan)
     if plan.transaction:
         writes += _final(read, stamp, paths, plan)
-        bound[paths.run(plan.transaction["key"])] = plan.current - 1
+    bound |= {paths.run(key): binding for key, binding in plan.bound.items()}
     # Each transaction that is not final has its key in its record: the bindings of all runs need not be listed.
     for txid in sorted(gone):
         path = paths.run(opened[txid].key)
         binding = read.find(Binding, path)
         if binding is not None and binding.txid == txid and path not in bound:
             writes.append(Delete(path))
-    writes += [put_or_create(read, path, encode(Binding(txid))) for path, txid in bound.items()]
+    writes += [put_or_create(read, path, encode(binding)) for path, binding in bound.items()]
     return [*writes, *(Delete(paths.transaction(txid)) for txid in opened)]
 
 
@@ -208,11 +211,13 @@ def _final(read: Reader, stamp: Stamp, paths: Paths, plan: RebuildPlan) -> list[
     last = plan.transaction
     if last["skip"] is None or read.exists(path):
         return []
-    return [
-        Create(
-            path, encode(Skipped(last["key"], last["run_id"], last["rows"], last["skip"], stamp.op))
-        )
-    ]
+    own = Skipped(last["key"], last["run_id"], last["rows"], last["skip"], stamp.op)
+    return [Create(path, encode(_without_rows(own, last.get("replaces"))))]
+
+
+def _without_rows(skipped: Skipped, replaces: Mapping[str, Any] | None) -> Skipped:
+    """Leave the rows out if it was a restatement: the transaction that it restated counts."""
+    return skipped if replaces is None else replace(skipped, rows=None, replaces=replaces["txid"])
 
 
 def _skipped_again(
@@ -233,14 +238,14 @@ def _skipped_again(
                 writes.append(Put(path, encode(later)))
         elif txid == plan.current - 1 and plan.transaction:
             continue  # the fences keep its rows
-        elif again is None and is_shortened(receipt.metadata):
+        elif again is None and receipt.replaces is None and is_shortened(receipt.metadata):
             without_rows.append(txid)
         else:
             rows = None if again is not None else receipt.metadata
             own = Skipped(
                 receipt.key, receipt.run_id, rows, dict(receipt.skip), stamp.op, readmitted_as=again
             )
-            writes.append(Create(path, encode(own)))
+            writes.append(Create(path, encode(_without_rows(own, receipt.replaces))))
     return writes, without_rows
 
 
@@ -252,6 +257,36 @@ def _readmitted_as(plan: RebuildPlan, skipped: Receipt) -> int | None:
         if each.key == skipped.key and each.txid > skipped.txid
     ]
     return min(later, default=None)
+
+
+def _bound_by_receipts(read: Reader, paths: Paths, plan: RebuildPlan) -> dict[str, Binding]:
+    """Bind the runs of transactions that were skipped in the lost time, by the path of each binding."""
+    bound = dict[str, Binding]()
+    for txid, receipt in sorted(plan.ended.items()):
+        if receipt.outcome != Outcome.SKIPPED.value:
+            continue
+        counts = _counts_now(plan, receipt)
+        if counts is not None:
+            bound[paths.run(receipt.key)] = counts
+        elif not read.exists(paths.skipped(txid)):
+            bound[paths.run(receipt.key)] = Binding(txid)
+    return bound
+
+
+def _counts_now(plan: RebuildPlan, skipped: Receipt) -> Binding | None:
+    """Say which transaction counts of the run of a skipped one; None: none does."""
+    later = _readmitted_as(plan, skipped)
+    committed = [
+        each
+        for each in plan.ended.values()
+        if each.key == skipped.key and each.outcome == Outcome.COMMITTED.value
+    ]
+    last = max(committed, key=lambda each: each.txid, default=None)
+    if last is not None:
+        return Binding(last.txid, last.journal or "")
+    if skipped.replaces is not None:
+        return Binding(skipped.replaces["txid"], skipped.replaces["entry"])
+    return None if later is None else Binding(later)
 
 
 def _old_acks(read: Reader, paths: Paths) -> list[str]:

@@ -11,9 +11,7 @@ from airflow_tx.errors import RepairRefused, UnreadableRecord
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.receipt import Receipt
-from airflow_tx.protocol.records import (
-    Metadata,
-)
+from airflow_tx.protocol.records import Binding, Metadata
 
 LEDGER_LOST = "ledger-lost"
 _KEPT = frozenset({"rows", "position", "prev", "key", "run_id", "granted", "skip"})
@@ -93,6 +91,7 @@ class RebuildPlan:
     :param meta: metadata of transaction `current` − 1; None if there is none.
     :param transaction: whose that transaction is, if the fences hold it: {"key", "run_id", "skip"}.
     :param granted: when the states' newest grant was given: what began later, no state knows.
+    :param bound: by key, which transaction counts of the run of the newest grant, if the fences say so.
     :param ended: by txid, the receipts that the states keep of transactions before `current`.
     """
 
@@ -105,6 +104,7 @@ class RebuildPlan:
     summary: str
     granted: str
     transaction: Mapping[str, Any] = field(hash=False, default_factory=dict)
+    bound: Mapping[str, Binding] = field(hash=False, default_factory=dict)
     ended: Mapping[int, Receipt] = field(hash=False, default_factory=dict)
 
 
@@ -143,9 +143,21 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
         births={each.state: each.token.birth for each in held},
         summary=summary,
         transaction=transaction,
+        bound=_bound(newest.batch, final if transaction else 0),
         granted=min(each.batch["granted"] for each in held if each.token.txid == txid),
         ended={each.txid: each for state in held for each in state.receipts if each.txid < current},
     )
+
+
+def _bound(batch: Mapping[str, Any], final: int) -> dict[str, Binding]:
+    """Say which transaction counts of the run of the newest grant.
+
+    :param final: that transaction, if it is complete; 0: it begins anew.
+    """
+    replaces = batch.get("replaces")
+    if replaces is not None and (not final or batch["skip"] is not None):
+        return {batch["key"]: Binding(replaces["txid"], replaces["entry"])}
+    return {batch["key"]: Binding(final, batch.get("journal", ""))} if final else {}
 
 
 def _is_complete(held: Sequence[HeldState], txid: int) -> bool:

@@ -39,7 +39,7 @@ _TEXTS = (
     "digest",
 )
 _NUMBERS = ("generation", "txid", "attempt", "epoch")
-_LEFT_OUT = frozenset({"size", "unproven", "journal", "replaces"})
+_LEFT_OUT = frozenset({"size", "unproven", "journal", "replaces", "wish"})
 """Fields that are not written where they are None: a skip has no `unproven`, older receipts have neither."""
 
 
@@ -100,6 +100,7 @@ class Receipt:
     :param unproven: why the rows that its tasks consumed are not proven, one line each; None: of a skip.
     :param journal: name of the journal entry with its contribution; None: there is none.
     :param replaces: the `txid` and the `entry` of the transaction that it restates; None: it is no restatement.
+    :param wish: who wanted that restatement, when and why.
     """
 
     topology: str
@@ -132,6 +133,7 @@ class Receipt:
     unproven: Sequence[str] | None = None
     journal: str | None = None
     replaces: Mapping[str, Any] | None = None
+    wish: Mapping[str, Any] | None = None
 
     @property
     def text(self) -> str:
@@ -209,6 +211,7 @@ def _is_whole(receipt: Receipt) -> bool:
         receipt.skip or {},
         receipt.size or {},
         receipt.replaces or {},
+        receipt.wish or {},
     )
     lists = (receipt.replays, receipt.lost, receipt.changed, receipt.unproven or ())
     return all(isinstance(each, Mapping) for each in mappings) and all(

@@ -58,8 +58,8 @@ class TopologyRecord:
     :param accepted: always empty; the field is part of the format.
     :param garbage: records that no step reads any more and that were too many for one multi, as paths below.
     :param receipt: hash of the last receipt, "" if there is none; `origin`: the position before the first transaction.
-    :param taken_back_from: per state, the last txid that the state may not hold: a person accepted what it held.
-    :param renamed: per state, the name that `state rename` gave it.
+    :param taken_back_from: per state, the first txid that it is sure to hold; it may lack what came before.
+    :param renamed: per earlier name of a state, its name now.
     """
 
     incarnation: str
@@ -153,7 +153,8 @@ class TransactionRecord:
         complete one.
     :param for_good: the generation of the ledger in which its commit was refused for good, by `error`; 0: in none.
     :param journal: name of the journal entry that the last grant named; "": there is none.
-    :param replaces: the `txid` and the `entry` of the transaction that this one restates.
+    :param replaces: the `txid` and the `entry` of the transaction that this one restates; `wish`: who wanted that, when
+        and why.
     """
 
     key: str
@@ -195,6 +196,7 @@ class TransactionRecord:
     asked: dict[str, Any] | None = None
     journal: str = ""
     replaces: dict[str, Any] | None = None
+    wish: dict[str, str] | None = None
 
     def with_failure(self, op: str, reason: str, remedy: str | None) -> TransactionRecord:
         """Note one more failure, for people: the beginning of its reason, and the end, which says what to do."""
@@ -368,7 +370,16 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
 
 
 _LEFT_OUT = frozenset(
-    ("entry", "journal", "renamed", "replaces", "restates", "restating", "taken_back_from")
+    {
+        "entry",
+        "journal",
+        "renamed",
+        "replaces",
+        "restates",
+        "restating",
+        "taken_back_from",
+        "wish",
+    }
 )
 """Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 

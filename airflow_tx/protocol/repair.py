@@ -64,7 +64,14 @@ def state_lost(
     # A new generation lifts a refusal for good, and so its mark.
     generation = topology.generation + 1
     after = replace(
-        topology, generation=generation, blocked=None, states=left, births=births, op=stamp.op
+        topology,
+        generation=generation,
+        blocked=None,
+        states=left,
+        births=births,
+        # It may lack what was committed before, which no restatement may take back then.
+        taken_back_from={**topology.taken_back_from, state: current.txid},
+        op=stamp.op,
     )
     summary = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
     return audit.repair(
@@ -106,9 +113,17 @@ def rename_state(
 
     states = {renamed(name): txid for name, txid in topology.states.items()}
     births = {renamed(name): birth for name, birth in topology.births.items()}
-    generation = topology.generation + 1
+    since = {renamed(name): txid for name, txid in topology.taken_back_from.items()}
+    names = {**{each: renamed(now) for each, now in topology.renamed.items()}, old: new}
     after = replace(
-        topology, generation=generation, blocked=None, states=states, births=births, op=stamp.op
+        topology,
+        generation=topology.generation + 1,
+        blocked=None,
+        states=states,
+        births=births,
+        taken_back_from=since,
+        renamed={each: now for each, now in names.items() if each != now},
+        op=stamp.op,
     )
     writes: list[Write] = [Put(paths.record, encode(after))]
     if opened is not None and old in begun:
@@ -176,7 +191,7 @@ def is_being_reset(data: bytes) -> bool:
 
 def remove_records(store: Store, paths: Paths) -> None:
     """Delete every record below the folders of a topology, the notes of repairs aside."""
-    for path in paths.folders:
+    for path in (*paths.folders, paths.wishes):
         if path not in (paths.base, paths.coordinator):
             garbage.empty(store, path)
 

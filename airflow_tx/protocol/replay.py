@@ -80,7 +80,8 @@ def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Deci
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(begins, txid, record)
     own = TransactionAttempt(txid, record.attempt, record.birth)
-    if own not in begins.facts.reported:
+    # The source was told what became of these rows when they were committed.
+    if own not in begins.facts.reported and record.replaces is None:
         rows = RotatingTransactionalState(begins.read, begins.paths).get_state(txid).rows
         return Decision(NeedReport(own, rows, _why_replayed(record)))
     return _next_attempt(begins, txid, record, started)

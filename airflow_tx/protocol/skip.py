@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from airflow_tx.errors import AlreadyFinal, NotSkipped, Refused, SkipRefused, UnknownTransaction
+from airflow_tx.errors import (
+    AlreadyFinal,
+    NotSkipped,
+    Refused,
+    RestatementSkipped,
+    SkipRefused,
+    UnknownTransaction,
+)
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import Token
@@ -115,7 +122,12 @@ def grant_skip(
     meta = RotatingTransactionalState(read, paths).get_state(txid)
     # Not `granted`: nothing of the batch is written under this grant.
     taken = replace(
-        record, phase=Phase.COMMITTING, epoch=record.epoch + 1, nonce=stamp.op, op=stamp.op
+        record,
+        phase=Phase.COMMITTING,
+        epoch=record.epoch + 1,
+        nonce=stamp.op,
+        journal="",
+        op=stamp.op,
     )
     batch = {"rows": meta.rows, "position": meta.position, "prev": before}
     taken = claimed(taken, topology, stamp, paths, txid=txid, batch=batch, outcome=Outcome.SKIPPED)
@@ -141,8 +153,13 @@ def commit_skip(
         raise SkipRefused(
             txid=txid, problem="nobody asks for it any more", remedy=f"To ask: {_skip(paths, txid)}"
         )
-    rows = RotatingTransactionalState(read, paths).get_state(txid).rows
-    kept = Skipped(record.key, record.run_id, rows, record.skip, stamp.op)
+    kept = Skipped(record.key, record.run_id, None, record.skip, stamp.op)
+    if record.replaces is None:
+        rows = RotatingTransactionalState(read, paths).get_state(txid).rows
+        kept = replace(kept, rows=rows)
+    else:
+        # The transaction that it restated counts. With its rows, a re-admission would count them twice.
+        kept = replace(kept, replaces=record.replaces["txid"])
     end = ended(
         read, stamp, paths, record, topology, txid=txid, outcome=Outcome.SKIPPED, states=states
     )
@@ -154,7 +171,7 @@ def note_readmission(
 ) -> Decision[Done]:
     """Let the next `begin` of a skipped transaction's run take its rows again, as a new transaction.
 
-    :raises NotSkipped: it is not skipped, or was re-admitted already.
+    :raises NotSkipped, RestatementSkipped: see `check_skipped`.
     """
     wanted = replace(
         check_skipped(read, stamp, paths, txid).result, readmit=audit.noted(stamp), op=stamp.op
@@ -166,6 +183,7 @@ def check_skipped(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
     """Give what is kept of a skipped transaction.
 
     :raises NotSkipped: it is not skipped, or was re-admitted already.
+    :raises RestatementSkipped: it restated a transaction, which counts.
     """
     skipped = read.find(Skipped, paths.skipped(txid))
     if skipped is None:
@@ -174,6 +192,8 @@ def check_skipped(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decisi
         raise NotSkipped(
             txid=txid, topology=paths.topology, found=f"re-admitted as {skipped.readmitted_as}"
         )
+    if skipped.replaces is not None:
+        raise RestatementSkipped(txid=txid, topology=paths.topology, replaces=skipped.replaces)
     return Decision(skipped)
 
 
@@ -214,11 +234,13 @@ def _unknown(paths: Paths, txid: int) -> UnknownTransaction:
 
 def _still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
     record = open_record(read, paths, txid)
-    if record is None:
-        raise AlreadyFinal(
-            txid=txid, outcome="skipped", remedy=f"To get it back: {_readmit(paths, txid)}"
-        )
-    return record
+    if record is not None:
+        return record
+    skipped = read.find(Skipped, paths.skipped(txid))
+    remedy = f"To get it back: {_readmit(paths, txid)}"
+    if skipped is not None and skipped.replaces is not None:
+        remedy = f"Transaction {skipped.replaces}, which it restated, counts."
+    raise AlreadyFinal(txid=txid, outcome="skipped", remedy=remedy)
 
 
 def _listed(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:

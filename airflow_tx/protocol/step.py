@@ -119,9 +119,12 @@ def next_repair(read: Reader, paths: Paths) -> int:
     return max(map(int, read.names_if_any(paths.repairs)), default=0) + 1
 
 
-def put_or_create(read: Reader, path: str, data: bytes) -> Write:
-    """Give the write that lets a record be `data`, whether or not it exists."""
-    return Put(path, data) if read.exists(path) else Create(path, data)
+def put_or_create(read: Reader, path: str, data: bytes, *, old: bool = False) -> Write:
+    """Give the write that lets a record be `data`, whether or not it exists.
+
+    :param old: most likely it exists, see `Reader.exists`.
+    """
+    return Put(path, data) if read.exists(path, old=old) else Create(path, data)
 
 
 def is_committed(read: Reader, paths: Paths, txid: int) -> bool:

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_tx.errors import RestateRefused, UnknownTransaction
+from airflow_tx.protocol.answers import Done, NeedEntry, NeedRows, Replaced
+from airflow_tx.protocol.api import Create, Delete, Put, Store, Write
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import (
+    Binding,
+    Counter,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    encode,
+)
+from airflow_tx.protocol.replay import BeginPass, decided_anew
+from airflow_tx.protocol.step import Audit, Decision, Stamp
 
 
 @dataclass(frozen=True)
@@ -21,3 +40,214 @@ class Wish:
     why: str
     op: str
     changed_rows: bool = False
+
+
+@dataclass(frozen=True)
+class WishRequest:
+    """What a person wants restated.
+
+    :param key: of its run, with `run_id` as the journal entry or the history gives them; the binding is compared.
+    :param states: to which the transaction contributed, as they are called now.
+    :param first_day: the first day of which the journal still keeps entries, such as 2013-01-01; "": it keeps all.
+    """
+
+    txid: int
+    key: str
+    run_id: str
+    states: tuple[str, ...] = ()
+    changed_rows: bool = False
+    first_day: str = ""
+
+
+# --- want, withdraw ----------------------------------------------------------------------------------------------
+
+
+def want(
+    read: Reader, stamp: Stamp, paths: Paths, request: WishRequest, audit: Audit
+) -> Decision[Wish]:
+    """Note that a committed transaction is wanted restated; the next `begin` of its run does it.
+
+    :raises RestateRefused: it cannot be restated; UnknownTransaction: it was never allocated.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    binding = _counting(read, paths, request)
+    _check_entry(paths, request, binding)
+    check_held(paths, topology, request.txid, request.states)
+    path = paths.wish(request.txid)
+    found = read.find(Wish, path)
+    if found is not None:
+        raise _refused(
+            paths,
+            request.txid,
+            f"{found.who} wants it already ({found.why})",
+            f"To let that go on: airflow tx restate {paths.topology} --why TEXT. "
+            f"To take it back: airflow tx restate {paths.topology} {request.txid} --withdraw",
+        )
+    wish = Wish(
+        request.txid,
+        request.key,
+        request.run_id,
+        **audit.noted(stamp),
+        op=stamp.op,
+        changed_rows=request.changed_rows,
+    )
+    folder = () if read.exists(paths.wishes) else (Create(paths.wishes, b""),)
+    return Decision(wish, (*folder, Create(path, encode(wish))), path)
+
+
+def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Done]:
+    """Take a wish back, as long as no run has begun it.
+
+    :raises RestateRefused: nobody wants it, or a transaction restates it already.
+    """
+    topology = read.get(TopologyRecord, paths.record)
+    path = paths.wish(txid)
+    wish = read.find(Wish, path)
+    if wish is None:
+        raise _refused(
+            paths,
+            txid,
+            "nobody wants it, or its restatement has begun",
+            f"airflow tx list {paths.topology} names that transaction; to leave it out: "
+            f"airflow tx skip {paths.topology} TXID --why TEXT",
+        )
+    # The deletion leaves no record that holds the nonce of this step: the topology record does.
+    noted = Put(paths.record, encode(replace(topology, op=stamp.op)))
+    return Decision(Done(), (Delete(path), noted), paths.record)
+
+
+def wishes(store: Store, paths: Paths) -> tuple[Wish, ...]:
+    """List what people want restated and no run has begun, by txid."""
+    children = store.children(paths.wishes)
+    txids = sorted(int(name) for name in (children.names if children else ()))
+    found = (Reader(store).peek_if_any(Wish, paths.wish(txid)) for txid in txids)
+    return tuple(wish for wish in found if wish is not None)
+
+
+def restating(read: Reader, paths: Paths, binding: Binding) -> int | None:
+    """Find the open transaction that restates the one of a binding; None: none does.
+
+    A rebuilt ledger gives a txid again, and never a birth.
+    """
+    noted = binding.restating
+    record = None
+    if noted is not None:
+        record = read.find(TransactionRecord, paths.transaction(noted["txid"]))
+    if noted is None or record is None or record.birth != noted["birth"]:
+        return None
+    return int(noted["txid"])
+
+
+def check_held(paths: Paths, topology: TopologyRecord, txid: int, states: Collection[str]) -> None:
+    """Refuse to take back what a state may not hold.
+
+    :param states: to which the transaction contributed.
+    :raises RestateRefused: one was lost since, or the ledger was rebuilt.
+    """
+    for state in sorted(states):
+        first = topology.taken_back_from.get(state, 0)
+        if txid < first:
+            raise _refused(
+                paths,
+                txid,
+                f"a repair has accepted what state {state!r} held before transaction {first}, so it may lack this one",
+                f"To begin anew: airflow tx repair {paths.topology} --reset --why TEXT",
+            )
+
+
+def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:
+    """Read the binding that says the transaction counts.
+
+    :raises RestateRefused: it does not count, or is not final.
+    """
+    txid = request.txid
+    current = read.peek(Counter, paths.current).txid
+    if not 0 < txid <= read.peek(Counter, paths.allocated).txid:
+        raise UnknownTransaction(
+            what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions
+        )
+    skipped = read.find(Skipped, paths.skipped(txid))
+    if skipped is not None and skipped.replaces is not None:
+        counts = f"it restated transaction {skipped.replaces}, and was skipped"
+        remedy = (
+            f"Restate that one: airflow tx restate {paths.topology} {skipped.replaces} --why TEXT"
+        )
+        raise _refused(paths, txid, counts, remedy)
+    if skipped is not None:
+        remedy = f"To get it back: airflow tx readmit {paths.topology} {txid} --why TEXT"
+        raise _refused(paths, txid, "it was skipped", remedy)
+    if txid >= current:
+        remedy = f"To process it again: airflow tx replay {paths.topology} {txid}"
+        raise _refused(paths, txid, "it is open", remedy)
+    binding = read.find(Binding, paths.run(request.key))
+    if binding is None or (binding.txid != txid and not binding.entry):
+        problem = f"run {request.key!r} is not bound to it, as the ledger was rebuilt since"
+        raise _refused(paths, txid, problem, _RESET.format(topology=paths.topology))
+    if binding.txid != txid:
+        remedy = f"Restate that one: airflow tx restate {paths.topology} {binding.txid} --why TEXT"
+        raise _refused(paths, txid, f"transaction {binding.txid} has replaced it", remedy)
+    other = restating(read, paths, binding)
+    if other is not None:
+        remedy = f"Let it be committed, or: airflow tx skip {paths.topology} {other} --why TEXT"
+        raise _refused(paths, txid, f"transaction {other} restates it already", remedy)
+    return binding
+
+
+def _check_entry(paths: Paths, request: WishRequest, binding: Binding) -> None:
+    remedy = _RESET.format(topology=paths.topology)
+    if not binding.entry:
+        problem = "the journal has no entry of it: the DAG had `journal` off when it was committed"
+        raise _refused(paths, request.txid, problem, remedy)
+    if binding.entry < request.first_day:
+        problem = f"its journal entry {binding.entry} is older than the DAG's `journal` keeps"
+        raise _refused(paths, request.txid, problem, remedy)
+
+
+_RESET = "Nothing can take its contribution back; to begin anew: airflow tx repair {topology} --reset --why TEXT"
+
+
+def _refused(paths: Paths, txid: int, problem: str, remedy: str) -> RestateRefused:
+    return RestateRefused(txid=txid, topology=paths.topology, problem=problem, remedy=remedy)
+
+
+# --- what `begin` makes of it ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Restatement:
+    """The committed transaction whose batch is taken again."""
+
+    binding: Binding
+    wish: Wish
+
+    @property
+    def replaces(self) -> dict[str, Any]:
+        """The transaction that is replaced, as the record keeps it."""
+        return {"txid": self.binding.txid, "entry": self.binding.entry}
+
+    @property
+    def wanted(self) -> dict[str, str]:
+        """Who wants it, when and why."""
+        return {"who": self.wish.who, "when": self.wish.when, "why": self.wish.why}
+
+    def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any | NeedEntry | NeedRows:
+        """Return the rows as the journal has them, or as they are now if that is wanted; else the question.
+
+        :raises RestateRefused: its contribution cannot be taken back.
+        """
+        txid, entry = self.binding.txid, self.binding.entry
+        found = begins.facts.entries.get(entry)
+        if found is None:
+            return NeedEntry(attempt, Replaced(txid, entry), self.wish.changed_rows)
+        check_held(begins.paths, begins.topology, txid, found.states)
+        if self.wish.changed_rows and found.rows is not None:
+            return decided_anew(begins, attempt, found.rows)
+        return found.rows
+
+    def bound(self, txid: int, birth: str) -> Binding:
+        """Make the binding of the run: the transaction that is restated counts until the new one is committed."""
+        return replace(self.binding, restating={"txid": txid, "birth": birth})
+
+    def writes(self, read: Reader, stamp: Stamp, paths: Paths, txid: int) -> tuple[Write, ...]:
+        """Return the writes that fulfil the wish, once and for all."""
+        return (Delete(paths.wish(self.binding.txid)),)

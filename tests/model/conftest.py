@@ -45,6 +45,12 @@ def topology(store: Callable[[], Any], root: str) -> Topology:
 
 
 @pytest.fixture
+def journaled(store: Callable[[], Any], root: str) -> Topology:
+    """One opaque state, and a journal: what is committed can be restated."""
+    return Topology(store, root, [counts("s0")], journals=True)
+
+
+@pytest.fixture
 def two_states(store: Callable[[], Any], root: str) -> Topology:
     """Key a goes to the first state, the others to the second."""
     return Topology(store, root, [counts("s0"), counts("s1")])

@@ -12,18 +12,28 @@ from typing import Any
 from airflow_tx.commit.handoff import take_skip, undoable
 from airflow_tx.commit.write import take_other_output
 from airflow_tx.protocol import commit, processing, recovery, skip
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, NeedEntry, Processed
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, RestatedBatch, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Decide, Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, History, Phase, TopologyRecord, TransactionRecord, decode, digest
+from airflow_tx.protocol.records import (
+    Binding,
+    Counter,
+    History,
+    Phase,
+    TopologyRecord,
+    TransactionRecord,
+    decode,
+    digest,
+)
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 from airflow_tx.protocol.step import Audit, Decision, Stamp
+from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.state.api import FencedState
 
 Deltas = Mapping[str, int]
@@ -103,6 +113,7 @@ class Topology:
     """A ledger with its states and a source whose batches a test dictates.
 
     :param store: gives a process its store.
+    :param journals: whether committers keep what they contribute.
     """
 
     def __init__(
@@ -115,8 +126,11 @@ class Topology:
         partitioned: bool = False,
         max_pending: int = 8,
         history: int = 1000,
+        journals: bool = False,
     ) -> None:
         self.store = store
+        self.journals = journals
+        self.journal: dict[str, tuple[Any, dict[str, int]]] = {}
         self.paths = Paths(root, "trace")
         self.states = states
         self.ids = CountedIds()
@@ -153,6 +167,39 @@ class Topology:
     def readmit(self, txid: int) -> Any:
         """A person wants `txid` back."""
         return self.ledger().run(skip.note_readmission, txid, Audit("ada", "the job is mended"))
+
+    def want(self, txid: int, *, key: str = "", changed_rows: bool = False) -> Any:
+        """A person wants `txid` restated."""
+        names = tuple(state.name for state in self.states)
+        request = WishRequest(txid, key or f"r{txid}", key or f"r{txid}", names, changed_rows)
+        return self.ledger().run(want, request, Audit("ada", "a bug in the job"))
+
+    def entry(self, txid: int, metadata: Any, output: Mapping[str, int]) -> str:
+        """Keep what a transaction contributes; the name of its entry."""
+        if not self.journals:
+            return ""
+        name = f"2013-01-01/{txid}-{digest([metadata, dict(output)])}"
+        self.journal[name] = (metadata, dict(output))
+        return name
+
+    def read_entry(self, need: NeedEntry) -> RestatedBatch:
+        """What the journal has of the transaction that is to be restated."""
+        metadata, _ = self.journal[need.replaces.entry]
+        return RestatedBatch(metadata, tuple(state.name for state in self.states))
+
+    def difference(self, begun: Begun, output: Mapping[str, int]) -> dict[str, int]:
+        """What the states are given: of a restatement, what has changed."""
+        if begun.replaces is None:
+            return dict(output)
+        _, old = self.journal[begun.replaces.entry]
+        if dict(output) == old:
+            return {}
+        return {key: output.get(key, 0) - old.get(key, 0) for key in sorted({*output, *old})}
+
+    def binding(self, key: str) -> Binding | None:
+        """Which transaction counts of a run."""
+        node = self.store().get(self.paths.run(key))
+        return None if node is None else decode(Binding, self.paths.run(key), node.data)
 
     def forgets(self, txid: int) -> Callable[[], None]:
         """Give what sets the ledger back to this moment, as far as `txid` is concerned."""
@@ -244,11 +291,14 @@ class Run:
         task_try: str | None = None,
         current: bool = True,
         meanwhile: Callable[[], object] = lambda: None,
+        again: Callable[[Any], Any] = lambda metadata: metadata,
+        report: Callable[[Any], None] = lambda need: None,
     ) -> Any:
         """`begin` in a new process; the source has `rows` rows from where the last transaction ended.
 
         :param current: whether Airflow still knows this try.
         :param meanwhile: what others do while the source decides.
+        :param again: what the source says that rows are now; `report`: is told which attempt has failed.
         """
         ids = self.topology.ids
         request = BeginRequest(
@@ -269,6 +319,9 @@ class Run:
             decide=decide,
             run_state=lambda run_id: None,
             is_current=lambda: current,
+            decide_again=lambda attempt, metadata: again(metadata),
+            read_entry=self.topology.read_entry,
+            report=report,
         )
         if isinstance(result, Begun):
             self.begun = result
@@ -377,6 +430,7 @@ class Committer:
         self.ledger = ledger
         self.begun = run.begun
         self.states = run.topology.states
+        self.topology = run.topology
         self.done: Processed | AlreadyCommitted | None = None
         self.grant: Grant | None = None
 
@@ -405,6 +459,7 @@ class Committer:
                 tuple(state.name for state in self.states),
                 metadata=self.begun.metadata,
                 position=self.begun.position,
+                journal=self.topology.entry(self.begun.txid, self.begun.metadata, self.output),
             ),
         )
 
@@ -429,11 +484,10 @@ class Committer:
     def write(self, state: int | None = None) -> None:
         """Each key goes to the state at its place in the alphabet; the last state takes the rest."""
         assert self.grant is not None
+        given = self.topology.difference(self.begun, self.output)
         for index, target in enumerate(self.states):
             if state in (None, index):
-                target.write(
-                    self.grant, [{"key": k, "n": n} for k, n in self.output.items() if self._index(k) == index]
-                )
+                target.write(self.grant, [{"key": k, "n": n} for k, n in given.items() if self._index(k) == index])
 
     def mark(self) -> Any:
         assert self.grant is not None

@@ -64,6 +64,10 @@ PRESS = Shape("opaque", 1, 1, 1, people=("press",))
 SET_BACK = Shape("transactional", 1, 1, 1, clears_only=True, people=("skip", "set back"))
 SET_BACK_VARIES = Shape("transactional", 1, 1, 1, clears_only=True, people=("set back",), varies=True)
 TWO_SKIP = Shape("opaque", 1, 2, 1, people=("skip",))
+NEW_BINDING = (
+    "Create(paths.run(key), encode(Binding(txid))) if given is None "
+    "else Put(paths.run(key), encode(given.bound(txid, record.birth))),"
+)
 
 
 @dataclass(frozen=True)
@@ -195,7 +199,7 @@ MUTANTS = (
             (begin.begin, "if binding is None:", "if True:"),
             (
                 begin._allocated,
-                "Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),",
+                NEW_BINDING,
                 "",
             ),
         ),
@@ -338,14 +342,14 @@ MUTANTS = (
     ),
     Mutant(
         "rows of a re-admitted batch are not kept",
-        ((begin._allocated, "pinned=readmission is not None,", ""),),
+        ((begin._allocated, "pinned=given is not None,", ""),),
         _trace(test_skips.TestTrace3, "test_re_admitted_it_fails_and_its_predecessor_moves_and_no_row_is_left_out"),
     ),
     Mutant(
         "a re-admitted batch moves the position",
         (
             (
-                begin._readmitted,
+                begin._pinned,
                 "after = unmoved(position, rows, partitioned=partitioned)",
                 "after = rows[1]",
             ),
@@ -357,8 +361,8 @@ MUTANTS = (
         (
             (
                 begin._allocated,
-                "Put(paths.run(key), binding) if readmission is not None else Create(paths.run(key), binding),",
-                "*(() if readmission is not None else (Create(paths.run(key), binding),)),",
+                NEW_BINDING,
+                "*((Create(paths.run(key), encode(Binding(txid))),) if given is None else ()),",
             ),
         ),
         _trace(test_skips.TestTrace3, "test_readmitting_twice_before_its_begin_is_one_and_after_it_is_refused"),

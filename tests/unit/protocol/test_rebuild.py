@@ -86,7 +86,7 @@ def test_a_transaction_that_is_complete_everywhere_was_the_last_one() -> None:
     found = plan(held("s", 7, rank=(3, 2, 5), granted="2013"), held("t", 7, granted="2012", rank=(3, 2, 4)))
     assert found == RebuildPlan(
         "L", 4, 8, Metadata(2, "rows 7", 7), {"s": 7, "t": 7}, {"s": "b", "t": "b"}, found.summary, "2012",
-        transaction=found.transaction,
+        transaction=found.transaction, bound=found.bound,
     )  # fmt: skip
     assert found.summary == "transaction 7 is complete in every state; 8 is next"
 

@@ -1,0 +1,471 @@
+"""A committed transaction is restated: its batch is processed again, and its contribution replaced (traces.md: 30)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx.errors import (
+    Outranked,
+    RestatementSkipped,
+    RestateRefused,
+    StaleBatch,
+    UnknownTransaction,
+)
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Replaced
+from airflow_tx.protocol.api import Delete
+from airflow_tx.protocol.rebuild_plan import HeldState
+from airflow_tx.protocol.records import Binding, Phase, digest
+from airflow_tx.protocol.repair import Repairs, rename_state, state_lost
+from airflow_tx.protocol.skip import note_readmission
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import Wish, WishRequest, want, wishes, withdraw
+from tests.model.conftest import counts
+from tests.model.driver import Run, Topology
+
+ADA = Audit("ada", "a bug in the job")
+
+
+def committed(topology: Topology, *outputs: dict[str, int]) -> list[Begun]:
+    """Commit transactions 1, 2 … of the runs r1, r2 …"""
+    return [Run(topology, f"r{number}").whole(2, output) for number, output in enumerate(outputs, 1)]
+
+
+def restated(topology: Topology, txid: int, output: dict[str, int], key: str = "") -> Begun:
+    """Want a transaction restated, and clear its run."""
+    topology.want(txid, key=key)
+    return Run(topology, key or f"r{txid}").whole(2, output)
+
+
+def bound(topology: Topology, key: str) -> int:
+    binding = topology.binding(key)
+    assert binding is not None
+    return binding.txid
+
+
+class TestRestatement:
+    def test_it_replaces_what_the_transaction_contributed(self, journaled: Topology) -> None:
+        first, _ = committed(journaled, {"a": 10}, {"a": 1, "b": 1})
+        begun = restated(journaled, 1, {"a": 12})
+        assert journaled.totals() == {"a": 13, "b": 1}
+        assert (begun.txid, begun.metadata) == (3, first.metadata)
+        entry = begun.replaces and begun.replaces.entry
+        assert begun.replaces == Replaced(1, f"2013-01-01/1-{str(entry).split('-')[-1]}")
+
+    def test_restated_twice_the_second_takes_back_the_whole_output_of_the_first(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 10})
+        restated(journaled, 1, {"a": 12})
+        again = restated(journaled, 2, {"a": 13}, key="r1")
+        assert journaled.totals() == {"a": 13}
+        assert again.replaces is not None
+        assert (again.txid, again.replaces.txid) == (3, 2)
+
+    def test_the_position_of_the_source_stays(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2}, {"b": 2})
+        restated(journaled, 1, {"a": 3})
+        assert journaled.position(3) == 4
+        assert Run(journaled, "r3").whole(2, {"c": 2}).metadata == [4, 6]
+
+    def test_a_clear_without_a_wish_is_answered_as_ever(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+        restated(journaled, 1, {"a": 3})
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(2)
+        assert journaled.totals() == {"a": 3}
+
+    def test_the_transaction_counts_until_its_restatement_is_committed(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 3})
+        binding = journaled.binding("r1")
+        record = journaled.record(2)
+        assert binding is not None
+        assert record is not None
+        assert (binding.txid, binding.restating) == (1, {"txid": 2, "birth": record.birth})
+        run.commit()
+        assert journaled.binding("r1") == Binding(2, journaled.history(2).receipt["journal"])  # type: ignore[union-attr,index]
+
+    def test_a_wish_is_fulfilled_once(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        assert isinstance(journaled.want(1), Wish)
+        assert [wish.txid for wish in wishes(journaled.store(), journaled.paths)] == [1]
+        Run(journaled, "r1").whole(2, {"a": 3})
+        assert wishes(journaled.store(), journaled.paths) == ()
+        assert journaled.tree()
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(2)
+
+    def test_its_record_history_and_receipt_say_who_wanted_it_and_what_it_replaces(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        restated(journaled, 1, {"a": 3})
+        history = journaled.history(2)
+        assert history is not None
+        assert history.receipt is not None
+        assert (history.restates, history.receipt["replaces"]["txid"]) == (1, 1)
+        assert history.receipt["wish"]["who"] == "ada"
+        assert history.receipt["journal"].startswith("2013-01-01/2-")
+
+    def test_the_runs_key_names_its_entry_from_the_first_commit_on(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        binding = journaled.binding("r1")
+        assert binding is not None
+        assert journaled.journal[binding.entry] == ([0, 2], {"a": 2})
+
+    def test_its_rows_are_decided_again_at_the_same_place_if_that_is_wanted(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2}, {"b": 2})
+        journaled.want(1, changed_rows=True)
+        run = Run(journaled, "r1")
+        begun = run.begin(2, again=lambda metadata: ["late row", *metadata])
+        run.process({"a": 3})
+        run.commit()
+        assert begun.metadata == ["late row", 0, 2]
+        assert (journaled.totals(), journaled.position(3)) == ({"a": 3, "b": 2}, 4)
+        assert restated(journaled, 3, {"a": 4}, key="r1").metadata == ["late row", 0, 2]
+        assert journaled.totals() == {"a": 4, "b": 2}
+
+    def test_a_replay_of_it_keeps_its_rows_and_what_it_replaces(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Run(journaled, "r1").processed(2, {"a": 9})
+        journaled.note_replay(2, 1)
+        again = Run(journaled, "r1")
+        begun = again.begin(5)
+        assert (begun.attempt.attempt, begun.metadata) == (2, [0, 2])
+        assert begun.replaces is not None
+        again.process({"a": 3})
+        again.commit()
+        assert journaled.totals() == {"a": 3}
+
+    def test_the_source_learns_of_none_of_its_attempts(self, journaled: Topology) -> None:
+        """It was told when the rows were committed, and may have forgotten them since."""
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Run(journaled, "r1").processed(2, {"a": 9})
+        Run(journaled, "r3").processed(2, {"a": 9})
+        reported: list[int] = []
+        for run_id in ("r1", "r3"):
+            Run(journaled, run_id).begin(2, report=lambda need: reported.append(need.attempt.txid))
+        assert reported == [3]
+
+    def test_an_outranked_committer_of_the_first_leaves_an_entry_that_counts_for_nothing(
+        self, journaled: Topology
+    ) -> None:
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 7})
+        zombie = run.written()
+        journaled.note_replay(1, 1)
+        Run(journaled, "r1").whole(2, {"a": 10})
+        assert zombie.mark() == Committed(1, here=False)
+        restated(journaled, 1, {"a": 12})
+        assert journaled.totals() == {"a": 12}
+
+    def test_an_attempt_after_a_grant_forgets_the_entry_of_that_grant(self, journaled: Topology) -> None:
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 7})
+        run.written()
+        granted = journaled.record(1)
+        assert granted is not None
+        assert granted.journal
+        journaled.note_replay(1, 1)
+        Run(journaled, "r1").begin(2)
+        record = journaled.record(1)
+        assert record is not None
+        assert record.journal == ""
+
+    def test_its_zombie_commits_nothing(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 10})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 11})
+        zombie = run.written()
+        journaled.note_replay(2, 1)
+        again = Run(journaled, "r1")
+        again.processed(2, {"a": 12})
+        with pytest.raises(Outranked):
+            zombie.mark()
+        again.commit()
+        assert (journaled.totals(), bound(journaled, "r1")) == ({"a": 12}, 2)
+
+    def test_it_is_replayed_if_the_transaction_before_it_ends_elsewhere(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        other = Run(journaled, "r2")
+        other.processed(2, {"b": 2})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 3})
+        journaled.note_replay(2, 1)
+        Run(journaled, "r2").whole(5, {"b": 5})
+        with pytest.raises(StaleBatch):
+            run.commit()
+        journaled.note_replay(3, 1)
+        Run(journaled, "r1").whole(2, {"a": 3})
+        assert (journaled.totals(), journaled.position(3)) == ({"a": 3, "b": 5}, 7)
+
+    def test_readmitted_rows_are_restated_like_any_other(self, journaled: Topology) -> None:
+        Run(journaled, "r1").begin(2)
+        journaled.skip(1)
+        journaled.readmit(1)
+        Run(journaled, "r1").whole(2, {"a": 2})
+        assert bound(journaled, "r1") == 2
+        restated(journaled, 2, {"a": 5}, key="r1")
+        assert journaled.totals() == {"a": 5}
+
+    def test_two_days_are_restated_beside_each_other(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2}, {"a": 3})
+        journaled.want(1)
+        journaled.want(2)
+        one, two = Run(journaled, "r1"), Run(journaled, "r2")
+        two.processed(2, {"a": 30})
+        one.processed(2, {"a": 20})
+        two.commit()
+        one.commit()
+        assert (journaled.totals(), bound(journaled, "r1"), bound(journaled, "r2")) == ({"a": 50}, 4, 3)
+
+
+class TestSkipOfARestatement:
+    def test_the_restated_transaction_counts(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 3})
+        run.written()
+        journaled.skip(2)
+        assert (journaled.totals(), bound(journaled, "r1")) == ({"a": 2}, 1)
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+
+    def test_nothing_of_it_can_be_readmitted(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Run(journaled, "r1").begin(2)
+        journaled.skip(2)
+        with pytest.raises(RestatementSkipped, match="it restated transaction 1, which counts.*restate trace 1"):
+            journaled.ledger().run(note_readmission, 2, ADA)
+        with pytest.raises(RestateRefused, match=r"it restated transaction 1, and was skipped.*restate trace 1 "):
+            journaled.want(2, key="r1")
+
+    def test_it_can_be_restated_again(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Run(journaled, "r1").begin(2)
+        journaled.skip(2)
+        begun = restated(journaled, 1, {"a": 5})
+        assert begun.replaces is not None
+        assert (begun.txid, begun.replaces.txid) == (3, 1)
+        assert (journaled.totals(), bound(journaled, "r1")) == ({"a": 5}, 3)
+
+
+class TestWant:
+    @pytest.mark.parametrize(
+        ("before", "txid", "what"),
+        [
+            ("open", 2, "it is open.*airflow tx replay trace 2"),
+            ("skipped", 2, "it was skipped.*airflow tx readmit trace 2"),
+            ("wanted", 1, "ada wants it already .a bug in the job.*--withdraw"),
+            ("begun", 1, "transaction 2 restates it already.*airflow tx skip trace 2"),
+            ("restated", 1, "transaction 2 has replaced it.*airflow tx restate trace 2 "),
+            ("unjournaled", 1, "the journal has no entry of it"),
+            ("lost", 1, "accepted what state 's0' held before transaction 2"),
+            ("unbound", 1, "run 'r1' is not bound to it, as the ledger was rebuilt"),
+        ],
+    )
+    def test_what_cannot_be_restated_is_refused_in_one_line(
+        self, journaled: Topology, before: str, txid: int, what: str
+    ) -> None:
+        journaled.journals = before != "unjournaled"
+        committed(journaled, {"a": 2})
+        if before in ("open", "skipped"):
+            Run(journaled, "r2").begin(2)
+        if before == "skipped":
+            journaled.skip(2)
+        if before in ("wanted", "begun", "restated"):
+            journaled.want(1)
+        if before == "begun":
+            Run(journaled, "r1").begin(2)
+        if before == "restated":
+            Run(journaled, "r1").whole(2, {"a": 1})
+        if before == "lost":
+            journaled.ledger().run(state_lost, "s0", ADA)
+        if before == "unbound":
+            journaled.store().multi([], [Delete(journaled.paths.run("r1"))])
+        with pytest.raises(RestateRefused, match=what) as refused:
+            journaled.want(txid, key=f"r{txid}")
+        assert "\n" not in str(refused.value)
+
+    @pytest.mark.parametrize("txid", [0, 2])
+    def test_what_was_never_allocated_is_unknown(self, journaled: Topology, txid: int) -> None:
+        committed(journaled, {"a": 2})
+        with pytest.raises(UnknownTransaction):
+            journaled.want(txid)
+
+    def test_an_entry_that_is_older_than_the_journal_keeps_is_refused(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        request = WishRequest(1, "r1", "r1", first_day="2013-01-02")
+        with pytest.raises(RestateRefused, match="older than the DAG's `journal` keeps"):
+            journaled.ledger().run(want, request, ADA)
+
+    def test_a_wish_can_be_taken_back_until_it_is_begun(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        journaled.ledger().run(withdraw, 1)
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+        journaled.want(1)
+        Run(journaled, "r1").begin(2)
+        with pytest.raises(RestateRefused, match="nobody wants it, or its restatement has begun"):
+            journaled.ledger().run(withdraw, 1)
+
+    def test_a_state_that_went_back_after_the_wish_refuses_its_begin(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2}, {"a": 1})
+        journaled.want(1)
+        journaled.ledger().run(state_lost, "s0", ADA)
+        with pytest.raises(RestateRefused, match="may lack this one"):
+            Run(journaled, "r1").begin(2)
+        assert journaled.allocated == 2
+
+    def test_what_is_committed_after_a_state_was_lost_can_be_restated(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.ledger().run(state_lost, "s0", ADA)
+        Run(journaled, "r2").whole(2, {"a": 5})
+        restated(journaled, 2, {"a": 6})
+        assert journaled.totals() == {"a": 8}
+
+
+class TestRename:
+    def test_the_ledger_knows_what_a_renamed_state_is_called_now(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        ledger = journaled.ledger()
+        ledger.run(state_lost, "s0", ADA)
+        Run(journaled, "r2").whole(2, {"a": 2})
+        ledger.run(rename_state, "s0", "s1", audit=ADA)
+        ledger.run(rename_state, "s1", "s2", audit=ADA)
+        assert journaled.topology.renamed == {"s0": "s2", "s1": "s2"}
+        assert journaled.topology.taken_back_from == {"s2": 2}
+        ledger.run(rename_state, "s2", "s0", audit=ADA)
+        assert journaled.topology.renamed == {"s1": "s0", "s2": "s0"}
+
+    def test_a_state_that_takes_an_earlier_name_holds_nothing_of_what_came_before(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.ledger().run(rename_state, "s0", "s1", audit=ADA)
+        journaled.states[0].name = "s1"
+        journaled.states = [journaled.states[0], counts("s0")]
+        Run(journaled, "r2").whole(2, {"a": 2})
+        assert journaled.topology.renamed == {}
+        assert journaled.topology.taken_back_from == {"s0": 2}
+
+
+class TestTransactionalState:
+    def test_a_replay_compares_the_output_and_never_the_difference(self, store: Any, root: str) -> None:
+        state = counts("s0", kind="transactional")
+        topology = Topology(store, root, [state], source="transactional", journals=True)
+        committed(topology, {"a": 2})
+        topology.want(1)
+        run = Run(topology, "r1")
+        run.processed(2, {"a": 3})
+        run.written()
+        record = topology.record(2)
+        assert record is not None
+        assert record.outputs == {"s0": digest({"a": 3})}
+        topology.note_replay(2, 1)
+        Run(topology, "r1").whole(2, {"a": 3})
+        assert topology.totals() == {"a": 3}
+
+
+# --- the ledger is lost ------------------------------------------------------------------------------------------
+
+
+def rebuilt(topology: Topology, *, gone: bool) -> None:
+    """Rebuild the ledger from the fence of its state.
+
+    :param gone: whether nothing of it is left.
+    """
+    store = topology.store()
+    if gone:
+        store.multi([], [Delete(path) for path in reversed(topology.tree())])
+    state = topology.states[0]
+    fence = state.fence()
+    assert fence is not None
+    held = HeldState.of(state.name, undoable=True, fence=fence, receipts=state.receipts())
+    Repairs(topology.ledger()).ledger_lost([held], topology.request, ADA)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+class TestRebuilt:
+    def test_at_a_restatement_that_is_complete_it_counts_and_can_be_restated(
+        self, journaled: Topology, gone: bool
+    ) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 3})
+        run.written()
+        rebuilt(journaled, gone=gone)
+        binding = journaled.binding("r1")
+        assert binding is not None
+        assert (binding.txid, journaled.journal[binding.entry][1]) == (2, {"a": 3})
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(2)
+        restated(journaled, 2, {"a": 5}, key="r1")
+        assert journaled.totals() == {"a": 5}
+
+    def test_at_one_that_is_begun_anew_the_restated_transaction_counts(self, journaled: Topology, gone: bool) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 3})
+        committer = run.committer()
+        committer.acquire()
+        committer.raise_fences()
+        rebuilt(journaled, gone=gone)
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+        Run(journaled, "r2").whole(2, {"b": 1})
+        assert journaled.totals() == {"a": 2, "b": 1}
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+
+    def test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back(
+        self, journaled: Topology, gone: bool
+    ) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Run(journaled, "r1").processed(2, {"a": 3})
+        journaled.note_skip(2)
+        journaled.skipper(2).acquire().raise_fences().write()
+        rebuilt(journaled, gone=gone)
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+        with pytest.raises(RestatementSkipped):
+            journaled.ledger().run(note_readmission, 2, ADA)
+        assert journaled.totals() == {"a": 2}
+
+    def test_one_that_was_skipped_earlier_is_known_by_its_receipt(self, journaled: Topology, gone: bool) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Run(journaled, "r1").processed(2, {"a": 3})
+        journaled.skip(2)
+        Run(journaled, "r3").whole(2, {"b": 1})
+        rebuilt(journaled, gone=gone)
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+        with pytest.raises(RestatementSkipped):
+            journaled.ledger().run(note_readmission, 2, ADA)
+
+    def test_what_came_before_is_restated_no_more(self, journaled: Topology, gone: bool) -> None:
+        committed(journaled, {"a": 2}, {"b": 2})
+        rebuilt(journaled, gone=gone)
+        with pytest.raises(RestateRefused, match="may lack this one|the ledger was rebuilt"):
+            journaled.want(1)
+
+    def test_wishes_are_forgotten(self, journaled: Topology, gone: bool) -> None:
+        """A txid that is given again would be restated by a wish for the other transaction."""
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        rebuilt(journaled, gone=gone)
+        assert wishes(journaled.store(), journaled.paths) == ()
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+
+
+def test_a_txid_that_is_given_again_is_not_taken_for_the_restatement(journaled: Topology) -> None:
+    committed(journaled, {"a": 2})
+    journaled.want(1)
+    Run(journaled, "r1").begin(2)
+    rebuilt(journaled, gone=False)
+    other = Run(journaled, "r2").begin(2)
+    assert (other.txid, bound(journaled, "r1")) == (2, 1)
+    assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+    assert journaled.phase(2) is Phase.PROCESSING
