@@ -32,6 +32,14 @@ class PlainDeltaTable(DeltaTable):
         self.notes: list[str] = []
         self._source: list[Change] = []
 
+    def at_this_version(self) -> PlainDeltaTable:
+        pinned = PlainDeltaTable(self._path, state=self._state)
+        pinned.kept = dict(self.kept)
+        return pinned
+
+    def _size(self) -> int:
+        return len(self.kept) - 1
+
     def read(self) -> TableReading:
         row = self.kept.get((FENCE, FENCE))
         return self._held(json.loads(row["tx_fence"])) if row else TableReading(exists=bool(self.kept))
@@ -46,8 +54,8 @@ class PlainDeltaTable(DeltaTable):
         wanted = set(keys)
         return [row for row in self.rows(types) if row["tx_key"] in wanted]
 
-    def history(self) -> list[dict[str, Any]]:
-        return [{"version": 0, "timestamp": None, "userMetadata": note} for note in self.notes]
+    def history(self, *, limit: int | None = None) -> list[dict[str, Any]]:
+        return [{"version": 0, "timestamp": None, "userMetadata": note} for note in self.notes[:limit]]
 
     def clear(self) -> None:
         held = self.read()

@@ -100,6 +100,25 @@ ARG_CHANGED_STATE = _arg(
     metavar="STATE",
     help="The name of the state, such as tx_state.flight_totals",
 )
+ARG_COMPARED = _arg(
+    "states",
+    nargs=2,
+    metavar="DAG:STATE",
+    help="A DAG and one of its states, such as flights:tx_state.flight_totals; the DAG alone, if it has one state",
+)
+ARG_TOLERANCE = _arg(
+    "--tolerance",
+    type=float,
+    default=1e-9,
+    help="By which part of the larger one two doubles may differ (default: 1e-9)",
+)
+ARG_COMPARED_LIMIT = _arg(
+    "--limit",
+    type=int,
+    default=20,
+    help="How many keys of each kind of difference to print at most (default: 20)",
+)
+ARG_WAIT = _flag("--wait", "Wait until the states can be compared")
 ARG_KEYS = _arg(
     "keys",
     nargs="*",

@@ -69,6 +69,22 @@ def action(function: CommandFunction) -> CommandFunction:
     return audited
 
 
+def comparison(function: CommandFunction) -> CommandFunction:
+    """Make a command whose exit code 1 says that something differs: what it cannot do ends with exit code 2."""
+    done = command(function)
+
+    @wraps(function)
+    def run(args: Namespace) -> None:
+        try:
+            done(args)
+        except SystemExit as ended:
+            if isinstance(ended.code, str):
+                wrong_usage(ended.code)
+            raise
+
+    return run
+
+
 def _found_elsewhere(args: Namespace) -> bool:
     """Take the ledger that a DAG of this Airflow names, for a topology that the one of `[tx]` does not know.
 

@@ -220,6 +220,24 @@ TX_COMMANDS = (
         ),
     ),
     ActionCommand(
+        name="diff",
+        help="Compare the states of two DAGs, such as those of two versions of one DAG",
+        description=(
+            "Compares key by key, when both states are at the same position of their sources. The exit code is 0 if "
+            "they are equal, 1 if they differ, and 2 if they cannot be compared now; then the command says why. It "
+            "asks no ledger and changes nothing."
+        ),
+        func=_command("values.diff"),
+        args=(
+            own.ARG_COMPARED,
+            own.ARG_TOLERANCE,
+            own.ARG_COMPARED_LIMIT,
+            own.ARG_WAIT,
+            ARG_OUTPUT,
+            ARG_VERBOSE,
+        ),
+    ),
+    ActionCommand(
         name="rename",
         help="Give a topology another name, or another DAG",
         description=(

@@ -130,3 +130,15 @@ class NotTakenBack(StateError):
     """A restatement whose earlier contribution the state, or one of its aggregators, cannot take back."""
 
     for_good = True
+
+
+class NotComparable(TxError):
+    """Two states of which nobody can say whether they hold the same."""
+
+    template = "{first} and {second} cannot be compared: {problem}. {remedy}"
+
+
+class NotComparableNow(NotComparable):
+    """Two states that are at different places of their source, or that are being written; they will not be for ever."""
+
+    template = "{first} and {second} cannot be compared now: {problem}. {remedy}"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -62,6 +63,25 @@ class Fence:
     batch: str = "null"
     state: str = field(default="", compare=False)
     wrote: bool = field(default=False, compare=False)
+
+
+class FenceMoved(Exception):
+    """Another grant changed the fence between its reading and what followed: begin again."""
+
+
+@dataclass(frozen=True)
+class StateReading:
+    """What a state holds under one fence.
+
+    :param fence: None: no grant has ever raised it.
+    :param key_types: type per key column; None: before the first update.
+    :param rows: per key the key columns and the value columns, composites such as Avg in their parts. The keys are in
+        no order, and a key may come twice.
+    """
+
+    fence: Fence | None
+    key_types: Mapping[str, str] | None
+    rows: Iterator[tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -252,6 +272,23 @@ class QueryableState(FencedState):
         :param keys: one value a key column; of one column, the value alone will do.
         :raises StateError: a key is not one of this state.
         """
+
+    @contextmanager
+    def reading(self) -> Iterator[StateReading]:
+        """Read the fence, and then all rows that are in the state under this fence.
+
+        :raises FenceMoved: at the end: another grant came between, and the rows are of no one moment. A store with
+            snapshots reads one of them, and never raises this.
+        """
+        fence = self.fence()
+        yield StateReading(fence, self.key_types(), self.each_row())
+        if self.fence() != fence:
+            raise FenceMoved
+
+    def each_row(self) -> Iterator[tuple[Any, ...]]:
+        """Read the rows of a `StateReading`; a store that can list its keys in portions does not read all at once."""
+        names = (*self.columns.keys, *self.columns.values)
+        return (tuple(map(row.__getitem__, names)) for row in self.read())
 
 
 class Addressed(ABC, Generic[_Opened]):

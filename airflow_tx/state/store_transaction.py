@@ -16,15 +16,11 @@ from typing import Any, ClassVar, Protocol
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.receipt import NOTHING_WRITTEN, Receipt
-from airflow_tx.state.api import FencedState
+from airflow_tx.state.api import FencedState, FenceMoved
 from airflow_tx.state.row_tally import RowTally
 
 # How often a write begins again because the fence changed between its reading and the write.
 TRIES = 100
-
-
-class FenceMoved(Exception):
-    """Another grant changed the fence between its reading and the write, and nothing was written."""
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import (
     Fence,
     FencedState,
+    FenceMoved,
     Grant,
     QueryableState,
     StateKind,
+    StateReading,
     StoredReceipt,
     fenced_kind,
 )
@@ -26,7 +28,7 @@ from airflow_tx.state.delta.appended import AppendColumns, AppendedRows, DeltaRo
 from airflow_tx.state.delta.rows import Change, KeyedRows, WriteContext, only_types_differ
 from airflow_tx.state.delta.session import check_session, spark_errors, started
 from airflow_tx.state.keys import wanted_keys
-from airflow_tx.state.store_transaction import FenceMoved, StateWrite, StoredState
+from airflow_tx.state.store_transaction import StateWrite, StoredState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,12 +144,25 @@ class DeltaState(StoredState, QueryableState):
             for row in sorted(self._table.rows(rows.types, limit=limit), key=rows.order)
         ]
 
+    @contextmanager
+    def reading(self) -> Iterator[StateReading]:
+        """Read one version of the table."""
+        self._check_keyed()
+        table = self._table.at_this_version()
+        held = table.read()
+        rows = self.rows_of(held)
+        assert isinstance(rows, KeyedRows)
+        there = held.definition is not None
+        portions = table.portions(rows.types) if there else ()
+        names = (*self.columns.keys, *self.columns.values)
+        yield StateReading(
+            held.row,
+            rows.key_types if there else None,
+            (tuple(map(row.__getitem__, names)) for portion in portions for row in portion),
+        )
+
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
-        if self.mode == "append":
-            remedy = "Read the table, or let another state keep values per key."
-            raise StateError(
-                state=self.name, problem="it appends rows, which have no keys", remedy=remedy
-            )
+        self._check_keyed()
         held = self._table.read()
         result = list[dict[str, Any] | None]([None] * len(keys))
         rows = self.rows_of(held)
@@ -171,6 +186,13 @@ class DeltaState(StoredState, QueryableState):
         rows = self.rows_of(held)
         types = rows.row_types if isinstance(rows, AppendedRows) else rows.key_types
         return None if types is None else dict(types)
+
+    def _check_keyed(self) -> None:
+        if self.mode == "append":
+            remedy = "Read the table, or let another state keep values per key."
+            raise StateError(
+                state=self.name, problem="it appends rows, which have no keys", remedy=remedy
+            )
 
     def history(self) -> list[dict[str, Any]]:
         """Read the commits of this state, the newest first, while Delta keeps its log: `version` and `timestamp` of

@@ -8,7 +8,9 @@ n writes n + 1, and that write lands exactly if nothing has changed since. It is
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,6 +27,8 @@ from airflow_tx.state.delta.appended import DeltaRows
 from airflow_tx.state.delta.rows import FENCE, VALUE, Change
 
 _FORMAT = 1
+# Rows of one portion of a whole table: what a driver holds at once.
+_ROWS_AT_ONCE = 200_000
 # Never another one: its versions are the fence's numbers.
 APP_ID = "airflow_tx"
 _APP = "spark.databricks.delta.write.txnAppId"
@@ -132,6 +136,29 @@ class DeltaTable:
             found.select([name for name in found.column_names if name in types]), types
         )
 
+    def at_this_version(self) -> DeltaTable:
+        """Look at the table as it is now, whatever is committed to it from now on."""
+        commits = self.history(limit=1)
+        pinned = copy.copy(self)
+        if commits:
+            pinned._named = f"{self._named} VERSION AS OF {commits[0]['version']}"
+        return pinned
+
+    def portions(self, types: Mapping[str, str]) -> Iterator[list[Change]]:
+        """Read all stored rows, portion by portion, each of about as many rows."""
+        count = math.ceil(self._size() / _ROWS_AT_ONCE)
+        for number in range(count):
+            yield self.rows(types, f"pmod(hash(tx_key), {count}) = {number}")
+
+    def _size(self) -> int:
+        try:
+            found = self._spark.sql(
+                f"SELECT count(*) FROM {self._named} WHERE tx_row = '{VALUE}'"
+            ).collect()
+        except self._errors as error:
+            raise self._failure(error) from None
+        return int(found[0][0])
+
     def rows_of_keys(self, types: Mapping[str, str], keys: Iterable[str]) -> list[Change]:
         with self._lock:
             self._view("tx_keys", [{"tx_key": key} for key in keys], {"tx_key": "text"})
@@ -199,12 +226,16 @@ class DeltaTable:
             raise StateError(state=self._state, problem=problem, remedy=remedy)
         return False
 
-    def history(self) -> list[dict[str, Any]]:
-        """Read the table's commits, the newest first."""
+    def history(self, *, limit: int | None = None) -> list[dict[str, Any]]:
+        """Read the table's commits, the newest first.
+
+        :param limit: at most so many; None: all that Delta keeps.
+        """
+        most = "" if limit is None else f" LIMIT {int(limit)}"
         columns = ("version", "timestamp", "operation", "userMetadata")
         try:
             found = (
-                self._spark.sql(f"DESCRIBE HISTORY {self._named}")
+                self._spark.sql(f"DESCRIBE HISTORY {self._named}{most}")
                 .select(*columns)
                 .toArrow()
                 .to_pylist()

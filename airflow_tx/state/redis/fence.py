@@ -11,10 +11,17 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
-from airflow_tx.state.api import Addressed, Fence, Grant, StateKind, StoredReceipt
+from airflow_tx.state.api import (
+    Addressed,
+    Fence,
+    FenceMoved,
+    Grant,
+    StateKind,
+    StoredReceipt,
+)
 from airflow_tx.state.redis.connection import RedisServer, server_of
 from airflow_tx.state.redis.scripts import KEYS, RAISE, RECEIPTS_KEPT, UNDO
-from airflow_tx.state.store_transaction import FenceMoved, StateWrite, StoredState
+from airflow_tx.state.store_transaction import StateWrite, StoredState
 
 _FORMAT = 1
 Call = tuple[str, list[str], list[Any]]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from json.encoder import encode_basestring
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_tx.errors import StateDiffers, StateError
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.column_types import converted, from_plain, json_text, to_plain
 from airflow_tx.state.columns import Cells, Columns
-from airflow_tx.state.keys import decode_key, encode_key
+from airflow_tx.state.keys import decode_key, encode_key, encode_keys
 
 _FORMAT = 1
 Field = bytes
@@ -78,15 +77,7 @@ class RedisRows:
         named = self._named(portion)
         if not self._keys:
             return [b"[]"]
-        keys = zip(*[named[key] for key in self._keys], strict=True)
-        # As encode_key does, in a tenth of the time.
-        quick: dict[str, Callable[[Any], str]] = {"text": encode_basestring, "bigint": str}
-        if len(self._keys) == 1 and self._types_of_keys[0] in quick:
-            quoted = quick[self._types_of_keys[0]]
-            return [f"[{quoted(key)}]".encode() for (key,) in keys]
-        if set(self._types_of_keys) == {"text"}:
-            return [f"[{','.join(map(encode_basestring, key))}]".encode() for key in keys]
-        return [encode_key(self._types_of_keys, key) for key in keys]
+        return encode_keys(self._types_of_keys, [named[key] for key in self._keys])
 
     def field(self, key: Cells) -> Field:
         """Write one key, whose values have the order and the types of the state's key columns."""

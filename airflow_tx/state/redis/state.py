@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -13,7 +13,7 @@ from airflow_tx.connections.redis import redis_url
 from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Grant, QueryableState, StateKind, fenced_kind
+from airflow_tx.state.api import FenceMoved, Grant, QueryableState, StateKind, fenced_kind
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.columns import checked_columns
 from airflow_tx.state.keys import wanted_keys
@@ -29,7 +29,7 @@ from airflow_tx.state.redis.fence import (
 )
 from airflow_tx.state.redis.rows import RedisRows
 from airflow_tx.state.redis.scripts import FETCH, PUT
-from airflow_tx.state.store_transaction import FenceMoved, StateWrite
+from airflow_tx.state.store_transaction import StateWrite
 
 # Keys in one script: some 10 ms in which the server does nothing else.
 KEYS_AT_ONCE = 5_000
@@ -101,6 +101,15 @@ class RedisState(FencedInRedis, QueryableState):
                     break
                 found[field] = value
         return sorted((rows.row(field, value) for field, value in found.items()), key=rows.order)
+
+    def each_row(self) -> Iterator[tuple[Any, ...]]:
+        rows = self.stored_rows(self._fence.read())
+        if rows is None:
+            return
+        names = (*self.columns.keys, *self.columns.values)
+        with self._server.client() as client:
+            for field, value in client.hscan_iter(self._fence.key["values"], count=KEYS_AT_ONCE):
+                yield tuple(map(rows.row(field, value).__getitem__, names))
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         result = list[dict[str, Any] | None]([None] * len(keys))

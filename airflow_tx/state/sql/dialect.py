@@ -74,6 +74,8 @@ class Dialect:
     types: ClassVar[Mapping[str, TypeEngine[Any]]]
     # Connecting is expensive, and a kept connection holds nothing that other sessions wait for.
     keeps_connection: ClassVar[bool] = True
+    # Options of a transaction whose statements all read the same moment.
+    one_moment: ClassVar[Mapping[str, Any]] = {"isolation_level": "REPEATABLE READ"}
     # An assignment of an upsert sees what those before it have assigned.
     assigns_in_order: ClassVar[bool] = False
     # The columns of :tables in a :schema, as (table, column).

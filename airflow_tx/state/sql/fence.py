@@ -103,18 +103,18 @@ class FencedStore:
         self._facts: dict[str, Any] = {}
 
     @contextmanager
-    def transaction(self, *, reading: bool = False) -> Iterator[Connection]:
+    def transaction(self, *, reading: bool = False, frozen: bool = False) -> Iterator[Connection]:
         """Open a transaction of the database: committed at the end, undone by any error.
 
-        :raises StateUnavailable: the database does not answer, or not in time.
-        :raises StateOutcomeUnknown: it does not answer to the commit itself.
-        :raises StateError: it refuses a statement.
+        :param frozen: whether its statements see what was there at the first one.
+        :raises StateUnavailable, StateOutcomeUnknown: it does not answer, or not to the commit; StateError: it refuses.
         """
         committing = False
         done = False
         before = dict(self._facts)
         try:
-            opened = self._engine.connect().execution_options(tx_reading=reading)
+            moment = self._dialect.one_moment if frozen else {}
+            opened = self._engine.connect().execution_options(tx_reading=reading, **moment)
             with opened as connection, _dropped_after_errors(connection), connection.begin():
                 self._place(connection)
                 yield connection

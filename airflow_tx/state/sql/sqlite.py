@@ -62,6 +62,8 @@ class Sqlite(Dialect):
         "json": JsonText(),
     }
 
+    # A transaction that only reads is one moment by itself.
+    one_moment: ClassVar[Mapping[str, Any]] = {}
     # A file is opened in no time, and an open one must not outlive a fork.
     keeps_connection = False
 

@@ -12,6 +12,7 @@ from airflow_tx.state.api import (
     Fence,
     QueryableState,
     StateKind,
+    StateReading,
     StoredReceipt,
     fenced_kind,
 )
@@ -109,6 +110,14 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
 
     def totals(self, names: Collection[str]) -> dict[str, int]:
         return self._asked(self._store.totals, names)
+
+    @contextmanager
+    def reading(self) -> Iterator[StateReading]:
+        """Read one moment of the database, row by row."""
+        with self._store.transaction(reading=True, frozen=True) as connection:
+            fence = self._store.read_fence(connection)
+            types = self._store.key_types(connection)
+            yield StateReading(fence, types, self._store.each_row(connection))
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         return self._asked(self._store.multi_get, keys)

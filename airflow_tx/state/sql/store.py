@@ -5,7 +5,7 @@ Where SQL can express every aggregator, 10,000 keys take one statement; else two
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -167,16 +167,30 @@ class SqlStore(FencedStore):
         found = self._found(connection)
         if found is None:
             return []
-        table = found[0]
         names = (*self.columns.keys, *self.columns.values)
-        query = sa.select(*[table.c[name] for name in names]).order_by(
-            *[table.c[name] for name in self.columns.keys]
+        query = self._every_row(found[0]).order_by(
+            *[found[0].c[name] for name in self.columns.keys]
         )
         query = query.limit(limit)
         return [
             self.columns.completed(dict(zip(names, row, strict=True)))
             for row in connection.execute(query)
         ]
+
+    def each_row(self, connection: Connection) -> Iterator[Cells]:
+        """Read all rows, key columns first, in no order; the driver holds some of them at a time."""
+        found = self._found(connection)
+        if found is None:
+            return
+        query = self._every_row(found[0]).execution_options(yield_per=ROWS_AT_ONCE)
+        try:
+            yield from map(tuple, connection.execute(query))
+        except sa.exc.DBAPIError as error:
+            # Here, since whoever reads two states at once would take it for an error of the other one.
+            raise self._failure(error, committing=False) from None
+
+    def _every_row(self, table: sa.Table) -> sa.Select[Any]:
+        return sa.select(*[table.c[name] for name in (*self.columns.keys, *self.columns.values)])
 
     def totals(self, connection: Connection, names: Collection[str]) -> dict[str, int]:
         found = self._found(connection)

@@ -1,0 +1,382 @@
+"""Two states at one position of their source, compared key by key, a part of them in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from heapq import nsmallest
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from airflow_tx.errors import NotComparable, NotComparableNow
+from airflow_tx.protocol.records import digest
+from airflow_tx.state.api import Fence, FencedState, FenceMoved, QueryableState, StateReading
+from airflow_tx.state.columns import Cells, Columns
+from airflow_tx.state.keys import decode_key, encode_keys
+from airflow_tx.state.trident.state import TridentState
+
+_TRIES = 3
+_ROWS_READ_AT_ONCE = 10_000
+# Rows in memory before they are appended to the files of their parts.
+_ROWS_HELD = 100_000
+# Of 10,000,000 keys, a part has 39,000.
+_PARTS = 256
+_NUMBERS = (int, float, Decimal)
+_WAIT = "Repeat the command, or let it wait for that: --wait"
+
+
+@dataclass(frozen=True)
+class KeyDifference:
+    """One key that two states do not hold alike.
+
+    :param first: of the first state the values that differ, or all of them if the second one lacks the key; None: this
+        state lacks it.
+    :param second: the same of the second state.
+    """
+
+    key: dict[str, Any]
+    first: dict[str, Any] | None
+    second: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class KeyDifferences:
+    """The keys with one kind of difference: how many, and the first ones in the order of their bytes."""
+
+    count: int
+    keys: list[KeyDifference]
+
+
+@dataclass(frozen=True)
+class StateComparison:
+    """What two states hold at one position of their source.
+
+    :param txids: the last transaction of each.
+    :param columns: the value columns that were compared.
+    :param left_out: value columns that only one of the states has.
+    :param equal: how many keys have equal values.
+    """
+
+    txids: tuple[int, int]
+    columns: tuple[str, ...]
+    left_out: tuple[str, ...]
+    equal: int
+    only_first: KeyDifferences
+    only_second: KeyDifferences
+    different: KeyDifferences
+
+    @property
+    def is_equal(self) -> bool:
+        return not (self.only_first.count or self.only_second.count or self.different.count)
+
+
+def compared(
+    first: FencedState, second: FencedState, *, tolerance: float = 0.0, limit: int = 20
+) -> StateComparison:
+    """Compare two states, in memory that does not grow with their keys.
+
+    :param tolerance: by which doubles may differ, as a part of the larger one.
+    :param limit: how many keys of each kind of difference are named.
+    :raises NotComparable: nobody can say whether they are equal.
+    :raises NotComparableNow: their fences say that they are at different positions, or one is being written.
+    """
+    pair = _checked(first, second)
+    for _ in range(_TRIES):
+        with suppress(FenceMoved):
+            return _compared_once(pair, tolerance, limit)
+    problem = f"the store has no snapshots, and a commit came between {_TRIES} times in a row"
+    raise pair.refused_now(problem, "Pause the DAGs, and repeat the command.")
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two states with columns, and the ones of these that are compared."""
+
+    first: QueryableState
+    second: QueryableState
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.first.columns.keys
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return tuple(
+            name for name in self.first.columns.values if name in self.second.columns.values
+        )
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        both = set(self.first.columns.values) ^ set(self.second.columns.values)
+        return tuple(sorted(both))
+
+    def refused(self, problem: str, remedy: str) -> NotComparable:
+        return NotComparable(
+            first=self.first.name, second=self.second.name, problem=problem, remedy=remedy
+        )
+
+    def refused_now(self, problem: str, remedy: str = _WAIT) -> NotComparableNow:
+        return NotComparableNow(
+            first=self.first.name, second=self.second.name, problem=problem, remedy=remedy
+        )
+
+
+def _checked(first: FencedState, second: FencedState) -> _Pair:
+    """Refuse states that can never be compared."""
+    problem = next(filter(None, map(_unfit, (first, second))), "")
+    remedy = (
+        "Compare states of PostgreSQL, MySQL, SQLite, Redis or Delta Lake that keep values per key."
+    )
+    if first.name == second.name:
+        problem = "they are the same state"
+        remedy = "Name the state of each DAG: airflow tx diff DAG:STATE DAG:STATE"
+    if problem:
+        raise NotComparable(first=first.name, second=second.name, problem=problem, remedy=remedy)
+    assert isinstance(first, QueryableState)
+    assert isinstance(second, QueryableState)
+    pair = _Pair(first, second)
+    mine = ", ".join(sorted(pair.keys))
+    theirs = ", ".join(sorted(second.columns.keys))
+    if mine != theirs:
+        problem = f"the keys of one are ({mine}), those of the other ({theirs})"
+        raise pair.refused(problem, "Compare states that have the same key columns.")
+    if not pair.values:
+        raise pair.refused("they have no value column in common", "Compare states that have one.")
+    return pair
+
+
+def _unfit(state: FencedState) -> str:
+    if isinstance(state, TridentState):
+        return f"{state.name} has no fence, which says at which position of the source it is"
+    keyed = isinstance(state, QueryableState) and isinstance(state.columns, Columns)
+    return "" if keyed else f"{state.name} keeps no values per key"
+
+
+def _compared_once(pair: _Pair, tolerance: float, limit: int) -> StateComparison:
+    with tempfile.TemporaryDirectory(prefix="airflow-tx-diff-") as folder:
+        with ExitStack() as first_open, ExitStack() as second_open:
+            first = first_open.enter_context(pair.first.reading())
+            second = second_open.enter_context(pair.second.reading())
+            txids = _same_place(pair, first.fence, second.fence)
+            types = _key_types(pair, first, second)
+            parts = (
+                _Parts(Path(folder, "first"), pair, pair.first, types),
+                _Parts(Path(folder, "second"), pair, pair.second, types),
+            )
+            _divide([(first_open, first, parts[0]), (second_open, second, parts[1])])
+        found = _Findings(tolerance, limit)
+        for number in range(_PARTS):
+            found.add(parts[0].rows(number), parts[1].rows(number))
+    return StateComparison(
+        txids,
+        pair.values,
+        pair.left_out,
+        found.equal,
+        *(each.named(pair, types, tolerance) for each in found.differences),
+    )
+
+
+def _divide(sides: list[tuple[ExitStack, StateReading, _Parts]]) -> None:
+    """Divide the rows of both states into parts, in turns: a database ends a transaction that waits for its reader."""
+    while sides:
+        for side in tuple(sides):
+            opened, reading, parts = side
+            if portion := list(islice(reading.rows, _ROWS_READ_AT_ONCE)):
+                parts.add(portion)
+            else:
+                opened.close()
+                sides.remove(side)
+
+
+def _same_place(pair: _Pair, first: Fence | None, second: Fence | None) -> tuple[int, int]:
+    """Find the last transactions of both, which have to end at one position of the source.
+
+    :raises NotComparableNow: they do not, or one is being written.
+    """
+    for state, fence in ((pair.first, first), (pair.second, second)):
+        if fence is None:
+            raise pair.refused_now(f"no transaction has been committed to {state.name}")
+        if not fence.applied:
+            raise pair.refused_now(
+                f"{state.name} is in the middle of transaction {fence.token.txid}"
+            )
+    assert first is not None
+    assert second is not None
+    txids = (first.token.txid, second.token.txid)
+    places = [
+        _position(pair, state, fence)
+        for state, fence in ((pair.first, first), (pair.second, second))
+    ]
+    if places[0] != places[1]:
+        problem = f"transaction {txids[0]} of {pair.first.name} and transaction {txids[1]} of {pair.second.name} "
+        raise pair.refused_now(f"{problem}end at different positions of their sources")
+    return txids
+
+
+def _position(pair: _Pair, state: QueryableState, fence: Fence) -> str:
+    kept = json.loads(fence.batch)
+    if not isinstance(kept, dict) or "position" not in kept:
+        problem = f"the fence of {state.name} does not say at which position of the source it is"
+        raise pair.refused_now(problem, "The next commit notes it there.")
+    return digest(kept["position"])
+
+
+def _key_types(pair: _Pair, first: StateReading, second: StateReading) -> list[str]:
+    mine = first.key_types or second.key_types or {}
+    theirs = second.key_types or mine
+    for name in pair.keys:
+        # Neither has a key before the first update.
+        if mine.get(name) != theirs.get(name):
+            problem = f"key {name} is a {mine[name]} in one and a {theirs[name]} in the other"
+            raise pair.refused(problem, "Give both the same types=, in a table that is new.")
+    return [mine.get(name, "text") for name in pair.keys]
+
+
+# Keys and the values of each, in two lists: Python's garbage collector looks at every tuple.
+_Held = tuple[list[bytes], list[Cells]]
+
+
+class _Parts:
+    """The rows of a state in files, divided by a digest of their keys: equal keys are in parts of the same number."""
+
+    def __init__(
+        self, folder: Path, pair: _Pair, state: QueryableState, types: Sequence[str]
+    ) -> None:
+        folder.mkdir()
+        self._folder = folder
+        self._types = types
+        names = (*state.columns.keys, *state.columns.values)
+        self._keys = [names.index(name) for name in pair.keys]
+        self._values = [names.index(name) for name in pair.values]
+        self._held: list[_Held] = [([], []) for _ in range(_PARTS)]
+        self._size = 0
+
+    def add(self, rows: Sequence[Cells]) -> None:
+        columns = list(zip(*rows, strict=True))
+        if not columns:
+            return
+        values = zip(*[columns[place] for place in self._values], strict=True)
+        for key, cells in zip(self._encoded(columns), values, strict=True):
+            held_keys, held_cells = self._held[crc32(key) % _PARTS]
+            held_keys.append(key)
+            held_cells.append(cells)
+        self._size += len(rows)
+        if self._size >= _ROWS_HELD:
+            self._put_away()
+
+    def rows(self, number: int) -> dict[bytes, Cells]:
+        """Read a part."""
+        found = dict[bytes, Cells]()
+        path = self._path(number)
+        if path.exists():
+            with path.open("rb") as file:
+                while file.peek(1):
+                    found.update(zip(*pickle.load(file), strict=True))
+        found.update(zip(*self._held[number], strict=True))
+        return found
+
+    def _encoded(self, columns: Sequence[Sequence[Any]]) -> Iterable[bytes]:
+        if not self._keys:  # one row for everything
+            return [b"[]"] * len(columns[0])
+        return encode_keys(self._types, [columns[place] for place in self._keys])
+
+    def _put_away(self) -> None:
+        for number, (keys, cells) in enumerate(self._held):
+            with self._path(number).open("ab") as file:
+                pickle.dump((keys, cells), file, pickle.HIGHEST_PROTOCOL)
+            keys.clear()
+            cells.clear()
+        self._size = 0
+
+    def _path(self, number: int) -> Path:
+        return self._folder / str(number)
+
+
+_Found = tuple[bytes, "Cells | None", "Cells | None"]
+
+
+class _Keys:
+    """Keys with one kind of difference."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
+        self._first: list[_Found] = []
+
+    def add(self, found: _Found) -> None:
+        self._count += 1
+        self._first.append(found)
+        if len(self._first) > 10 * self._limit + 1_000:
+            self._first = self._smallest()
+
+    def _smallest(self) -> list[_Found]:
+        return nsmallest(self._limit, self._first, key=itemgetter(0))
+
+    def named(self, pair: _Pair, types: Sequence[str], tolerance: float) -> KeyDifferences:
+        return KeyDifferences(
+            self._count,
+            [_key_difference(pair, types, tolerance, found) for found in self._smallest()],
+        )
+
+
+def _key_difference(
+    pair: _Pair, types: Sequence[str], tolerance: float, found: _Found
+) -> KeyDifference:
+    encoded, mine, theirs = found
+    key = dict(zip(pair.keys, decode_key(types, encoded), strict=True))
+    shown = list(range(len(pair.values)))
+    if mine is not None and theirs is not None:
+        shown = [each for each in shown if not _same(mine[each], theirs[each], tolerance)]
+
+    def values(cells: Cells | None) -> dict[str, Any] | None:
+        return None if cells is None else {pair.values[each]: cells[each] for each in shown}
+
+    return KeyDifference(key, values(mine), values(theirs))
+
+
+class _Findings:
+    """What a comparison has found in the parts so far."""
+
+    def __init__(self, tolerance: float, limit: int) -> None:
+        self._tolerance = tolerance
+        self.equal = 0
+        self._only_first = _Keys(limit)
+        self._only_second = _Keys(limit)
+        self._different = _Keys(limit)
+
+    @property
+    def differences(self) -> tuple[_Keys, _Keys, _Keys]:
+        return self._only_first, self._only_second, self._different
+
+    def add(self, first: Mapping[bytes, Cells], second: dict[bytes, Cells]) -> None:
+        for key, mine in first.items():
+            theirs = second.pop(key, None)
+            if theirs is None:
+                self._only_first.add((key, mine, None))
+            elif mine == theirs or all(map(self._is_same, mine, theirs)):
+                self.equal += 1
+            else:
+                self._different.add((key, mine, theirs))
+        for key, theirs in second.items():
+            self._only_second.add((key, None, theirs))
+
+    def _is_same(self, mine: Any, theirs: Any) -> bool:
+        return _same(mine, theirs, self._tolerance)
+
+
+def _same(mine: Any, theirs: Any, tolerance: float) -> bool:
+    if mine == theirs:
+        return True
+    numbers = isinstance(mine, _NUMBERS) and isinstance(theirs, _NUMBERS)
+    if numbers and (isinstance(mine, float) or isinstance(theirs, float)):
+        return math.isclose(mine, theirs, rel_tol=tolerance)
+    return False
