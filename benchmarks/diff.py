@@ -83,4 +83,4 @@ def main(keys: int = KEYS, stores: str = "both") -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]), *sys.argv[2:3])
+    main(int(sys.argv[1]) if sys.argv[1:] else KEYS, *sys.argv[2:3])
