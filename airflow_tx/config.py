@@ -112,6 +112,7 @@ class Settings:
     history: int = _read_by(_count)
     keep_new_values: int = _read_by(_count)
     trial_rows: int = _read_by(_count)
+    journal: int = _read_by(_count_or_none)
     warm_wait: float = _read_by(_seconds)
     warm_places: int = _read_by(_count)
     min_deferral: float = _read_by(_seconds)

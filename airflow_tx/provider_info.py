@@ -67,6 +67,13 @@ OPTIONS: dict[str, _Option] = {
         "1000",
         "How many rows `airflow dags test` and DAG.test() read of a batch to try out a DAG.",
     ),
+    "journal": _option(
+        "integer",
+        "30",
+        "For how many days the journal keeps what a committed transaction contributed to each state, so that the "
+        "transaction can be restated. 0: there is no journal. Transaction(journal=...) says it for one topology.",
+        "90",
+    ),
     "warm_wait": _option(
         "float",
         "60",

@@ -75,6 +75,7 @@ class TransactionSpec:
         no messages.
     :param acker_store: the id of the Airflow connection of their store; None: the ledger's ZooKeeper.
     :param area: where the output of its tasks is staged; None: where `[tx] staging` says.
+    :param journal: for how long the journal keeps its transactions; None: `[tx] journal`.
     :param limits: when it is late; `callbacks`: who is called then, and when it is blocked.
     :param coordinated: whether a coordinator looks after it; else its own tasks find its alarms.
     """
@@ -97,6 +98,7 @@ class TransactionSpec:
     ackers: int | None = None
     acker_store: str | None = None
     area: StagingArea | None = None
+    journal: timedelta | None = None
     limits: AlarmLimits = field(default_factory=AlarmLimits)
     callbacks: AlarmCallbacks = field(default_factory=AlarmCallbacks)
     coordinated: bool = False
@@ -164,6 +166,11 @@ class TransactionSpec:
     def timeout(self) -> float:
         """Seconds from begin until everything has to be processed."""
         return self.message_timeout or Settings.load().message_timeout
+
+    @property
+    def journal_time(self) -> timedelta:
+        """Say how long a committed transaction can be restated; 0: it never can."""
+        return timedelta(days=Settings.load().journal) if self.journal is None else self.journal
 
     @property
     def requires_proof(self) -> bool:

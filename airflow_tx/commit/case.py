@@ -125,11 +125,13 @@ class Prepared:
     """What is to be committed, as read before the turn.
 
     :param outputs: per transactional state, a text of what is about to be written.
+    :param journal: name of the journal entry with its contributions; "": the topology keeps no journal.
     """
 
     processed: Processed
     rows: Sequence[RowsToWrite]
     outputs: Mapping[str, str]
+    journal: str = ""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from airflow_tx.commit.case import (
     Prepared,
     ports_of,
 )
+from airflow_tx.commit.entry import write_entry
 from airflow_tx.commit.handoff import NewValues, found_again, take_skip
 from airflow_tx.commit.messages import Messages, await_messages
 from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
@@ -226,9 +227,10 @@ def _check_failed(case: CommitCase, states: InstanceStates) -> None:
 
 
 def read(case: CommitCase, processed: Processed) -> Prepared:
-    """Read the acked output of every update."""
+    """Read the acked output of every update, and write the journal entry."""
     rows = [whole(update, rows_of(case, update, processed)) for update in case.updates]
-    return Prepared(processed, rows, output_digests(case.updates, rows))
+    journal = write_entry(case, processed, rows)
+    return Prepared(processed, rows, output_digests(case.updates, rows), journal)
 
 
 def rows_of(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:
@@ -259,6 +261,7 @@ def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswe
         tasks=tasks_of(processed.acks),
         code=code_of(processed.acks, case.run.dag_version),
         unproven=processed.unproven,
+        journal=prepared.journal,
     )
     return partial(commit.acquire, request=request)
 

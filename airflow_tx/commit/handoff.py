@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -14,14 +15,16 @@ from airflow_tx import compat
 from airflow_tx.commit.run_slots import Runs, start_yielded
 from airflow_tx.config import Settings
 from airflow_tx.errors import AlreadyFinal, FenceOutranked, Outranked, SkipRefused, TxError
+from airflow_tx.journal.area import JournalArea
 from airflow_tx.metrics import Metric
 from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import History
+from airflow_tx.protocol.records import Binding, History, TransactionRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.skip import skip_refused
+from airflow_tx.protocol.wish import Wish
 from airflow_tx.spark.new_values import OutputFolder, joined, newest_outputs, stage_keys, stage_rows
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import FencedState, StateKind
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from airflow_tx.staging import StagingArea
     from airflow_tx.staging.output import Output
 
+GRACE = timedelta(days=7)
+"""How much longer an entry lies in the journal than a person may want its transaction restated."""
 # Seconds that a run which has just yielded gets to end.
 _PATIENCE = 4
 # Seconds that another one gets to finish a skip; those between two readings.
@@ -85,6 +90,7 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
         # Its own run lives on: a task beside or after the block may not have read yet.
         read = area.sweep(spec.topology, txid, has_live_run)
         area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
+        sweep_journal(spec, ledger)
         with closing(spec.named_source) as source:
             source.cleanup_before(min([*read, txid]))
         if spec.ackers:
@@ -92,6 +98,33 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
                 ackers.forget(spec.topology, txid)
     except Exception as error:  # noqa: BLE001
         log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
+
+
+# --- the journal ----------------------------------------------------------------------------------------------------
+
+
+def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
+    """Remove the days of the journal that are too old to be restated, unless somebody is about to use one."""
+    before = ledger.clock.now() - spec.journal_time - GRACE
+    journal = JournalArea(spec.staging(), ledger.incarnation())
+    journal.sweep(before.date(), lambda: entries_in_use(ledger))
+
+
+def entries_in_use(ledger: Ledger) -> set[str]:
+    """Name the entries that open restatements take back, or that a person wants taken back."""
+    read = Reader(ledger.store)
+    paths = ledger.paths
+    found = set[str]()
+    for name in read.names(paths.transactions):
+        record = read.peek_if_any(TransactionRecord, paths.transaction(int(name)))
+        if record is not None and record.replaces is not None:
+            found.add(record.replaces["entry"])
+    for name in read.names_if_any(paths.wishes):
+        wish = read.peek_if_any(Wish, paths.wish(int(name)))
+        binding = None if wish is None else read.peek_if_any(Binding, paths.run(wish.key))
+        if binding is not None:
+            found.add(binding.entry)
+    return found
 
 
 # --- skips -------------------------------------------------------------------------------------------------------

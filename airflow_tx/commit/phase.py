@@ -12,6 +12,7 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.commit.case import CommitCase, CommitPart, CommitPorts, Prepared, Wrote, ports_of
 from airflow_tx.commit.commit import after, committed_before, complete, mark_step, rows_of
+from airflow_tx.commit.entry import no_contribution, write_entry
 from airflow_tx.commit.handoff import NewValues
 from airflow_tx.commit.rows import RowsToWrite, check_empty, rows_to_write
 from airflow_tx.commit.update import Update
@@ -90,14 +91,17 @@ def _phase(case: CommitCase) -> PhaseSpec:
 
 
 def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
-    """Read the rows of transactional states alone: only their digest counts before the turn."""
+    """Read what counts before the turn: the rows of transactional states, and those of the journal entry."""
+    inside = _phase(case).inside
     rows: list[RowsToWrite] = [
         _rows_in_phase(case, update, processed)
         if update.state.kind is StateKind.TRANSACTIONAL
+        or (case.spec.journal_time and not no_contribution(update, inside))
         else ()
         for update in case.updates
     ]
-    return Prepared(processed, rows, output_digests(case.updates, rows))
+    journal = write_entry(case, processed, rows)
+    return Prepared(processed, rows, output_digests(case.updates, rows), journal)
 
 
 def _share_turn(

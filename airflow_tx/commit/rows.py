@@ -132,20 +132,24 @@ class StagedRows:
         return sum(file.size for file in self.output.files)
 
     @property
-    def files(self) -> list[str]:
+    def paths(self) -> list[tuple[str, int]]:
+        """Name the files with rows below the root of the area, each with how many it has."""
         return [
-            literal(self.where.files.spark_uri(f"{self._ref['path']}/{file.name}"))
+            (f"{self._ref['path']}/{file.name}", file.rows)
             for file in self.output.files
             if file.rows
         ]
+
+    @property
+    def files(self) -> list[str]:
+        return [literal(self.where.files.spark_uri(path)) for path, _ in self.paths]
 
     def schema(self) -> pa.Schema:
         """The columns and their types, as pyarrow reads them."""
         import pyarrow as pa
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-        file = next(file for file in self.output.files if file.rows)
-        with self.where.files.open(f"{self._ref['path']}/{file.name}") as opened:
+        with self.where.files.open(self.paths[0][0]) as opened:
             found = pq.ParquetFile(opened).schema_arrow
         # With their notes: a column of new values may have a type that Arrow has not.
         return pa.schema([found.field(name) for name in self.columns])
@@ -158,7 +162,7 @@ def rows_to_write(
 
     That is the order of the map indexes, of the files of an output, and of the rows in each of these. The output of a
     single application is already aggregated (the state refuses it otherwise) and is streamed; anything else is combined
-    in memory. They can be gone through twice where that is needed.
+    in memory. They can be gone through twice, unless the state takes rows as they are.
 
     :raises StagingError: a reference whose files are not there whole.
     :raises StateError: rows that do not fit the state.
@@ -168,9 +172,10 @@ def rows_to_write(
         return StagedRows(area, values[0], state, attempt)
     chained = chain.from_iterable(_rows(value, state, area, attempt) for value in values)
     rows = chained if has_reducers(state) else combined(chained, state)
+    # Combined rows are in memory anyway. Of a state without columns, nothing is combined.
     again = (
-        state.kind is StateKind.TRANSACTIONAL
-        or has_reducers(state)
+        state.columns is not None
+        or state.kind is StateKind.TRANSACTIONAL
         or update.new_values is not None
     )
     return list(rows) if again else rows

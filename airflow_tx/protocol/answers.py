@@ -247,12 +247,15 @@ class Processed:
     :param epoch: changes when a task starts again; the output named here is then no longer the output.
     :param acks: per (task id, map index) what it contributed.
     :param unproven: why the rows that its tasks consumed are not proven; none: they are.
+    :param key: the identity of its run; `began`: when its attempt began.
     """
 
     epoch: int
     acks: Mapping[tuple[str, int], Ack] = field(hash=False)
     ack_val: int = 0
     unproven: tuple[str, ...] = ()
+    key: str = ""
+    began: str = ""
 
     @property
     def rows(self) -> int | None:

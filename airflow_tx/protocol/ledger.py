@@ -271,6 +271,13 @@ class Ledger:
         """Read what holds for all transactions."""
         return Reader(self.store).peek(TopologyRecord, self.paths.record)
 
+    def incarnation(self) -> str:
+        """Name this life of the ledger; what was just read is not read again."""
+        read = Reader(self.store, self._known)
+        record = read.peek(TopologyRecord, self.paths.record)
+        self.remember(read)
+        return record.incarnation
+
     def pace(self) -> list[list[float]]:
         """Read how many rows each of the last committed transactions had, and how many seconds it was in process."""
         record = Reader(self.store).peek_if_any(TopologyRecord, self.paths.record)

@@ -264,7 +264,7 @@ def processed(
     if unproven and proven:
         problem = "; ".join(shortened(list(unproven)))
         raise RowsNotProven(txid=attempt.txid, attempt=attempt.attempt, problem=problem)
-    result = Processed(record.epoch, acks, value, unproven)
+    result = Processed(record.epoch, acks, value, unproven, key=record.key, began=record.began)
     if record.phase is not Phase.PROCESSING:
         return Decision(result)
     _check_trees(attempt, found, emitted or {})

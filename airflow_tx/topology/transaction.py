@@ -60,6 +60,8 @@ class Transaction:
     :param on_late: the same for when it is late.
     :param late_after: how long its oldest transaction may be open until it is late.
     :param max_lag: how far its source may be ahead, in the unit of `airflow tx list`, until it is late.
+    :param journal: for how long a committed transaction can be restated, see `docs/journal.md`; timedelta(0): it never
+        can; default: `[tx] journal`, in days.
     :param at_least_once: allow a source and a state that cannot give exactly once together.
     """
 
@@ -78,6 +80,7 @@ class Transaction:
         on_late: AlarmCallback | Sequence[AlarmCallback] = (),
         late_after: timedelta | None = None,
         max_lag: int | None = None,
+        journal: timedelta | None = None,
         at_least_once: bool = False,
     ) -> None:
         """Take the source and the options; the tasks are those of the block."""
@@ -93,8 +96,10 @@ class Transaction:
             root=root,
             ackers=ackers,
             acker_store=acker_store,
+            journal=journal,
         )
         _check_ackers(self._spec)
+        _check_journal(self._spec)
         self._spec = with_alarms(self._spec, on_blocked, on_late, late_after, max_lag)
         self._before: frozenset[str] = frozenset()
         self._begin: BeginTransactionOperator | None = None
@@ -215,6 +220,13 @@ def _check_ackers(spec: TransactionSpec) -> None:
             "acker_store is no connection id",
             "Define an Airflow connection: a URL would show its password.",
         )
+
+
+def _check_journal(spec: TransactionSpec) -> None:
+    found = spec.journal
+    if found is not None and (not isinstance(found, timedelta) or found < timedelta(0)):
+        remedy = "Give a timedelta: journal=timedelta(days=30); timedelta(0) keeps no journal."
+        raise refusal(spec, f"journal={found!r}", remedy)
 
 
 def _window(spec: TransactionSpec) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -117,6 +118,7 @@ class Trial:
         own |= {
             "source": source,
             "area": self._area,
+            "journal": timedelta(0),
             "limits": AlarmLimits(),
             "callbacks": AlarmCallbacks(),
         }

@@ -1,0 +1,275 @@
+"""The journal entry of a commit: written before the turn, named by the grant, and counted only if that commits."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx import failpoints
+from airflow_tx.commit.commit import acquire_step
+from airflow_tx.commit.entry import no_contribution
+from airflow_tx.commit.handoff import GRACE, entries_in_use, sweep_journal
+from airflow_tx.errors import StagingUnavailable
+from airflow_tx.failpoints import FailpointError
+from airflow_tx.journal.area import JournalArea
+from airflow_tx.journal.entry import Entry
+from airflow_tx.protocol.answers import Granted
+from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.records import Binding, encode
+from airflow_tx.protocol.wish import Wish
+from airflow_tx.state import Avg, Count, DeltaState, MemoryState, Sum
+from airflow_tx.state.persisted import PersistedState
+from airflow_tx.testing.failpoints import Failpoints
+from airflow_tx.testing.suites.aggregator_cases import Balance
+from tests.stage import update
+from tests.unit.bench import CountingStore, OpaqueNumbers
+from tests.unit.commit.phase_run import PhaseRun
+from tests.unit.commit.run import Noted, Run, counts, record
+
+ROWS = [{"word": "a", "count": 1}, {"word": "b", "count": 2}, {"word": "a", "count": 3}]
+
+
+def journal_of(run: Run) -> JournalArea:
+    return JournalArea(run.spec.staging(), run.spec.ledger(run.spec.memory).incarnation())
+
+
+def entries(run: Run) -> list[Entry]:
+    journal = journal_of(run)
+    return [journal.read(name) for name in journal.names()]
+
+
+def begun(make: Any, run_id: str = "r1", rows: list[dict[str, Any]] | None = None, **options: Any) -> Run:
+    run: Run = make(run_id, **options)
+    run.begin()
+    run.end(run.start(), ROWS if rows is None else rows)
+    return run
+
+
+def named(run: Run, txid: int = 1) -> str:
+    """The entry that the receipt of a committed transaction names."""
+    history = run.spec.ledger(run.spec.memory).outcome(txid)
+    assert history is not None
+    assert history.receipt is not None
+    return str(history.receipt["journal"])
+
+
+@pytest.fixture
+def points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failpoints:
+    found = Failpoints(tmp_path / "points")
+    monkeypatch.setenv(failpoints.VARIABLE, found.environment[failpoints.VARIABLE])
+    return found
+
+
+# --- what an entry holds -------------------------------------------------------------------------------------------
+
+
+def test_a_commit_leaves_an_entry_with_its_batch_and_what_it_contributed(make: Any) -> None:
+    run = begun(make)
+    run.commit_now()
+    entry = journal_of(run).read(named(run))
+    assert (entry.topology, entry.txid, entry.attempt, entry.run_id, entry.key) == ("numbers", 1, 1, "r1", "r1")
+    assert (entry.metadata, entry.source) == ([0, 10], ("tests.unit.bench.Numbers", {}))
+    assert entry.birth == run.begun.attempt.birth
+    assert entry.replaces is None
+    found = entry.contributions["words"]
+    assert list(found.rows()) == [{"word": "a", "count": 4}, {"word": "b", "count": 2}]
+    assert (found.keys, found.count) == ({"word": "text"}, 2)
+
+
+def test_the_entry_is_named_by_the_grant_the_fence_and_the_receipt(make: Any, state: MemoryState) -> None:
+    run = begun(make)
+    run.commit_now()
+    (entry,) = entries(run)
+    fence = state.fence()
+    assert fence is not None
+    assert json.loads(fence.batch)["journal"] == named(run) == entry.name
+
+
+def test_a_composite_column_is_kept_in_the_parts_that_are_stored(make: Any) -> None:
+    means = MemoryState("means", keys=["word"], values={"delay": Avg()})
+    rows = [{"word": "a", "delay": 1.0}, {"word": "a", "delay": 2.0}]
+    run = begun(make, rows=rows, updates=[update(means)])
+    run.commit_now()
+    found = entries(run)[0].contributions["means"]
+    assert list(found.rows()) == [{"word": "a", "delay_sum": 3.0, "delay_count": 2}]
+    assert set(found.values) == {"delay_sum", "delay_count"}
+
+
+def test_a_batch_without_rows_leaves_an_entry_without_rows(make: Any) -> None:
+    run = begun(make, rows=[])
+    run.commit_now()
+    assert [list(each.rows()) for each in entries(run)[0].contributions.values()] == [[]]
+
+
+@pytest.mark.parametrize(
+    ("state", "refusal"),
+    [
+        (PersistedState(Noted(), Noted(), "opaque"), "PersistedState takes rows as they are"),
+        (MemoryState("m", keys=["word"], values={"n": Balance()}), "column n has a reducer"),
+        (DeltaState("/tmp/t", mode="append", types={"word": "text"}), "its rows are appended"),
+        (MemoryState("m", keys=["word"], values={"n": Sum()}), ""),
+    ],
+    ids=["persisted", "reducer", "appended", "keyed"],
+)
+def test_a_state_without_a_contribution_says_why(state: Any, refusal: str) -> None:
+    assert no_contribution(update(state)) == refusal
+
+
+def test_what_cannot_be_taken_back_is_noted_in_the_entry(make: Any) -> None:
+    run = begun(make, updates=[update(PersistedState(Noted(), Noted(), "opaque"))])
+    run.commit_now()
+    (contribution,) = entries(run)[0].contributions.values()
+    assert (contribution.refusal, list(contribution.rows())) == ("PersistedState takes rows as they are", [])
+
+
+def test_without_a_journal_nothing_is_written_or_named(make: Any, store: CountingStore) -> None:
+    run = begun(make, journal=timedelta(0))
+    run.commit_now()
+    history = run.spec.ledger(store).outcome(1)
+    assert history is not None
+    assert "journal" not in (history.receipt or {})
+    assert journal_of(run).names() == []
+
+
+# --- killed, replayed, prepared again ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["commit.before_journal", "commit.after_journal"])
+def test_a_commit_that_dies_around_the_write_is_tried_again(
+    make: Any, state: MemoryState, store: CountingStore, points: Failpoints, point: str
+) -> None:
+    run = begun(make)
+    points.arm(point, "raise", txid=1)
+    with pytest.raises(FailpointError):
+        run.commit_now()
+    open_one = record(store, 1)
+    assert open_one is not None
+    assert (open_one.journal, open_one.granted) == ("", False)
+    run.commit_now()
+    assert counts(state) == {"a": 4, "b": 2}
+    assert len(entries(run)) == (1 if point == "commit.before_journal" else 2)
+    assert named(run) in journal_of(run).names(1)
+
+
+def test_the_entry_of_an_attempt_that_is_outranked_counts_for_nothing(
+    make: Any, state: MemoryState, store: CountingStore
+) -> None:
+    run = begun(make, source=OpaqueNumbers())
+    first = run.commit()
+    first.complete()
+    granted = first.case.ledger.run(acquire_step(first.case, first.prepare()))
+    assert isinstance(granted, Granted)
+    old = record(store, 1)
+    assert old is not None
+    assert old.journal == entries(run)[0].name
+    again = begun(make, rows=[{"word": "c", "count": 7}], source=OpaqueNumbers())
+    assert again.begun.attempt.attempt == 2
+    replayed = record(store, 1)
+    assert replayed is not None
+    assert replayed.journal == ""
+    again.commit_now()
+    assert counts(state) == {"c": 7}
+    assert named(again) != old.journal
+    assert list(journal_of(again).read(named(again)).contributions["words"].rows()) == [{"word": "c", "count": 7}]
+
+
+def test_output_that_is_read_again_has_an_entry_of_its_own_and_the_grant_names_that(
+    make: Any, store: CountingStore
+) -> None:
+    run = begun(make)
+    commit = run.commit()
+    commit.complete()
+    first = commit.prepare().journal
+    run.end(run.start(), [{"word": "c", "count": 7}])
+    commit.forget()
+    commit.complete()
+    second = commit.prepare().journal
+    assert first != second
+    assert commit.commit()
+    assert named(run) == second
+    assert list(journal_of(run).read(second).contributions["words"].rows()) == [{"word": "c", "count": 7}]
+
+
+def test_a_full_staging_area_is_one_line_and_the_commit_is_tried_again(
+    make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(make)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(StagingUnavailable, match=r"^\S+@journal\S+ cannot be written: No space left on device\. "):
+            run.commit_now()
+    assert counts(state) == {}
+    run.commit_now()
+    assert counts(state) == {"a": 4, "b": 2}
+
+
+def test_a_commit_phase_writes_the_entry_of_all_committers_before_it_begins(make: Any, store: CountingStore) -> None:
+    words = MemoryState("words", keys=["word"], values={"count": Count()})
+    others = MemoryState("others", keys=["word"], values={"count": Sum()})
+    inner = MemoryState("inner", keys=["word"], values={"count": Sum()})
+    of_d = update(others)
+    phase = PhaseRun(make, update(words), of_d, ROWS)
+    updates: Any = phase.updates
+    updates["d"] = (of_d, update(inner, task="b", name="words"))
+    phase.acquire()
+    open_one = record(store, 1)
+    assert open_one is not None
+    entry = journal_of(phase.run).read(open_one.journal)
+    assert [list(entry.contributions[name].rows()) for name in ("words", "others")] == [
+        [{"word": "a", "count": 4}, {"word": "b", "count": 2}]
+    ] * 2
+    assert entry.contributions["inner"].refusal == "its rows come from task b, which runs in the commit phase"
+
+
+# --- removed by age ------------------------------------------------------------------------------------------------
+
+
+def entry_of(run: Run, days: int, txid: int = 1) -> str:
+    """Write an entry as it was so many days ago."""
+    written = (datetime.now(timezone.utc) - timedelta(days=days)).isoformat()
+    return journal_of(run).write(replace(entries(run)[0], txid=txid, written=written))
+
+
+def test_commits_remove_days_a_week_after_they_could_last_be_restated(make: Any) -> None:
+    run = begun(make, journal=timedelta(days=3))
+    run.commit_now()
+    first = named(run)
+    kept, gone = entry_of(run, 3 + GRACE.days), entry_of(run, 4 + GRACE.days)
+    begun(make, "r2", journal=timedelta(days=3)).commit_now()
+    assert {first, kept} < set(journal_of(run).names())
+    assert gone not in journal_of(run).names()
+
+
+def test_an_entry_that_a_wish_or_an_open_restatement_needs_stays(make: Any, store: CountingStore) -> None:
+    run = begun(make, journal=timedelta(days=3))
+    run.commit_now()
+    wished, replaced, gone = (entry_of(run, 20 + number) for number in range(3))
+    ledger = run.spec.ledger(store)
+    paths = ledger.paths
+    open_run = begun(make, "r2", journal=timedelta(days=3))
+    open_one = record(store, open_run.begun.txid)
+    assert open_one is not None
+    put(store, paths.transaction(2), replace(open_one, replaces={"txid": 1, "entry": replaced}))
+    put(store, paths.run("run:r1"), Binding(1, wished))
+    put(store, paths.wishes, None)
+    put(store, paths.wish(1), Wish(1, "run:r1", "r1", "ada", "2013-01-01", "a bug", "op"))
+    assert entries_in_use(ledger) == {wished, replaced}
+    sweep_journal(run.spec, ledger)
+    found = journal_of(run).names()
+    assert {wished, replaced} < set(found)
+    assert gone not in found
+
+
+def put(store: CountingStore, path: str, value: Any) -> None:
+    data = b"" if value is None else encode(value)
+    store.multi((), (Create(path, data) if store.get(path) is None else Put(path, data),))

@@ -1,0 +1,36 @@
+"""For how long the journal keeps the transactions of a block."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_tx import Transaction
+from airflow_tx.errors import ConfigError, TransactionDefinitionError
+from airflow_tx.spec import TransactionSpec
+from tests.unit.bench import Numbers
+
+
+def block(**options: Any) -> Transaction:
+    with DAG("numbers", schedule=None):
+        return Transaction(source=Numbers(), **options)
+
+
+@pytest.mark.parametrize("journal", [30, timedelta(days=-1), "30 days"], ids=repr)
+def test_a_time_that_is_none_is_refused_while_the_file_is_parsed(journal: Any) -> None:
+    with pytest.raises(TransactionDefinitionError, match=r"journal=.*Give a timedelta: journal=timedelta\(days=30\)"):
+        block(journal=journal)
+
+
+def test_a_block_says_for_how_long_or_the_configuration_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = TransactionSpec("numbers", "numbers", Numbers())
+    assert spec.journal_time == timedelta(days=30)
+    monkeypatch.setenv("AIRFLOW__TX__JOURNAL", "0")
+    assert spec.journal_time == timedelta(0)
+    assert block(journal=timedelta(hours=36))._spec.journal_time == timedelta(hours=36)
+    monkeypatch.setenv("AIRFLOW__TX__JOURNAL", "-1")
+    with pytest.raises(ConfigError, match=r"\[tx\] journal = '-1' .*whole number, 0 or more"):
+        _ = spec.journal_time
