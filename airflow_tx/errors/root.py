@@ -133,7 +133,7 @@ class StagingNotRemoved(StagingError):
 
 
 class StagingUnreachable(StagingError):
-    """A store of staged output that does not answer now."""
+    """A store of files that does not answer now."""
 
     template = "{uri} cannot be reached: {reason}. Nothing was changed; the task can be tried again once it answers."
 

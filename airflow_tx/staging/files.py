@@ -1,8 +1,8 @@
-"""The few file operations staging needs, on a local folder or on an object store.
+"""The few operations on files that staging and the sources of files need, on a disk or on an object storage.
 
-Local paths use nothing but the standard library. Any other URI goes to fsspec; an Airflow connection in it
-(``s3://conn@bucket/...``) is resolved by Airflow's ObjectStoragePath, and where there is no Airflow (a Spark driver)
-it is dropped: the driver then signs in with what its own environment gives it.
+Local paths use nothing but the standard library. Any other URI goes to fsspec. Airflow's ObjectStoragePath resolves a
+connection in the URI (``s3://conn@bucket/...``). Where there is no Airflow, as in a Spark driver, the connection is
+dropped: the driver then signs in with what its own environment gives it.
 """
 
 from __future__ import annotations
@@ -10,22 +10,43 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from airflow_tx.errors import StagingUnavailable, StagingUnreachable, TxError
 
+if TYPE_CHECKING:
+    from airflow.sdk import ObjectStoragePath
+
 _SPARK_SCHEMES = {"s3": "s3a", "gcs": "gs", "abfs": "abfss", "local": "file"}
 
 
-def spark_scheme(scheme: str) -> str:
-    """Translate a scheme of fsspec into the one that Hadoop's file systems, and so Spark, listen to."""
-    return _SPARK_SCHEMES.get(scheme, scheme)
+@dataclass(frozen=True)
+class Listed:
+    """What a listing says of a name.
+
+    :param info: of a file, what its storage says of it; a disk says nothing.
+    """
+
+    is_folder: bool
+    info: Any = None
+
+
+def spark_uri(uri: str) -> str:
+    """Translate a path or URI into the spelling that Hadoop's file systems, and so Spark, know."""
+    scheme, found, rest = uri.partition("://")
+    if not found:
+        return f"file://{uri}"
+    host, slash, path = rest.partition("/")
+    return f"{_SPARK_SCHEMES.get(scheme, scheme)}://{host.rpartition('@')[2]}{slash}{path}"
 
 
 def literal(uri: str) -> str:
@@ -45,7 +66,7 @@ class Files(ABC):
 
     def spark_uri(self, name: str) -> str:
         """Name it in the spelling that Spark's file systems know."""
-        return self.uri(name)
+        return spark_uri(self.uri(name))
 
     def write(self, name: str, content: bytes) -> None:
         """Write a whole file so that a reader sees all of it or nothing; its folder is made.
@@ -71,6 +92,16 @@ class Files(ABC):
             reason = error.strerror or str(error) or type(error).__name__
             raise StagingUnavailable(uri=self.uri(name), reason=reason) from error
 
+    def list(self, name: str) -> dict[str, int | None]:
+        """Name what lies directly in a folder, with its size (None: a folder); nothing if there is no such folder."""
+        sizes: dict[str, int | None] = {}
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for each, listed in self.entries(name).items():
+                with suppress(FileNotFoundError):  # removed since it was listed
+                    path = f"{name}/{each}".lstrip("/")
+                    sizes[each] = None if listed.is_folder else self.size(path, listed)
+        return sizes
+
     @contextmanager
     def reaching(self, name: str) -> Iterator[None]:
         """Tell what a client says of a store that does not answer, while a file is used within the block.
@@ -88,10 +119,6 @@ class Files(ABC):
         """Copy it, or raise OSError."""
 
     @abstractmethod
-    def size(self, name: str) -> int:
-        """Count the bytes of a file."""
-
-    @abstractmethod
     def read(self, name: str) -> bytes:
         """Read a whole file."""
 
@@ -99,9 +126,25 @@ class Files(ABC):
     def open(self, name: str) -> BinaryIO:
         """Open a file for reading at any position."""
 
+    def size(self, name: str, listed: Listed | None = None) -> int:
+        """Count the bytes of a file; `listed` is what `entries` said of it."""
+        info = listed.info if listed else None
+        return int((info or self.info(name))["size"])
+
     @abstractmethod
-    def list(self, name: str) -> dict[str, int | None]:
-        """Name what lies directly in a folder, with its size (None: a folder); nothing if there is no such folder."""
+    def entries(self, name: str) -> dict[str, Listed]:
+        """Name what lies directly in a folder now; one that went since its parent was listed has nothing in it.
+
+        :raises OSError: it cannot be listed.
+        """
+
+    @abstractmethod
+    def info(self, name: str) -> Mapping[str, Any]:
+        """Ask for the size of a file as it is now, and what else its storage says of it."""
+
+    @abstractmethod
+    def is_folder(self, name: str) -> bool:
+        """Ask whether there is such a folder; OSError: that cannot be found out."""
 
     @abstractmethod
     def remove_tree(self, name: str) -> None:
@@ -111,14 +154,8 @@ class Files(ABC):
 class LocalFiles(Files):
     """A folder of this machine or a mounted one."""
 
-    def __init__(self, root: str) -> None:
-        super().__init__(os.path.abspath(root))
-
     def _path(self, name: str) -> Path:
         return Path(self.root, name)
-
-    def spark_uri(self, name: str) -> str:
-        return "file://" + self.uri(name)
 
     def _write(self, name: str, content: bytes) -> None:
         with self._put(name) as partial, partial.open("wb") as out:
@@ -146,44 +183,54 @@ class LocalFiles(Files):
             with suppress(FileNotFoundError):
                 partial.unlink()
 
-    def size(self, name: str) -> int:
-        return self._path(name).stat().st_size
-
     def read(self, name: str) -> bytes:
         return self._path(name).read_bytes()
 
     def open(self, name: str) -> BinaryIO:
         return self._path(name).open("rb")
 
-    def list(self, name: str) -> dict[str, int | None]:
-        found: dict[str, int | None] = {}
+    def entries(self, name: str) -> dict[str, Listed]:
         try:
-            entries = list(os.scandir(self._path(name)))
+            with os.scandir(self._path(name)) as found:
+                entries = [(each.name, each.is_dir(), each.is_file()) for each in found]
         except (FileNotFoundError, NotADirectoryError):
-            return found
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                found[entry.name] = None if entry.is_dir() else entry.stat().st_size
-        return found
+            if not name:
+                raise
+            return {}
+        return {each: Listed(is_dir) for each, is_dir, is_file in entries if is_dir or is_file}
+
+    def info(self, name: str) -> Mapping[str, Any]:
+        status = self._path(name).stat()
+        # A copy may keep the time of its original; the time of the inode nobody can set.
+        return {
+            "size": status.st_size,
+            "modified": status.st_mtime_ns,
+            "changed": status.st_ctime_ns,
+        }
+
+    def is_folder(self, name: str) -> bool:
+        try:
+            return stat.S_ISDIR(self._path(name).stat().st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
     def remove_tree(self, name: str) -> None:
         shutil.rmtree(self._path(name), ignore_errors=True)
 
 
 class RemoteFiles(Files):
-    """An object store, or any other file system that fsspec knows."""
+    """An object storage, or any other file system that fsspec knows.
 
-    def __init__(self, root: str) -> None:
+    :param path: the same root, as Airflow finds it; None: a connection in the root says whether Airflow finds it.
+    """
+
+    def __init__(self, root: str, path: ObjectStoragePath | None = None) -> None:
         super().__init__(root.rstrip("/"))
-        self._fs, self._base = _filesystem(self.root)
+        self._fs, base = (path.fs, path.path) if path else _filesystem(self.root)
+        self._base = str(self._fs._strip_protocol(base)).rstrip("/")
 
     def _path(self, name: str) -> str:
         return f"{self._base}/{name}" if name else self._base
-
-    def spark_uri(self, name: str) -> str:
-        parts = urlsplit(self.uri(name))
-        scheme = spark_scheme(parts.scheme)
-        return urlunsplit(parts._replace(scheme=scheme, netloc=parts.netloc.rpartition("@")[2]))
 
     @contextmanager
     def reaching(self, name: str) -> Iterator[None]:
@@ -196,47 +243,70 @@ class RemoteFiles(Files):
             raise StagingUnreachable(uri=self.uri(name), reason=reason) from error
 
     def _write(self, name: str, content: bytes) -> None:
-        with self.reaching(name):
-            self._fs.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
-            self._fs.pipe_file(self._path(name), content)
+        self._ask(self._fs.makedirs, name.rpartition("/")[0], exist_ok=True)
+        self._ask(self._fs.pipe_file, name, content)
 
     def _copy(self, source: str, name: str) -> None:
-        with self.reaching(name):
-            self._fs.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
-            self._fs.cp_file(self._path(source), self._path(name))
-
-    def size(self, name: str) -> int:
-        with self.reaching(name):
-            return int(self._fs.size(self._path(name)))
+        self._ask(self._fs.makedirs, name.rpartition("/")[0], exist_ok=True)
+        self._ask(self._fs.cp_file, source, self._path(name))
 
     def read(self, name: str) -> bytes:
-        with self.reaching(name):
-            return bytes(self._fs.cat_file(self._path(name)))
+        return bytes(self._ask(self._fs.cat_file, name))
 
     def open(self, name: str) -> BinaryIO:
-        with self.reaching(name):
-            opened: BinaryIO = self._fs.open(self._path(name), "rb")
-        return opened
+        return cast("BinaryIO", self._ask(self._fs.open, name, "rb"))
 
-    def list(self, name: str) -> dict[str, int | None]:
-        self._fs.invalidate_cache()
+    def entries(self, name: str) -> dict[str, Listed]:
         try:
-            with self.reaching(name):
-                entries = self._fs.ls(self._path(name), detail=True)
+            found = self._ask(self._fresh().ls, name, detail=True)
         except (FileNotFoundError, NotADirectoryError):
-            return {}
-        return {
-            entry["name"].rstrip("/").rpartition("/")[2]: None
-            if entry["type"] == "directory"
-            else int(entry["size"])
-            for entry in entries
-            if entry["name"].rstrip("/") != self._path(name).rstrip("/")
-        }
+            return {}  # a folder is there as long as something is in it
+        listed = {self._below(name, info): _listed(info) for info in found}
+        return {each: listing for each, listing in listed.items() if each}
+
+    def tree(self) -> dict[str, dict[str, Listed]]:
+        """List all folders at once, by their names: of a store without folders, one request tells of 1,000 objects."""
+        tree: dict[str, dict[str, Listed]] = {}
+        for info in self._ask(self._fresh().find, "", detail=True).values():
+            folder, _, last = self._below("", info).rpartition("/")
+            if last:
+                tree.setdefault(folder, {})[last] = _listed(info)
+            while folder:
+                folder, _, last = folder.rpartition("/")
+                tree.setdefault(folder, {})[last] = Listed(is_folder=True)
+        return tree
+
+    def info(self, name: str) -> Mapping[str, Any]:
+        return cast("Mapping[str, Any]", self._ask(self._fresh().info, name))
+
+    def modified(self, name: str) -> datetime:
+        """Tell when a file was last changed."""
+        return cast("datetime", self._ask(self._fs.modified, name))
+
+    def is_folder(self, name: str) -> bool:
+        return bool(self._ask(self._fresh().isdir, name))
 
     def remove_tree(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._ask(self._fresh().rm, name, recursive=True)
+
+    def _ask(self, call: Callable[..., Any], name: str, *arguments: Any, **options: Any) -> Any:
+        with self.reaching(name):
+            return call(self._path(name), *arguments, **options)
+
+    def _fresh(self) -> Any:
+        """Forget what the client knows of the store: files come and go."""
         self._fs.invalidate_cache()
-        with suppress(FileNotFoundError), self.reaching(name):
-            self._fs.rm(self._path(name), recursive=True)
+        return self._fs
+
+    def _below(self, name: str, info: Mapping[str, Any]) -> str:
+        return str(info["name"]).removeprefix(self._path(name)).strip("/")
+
+
+def _listed(info: Mapping[str, Any]) -> Listed:
+    # A marker that some tools make for an empty folder is an object whose name ends in "/".
+    is_folder = info["type"] == "directory" or str(info["name"]).endswith("/")
+    return Listed(is_folder, None if is_folder else info)
 
 
 def _filesystem(root: str) -> tuple[Any, str]:
@@ -247,16 +317,16 @@ def _filesystem(root: str) -> tuple[Any, str]:
             from airflow.sdk import ObjectStoragePath
 
             path = ObjectStoragePath(root)
-            return path.fs, path.path.rstrip("/")
+            return path.fs, path.path
     import fsspec  # type: ignore[import-untyped]
 
-    fs, base = fsspec.core.url_to_fs(urlunsplit(parts._replace(netloc=netloc)))
-    return fs, base.rstrip("/")
+    uri = urlunsplit(parts._replace(netloc=netloc))
+    return cast("tuple[Any, str]", fsspec.core.url_to_fs(uri))
 
 
 def open_files(root: str) -> Files:
-    """Open the files below a path, a ``file://`` URI, or the URI of an object store."""
+    """Open the files below a path, a ``file://`` URI, or the URI of an object storage."""
     scheme, found, rest = root.partition("://")
     if not found:
-        return LocalFiles(root)
-    return LocalFiles(rest) if scheme == "file" else RemoteFiles(root)
+        return LocalFiles(os.path.abspath(root))
+    return LocalFiles(os.path.abspath(rest)) if scheme == "file" else RemoteFiles(root)

@@ -1,4 +1,4 @@
-"""Sources of files on a real S3 server, listed and read as Airflow's ObjectStoragePath does it, without Spark."""
+"""Sources of files and staging on a real S3 server, reached as Airflow's ObjectStoragePath does it, without Spark."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
+from airflow_tx.staging.files import open_files
 from airflow_tx.testing.suites.source_case import Row
 from airflow_tx.testing.suites.source_suite import SourceSuite
 from tests.integration.s3 import Bucket, LocalS3
@@ -178,6 +179,38 @@ def test_parquet_and_json_are_read_without_spark(bucket: Bucket) -> None:
     for kind in ("parquet", "json"):
         source = FileSource(f"{bucket.url}/in/*.{kind}", format=kind, conn_id=bucket.conn_id)
         assert list(cast("Iterable[Any]", source.emit_batch(ATTEMPT, take(source).metadata))) == [{"n": 1}, {"n": 2}]
+
+
+def test_a_marker_of_the_folder_itself_is_no_file(bucket: Bucket) -> None:
+    bucket.put("in/", "")
+    bucket.put("in/a.csv", "n\n1\n")
+    for pattern in ("in/*", "in/**/*"):
+        source = FileSource(f"{bucket.url}/{pattern}", files_per_batch=10, conn_id=bucket.conn_id)
+        assert names(take(source)) == ["a.csv"]
+
+
+def test_staging_keeps_its_files_in_a_bucket(bucket: Bucket) -> None:
+    files = open_files(f"s3://{bucket.conn_id}@{bucket.name}/staging")
+    assert files.list("") == {}
+    bucket.put("staging/flights/1/", "")
+    files.write("flights/1/a", b"one")
+    files.write("flights/b", b"2")
+    assert files.list("") == {"flights": None}
+    assert files.list("flights") == {"1": None, "b": 1}
+    assert files.list("flights/1") == {"a": 3}
+    assert files.read("flights/1/a") == b"one"
+    with files.open("flights/1/a") as opened:
+        opened.seek(1)
+        assert opened.read() == b"ne"
+    bucket.put("staging/flights/1/late", "")
+    assert files.list("flights/1") == {"a": 3, "late": 0}
+    files.copy("flights/1/a", "kept/1/a")
+    assert files.size("kept/1/a") == 3
+    files.remove_tree("flights")
+    files.remove_tree("flights")
+    assert files.read("kept/1/a") == b"one"
+    files.remove_tree("kept")
+    assert files.list("") == {}
 
 
 def test_a_bucket_that_is_not_there_is_one_line(bucket: Bucket) -> None:

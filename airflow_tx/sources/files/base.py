@@ -19,12 +19,12 @@ from airflow_tx.sources.files.storage import (
     FilesPosition,
     Fingerprint,
     Look,
-    NoBase,
     Storage,
     below,
     split_glob,
 )
 from airflow_tx.sources.sizing import BatchSize, Limit
+from airflow_tx.staging.files import Listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,7 +153,7 @@ class FolderSource(Source):
         return ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
 
     def _next(
-        self, folder: str, listing: Mapping[str, Any], position: FilesPosition
+        self, folder: str, listing: Mapping[str, Listed], position: FilesPosition
     ) -> Batch | None:
         """Decide the next files of a folder."""
         opaque = self.kind is SourceKind.OPAQUE
@@ -186,8 +186,9 @@ class FolderSource(Source):
             position.not_taken(listing) if self.kind is SourceKind.OPAQUE else position.new(listing)
         )
 
-    def _chosen(self, folder: str, new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def _chosen(self, folder: str, new: Mapping[str, Listed]) -> Iterator[dict[str, Any]]:
         """Yield the next ones within the limits, with their fingerprints."""
+        opened = self._storage.opened(folder)
         count = 0
         size = 0
         for name, listed in new.items():
@@ -195,10 +196,10 @@ class FolderSource(Source):
                 return
             try:
                 if self.max_bytes_per_batch is not None:
-                    size += self._storage.size(folder, name, listed)
+                    size += opened.size(name, listed)
                     if count and size > self.max_bytes_per_batch:
                         return
-                found = self._storage.fingerprint(folder, name, listed)
+                found = self._storage.fingerprint(folder, name, listed.info)
             except OSError as error:
                 if self.kind is SourceKind.OPAQUE and isinstance(error, FileNotFoundError):
                     continue  # It was there a moment ago; whenever it comes back, it is taken.
@@ -302,12 +303,11 @@ class FolderSource(Source):
         return self.refused(problem, remedy)
 
     def _root(self) -> str:
-        try:
-            folder = self._storage.root()
-        except NoBase:
+        folder = self._storage.root()
+        if folder is None:
             remedy = "Give an absolute path, or base=, or set AIRFLOW_TX_DATA to the folder it starts from."
             problem = "its path is relative, and neither AIRFLOW_TX_DATA nor AIRFLOW_HOME is set"
-            raise self.refused(problem, remedy) from None
+            raise self.refused(problem, remedy)
         with self._listable(folder):
             if not self._storage.is_folder(folder):
                 raise self.refused(
@@ -327,7 +327,7 @@ class FolderSource(Source):
             remedy = "Nothing was taken. Let this process list it and all folders below it, then clear the task."
             raise self.refused(problem, remedy) from error
 
-    def _files(self, folder: str) -> dict[str, Any]:
+    def _files(self, folder: str) -> dict[str, Listed]:
         with self._listable(folder):
             return self._storage.files(folder, self._storage.pattern)
 
@@ -343,9 +343,7 @@ class FolderSource(Source):
         for file in metadata["files"]:
             expected = {key: file[key] for key in ("size", "digest")}
             look = self._look(folder, file["name"])
-            found = (
-                None if look is None else self._found(folder, file["name"], expected, listed=look)
-            )
+            found = None if look is None else self._found(folder, file["name"], expected, look)
             if look is None or found != expected:
                 problem = f"file {below(folder, file['name'])} was {_words(expected)}, and is {_words(found)}"
                 raise self.refused(problem, self._restore(attempt, gone=found is None))
@@ -377,10 +375,10 @@ class FolderSource(Source):
             return None
 
     def _found(
-        self, folder: str, name: str, expected: Fingerprint | None = None, listed: Any = None
+        self, folder: str, name: str, expected: Fingerprint | None = None, info: Look | None = None
     ) -> Fingerprint | None:
         try:
-            return self._storage.fingerprint(folder, name, listed, like=expected)
+            return self._storage.fingerprint(folder, name, info, like=expected)
         except OSError:
             return None
 

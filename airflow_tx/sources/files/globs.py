@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-
-@dataclass(frozen=True)
-class Listed:
-    """What a listing says of a name.
-
-    :param info: of a file, what its storage says of it.
-    """
-
-    is_folder: bool
-    info: Any = None
-
+from airflow_tx.staging.files import Listed
 
 Listing: TypeAlias = Callable[[str], Mapping[str, Listed]]
 """Lists a folder, "" being the one that all names are relative to; OSError: it cannot be listed whole."""

@@ -15,6 +15,7 @@ from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, Transac
 from airflow_tx.sources.files.base import FolderSource
 from airflow_tx.sources.files.storage import below
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
+from airflow_tx.staging.files import Listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,7 +164,7 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
                 count += len(self._new(self._in(folder), self._position(positions.get(name))))
         return count
 
-    def _in(self, folder: str) -> Mapping[str, Any]:
+    def _in(self, folder: str) -> Mapping[str, Listed]:
         return self._storage.files(folder, self._storage.pattern.rpartition("/")[2])
 
     def decide_partition_again(

@@ -1,10 +1,9 @@
-"""Files in a folder, on a disk or in an object storage: which there are, which were taken, and whether one changed."""
+"""Files below a glob, on a disk or in an object storage: which there are, which were taken, whether one changed."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.sources.api import pack, unpack
-from airflow_tx.sources.files.globs import Listed, Listing, matching
-from airflow_tx.staging.files import literal
+from airflow_tx.sources.files.globs import Listing, matching
+from airflow_tx.staging.files import Files, Listed, LocalFiles, literal, spark_uri
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
@@ -46,36 +45,36 @@ def split_glob(path_glob: str) -> tuple[str, str]:
     )
 
 
-class NoBase(Exception):
-    """A relative path, and nothing that it starts from."""
-
-
 class Storage(ABC):
     def __init__(self, path_glob: str) -> None:
         self.folder, self.pattern = split_glob(path_glob)
 
-    @abstractmethod
-    def root(self) -> str:
-        """Find the folder before the first wildcard, as every process can reach it; NoBase: of a relative one."""
+    def root(self) -> str | None:
+        """Find the folder before the first wildcard, as every process can reach it; None: nothing says where it is."""
+        return self.folder
 
     @abstractmethod
     def path(self, folder: str) -> FilePath: ...
 
     @abstractmethod
+    def opened(self, folder: str) -> Files:
+        """Open the files below a folder."""
+
     def is_folder(self, folder: str) -> bool:
         """Ask whether it is there; OSError: that cannot be found out."""
+        return self.opened(folder).is_folder("")
 
-    @abstractmethod
     def listing(self, folder: str, pattern: str) -> Listing:
         """Make what lists `folder` and those below it, as they are now; `pattern` says how deep that will go."""
+        return self.opened(folder).entries
 
-    def files(self, folder: str, pattern: str) -> dict[str, Any]:
+    def files(self, folder: str, pattern: str) -> dict[str, Listed]:
         """List the files that match, with what a listing says: relative to `folder`, sorted, without hidden ones.
 
         :raises OSError: a folder cannot be listed, so nobody knows what is in it.
         """
         found = matching(pattern, self.listing(folder, pattern))
-        return {name: each.info for name, each in found.items() if not each.is_folder}
+        return {name: each for name, each in found.items() if not each.is_folder}
 
     def folders(self, folder: str, pattern: str) -> list[str]:
         """List the folders that match: names relative to `folder`, itself as "."; sorted, without hidden ones.
@@ -88,31 +87,27 @@ class Storage(ABC):
             names.add(".")
         return sorted(names)
 
-    @abstractmethod
-    def size(self, folder: str, name: str, listed: Any) -> int:
-        """Measure a file in bytes; `listed` is what `files` said of it."""
-
-    @abstractmethod
     def look(self, folder: str, name: str) -> Look:
         """Describe a file as it is now, without reading it: one that replaces it is described otherwise.
 
         :raises OSError: it cannot be read.
         """
+        return self.opened(folder).info(name)
 
     @abstractmethod
     def fingerprint(
-        self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None
+        self, folder: str, name: str, info: Look | None = None, like: Fingerprint | None = None
     ) -> Fingerprint:
         """Find size and digest of a file, which show whether it has changed.
 
-        :param listed: what `files` has just said of it.
+        :param info: what its storage has just said of it.
         :param like: an earlier one, whose kind of digest is wanted.
         :raises OSError: it cannot be read.
         """
 
-    @abstractmethod
     def for_spark(self, folder: str, name: str) -> str:
         """Spell a file as Spark's readers take it, with wildcards in its name taken literally."""
+        return literal(spark_uri(below(folder, name)))
 
 
 class Disk(Storage):
@@ -122,60 +117,29 @@ class Disk(Storage):
         super().__init__(path_glob)
         self.base = base
 
-    def root(self) -> str:
+    def root(self) -> str | None:
         folder = Path(self.folder).expanduser()
         if folder.is_absolute():
             return str(folder)
         base = self.base or os.environ.get("AIRFLOW_TX_DATA") or os.environ.get("AIRFLOW_HOME")
         if not base:
-            raise NoBase
+            return None
         return os.path.abspath(Path(base).expanduser() / folder)
 
     def path(self, folder: str) -> FilePath:
         return Path(folder)
 
-    def is_folder(self, folder: str) -> bool:
-        try:
-            return stat.S_ISDIR(os.stat(folder).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-
-    def listing(self, folder: str, pattern: str) -> Listing:
-        def listed(name: str) -> dict[str, Listed]:
-            try:
-                with os.scandir(Path(folder, name)) as found:
-                    entries = [(each.name, each.is_dir(), each.is_file()) for each in found]
-            except (FileNotFoundError, NotADirectoryError):
-                if not name:
-                    raise
-                return {}  # it went while those above it were listed
-            return {each: Listed(is_dir) for each, is_dir, is_file in entries if is_dir or is_file}
-
-        return listed
-
-    def size(self, folder: str, name: str, listed: Any) -> int:
-        return os.stat(Path(folder, name)).st_size
-
-    def look(self, folder: str, name: str) -> Look:
-        status = os.stat(Path(folder, name))
-        # A copy may keep the time of its original; the time of the inode nobody can set.
-        return {
-            "size": status.st_size,
-            "modified": status.st_mtime_ns,
-            "changed": status.st_ctime_ns,
-        }
+    def opened(self, folder: str) -> Files:
+        return LocalFiles(folder)
 
     def fingerprint(
-        self, folder: str, name: str, listed: Any = None, like: Fingerprint | None = None
+        self, folder: str, name: str, info: Look | None = None, like: Fingerprint | None = None
     ) -> Fingerprint:
         path = Path(folder, name)
         if like is None:
             return fingerprint(path)
         # A sampled digest stands for any size, so that the limit between the two kinds may change.
         return fingerprint(path, whole=-1 if like["digest"].startswith("sample:") else like["size"])
-
-    def for_spark(self, folder: str, name: str) -> str:
-        return f"file://{literal(str(Path(folder, name)))}"
 
 
 def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:

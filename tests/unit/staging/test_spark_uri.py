@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.staging import files
-from airflow_tx.staging.files import RemoteFiles
+from airflow_tx.staging.files import spark_uri
 
 
 @pytest.mark.parametrize(
-    ("root", "spelled"),
+    ("uri", "spelled"),
     [
-        ("s3://aws@bucket/tx", "s3a://bucket/tx/part"),
-        ("gcs://bucket/tx", "gs://bucket/tx/part"),
-        ("gs://bucket/tx/", "gs://bucket/tx/part"),
-        ("local:///data/tx", "file:///data/tx/part"),
-        ("hdfs://name:9000/tx", "hdfs://name:9000/tx/part"),
+        ("/data/tx/part", "file:///data/tx/part"),
+        ("/data/a@b/part", "file:///data/a@b/part"),
+        ("s3://aws@bucket/tx/part", "s3a://bucket/tx/part"),
+        ("s3://bucket/what?/a#1", "s3a://bucket/what?/a#1"),
+        ("gcs://bucket/tx/part", "gs://bucket/tx/part"),
+        ("abfs://box/tx/part", "abfss://box/tx/part"),
+        ("local:///data/tx/part", "file:///data/tx/part"),
+        ("hdfs://name:9000/tx/part", "hdfs://name:9000/tx/part"),
     ],
 )
-def test_a_file_of_a_store_has_the_scheme_that_hadoop_knows(
-    root: str, spelled: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_filesystem", lambda root: (None, root))
-    assert RemoteFiles(root).spark_uri("part") == spelled
+def test_a_file_has_the_scheme_that_hadoop_knows_and_no_connection(uri: str, spelled: str) -> None:
+    assert spark_uri(uri) == spelled

@@ -1,0 +1,40 @@
+"""Files of a disk: a listing is whole, and a file that is written is on the disk before it has its name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.staging.files import LocalFiles
+
+
+def test_a_folder_that_went_is_empty_within_a_listing_and_an_error_as_its_root(tmp_path: Path) -> None:
+    files = LocalFiles(str(tmp_path / "in"))
+    with pytest.raises(FileNotFoundError):
+        files.entries("")
+    assert files.list("") == {}
+    files.write("eu/1.csv", b"n")
+    assert list(files.entries("")) == ["eu"]
+    assert files.entries("us") == files.entries("eu/1.csv/deeper") == {}
+
+
+def test_what_is_written_is_on_the_disk_before_anybody_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    synced = os.fsync
+    named = os.replace
+
+    def sync(file: int) -> None:
+        steps.append("disk")
+        synced(file)
+
+    def name(partial: Path, path: Path) -> None:
+        steps.append("name")
+        named(partial, path)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", name)
+    LocalFiles(str(tmp_path)).write("a", b"1")
+    assert steps == ["disk", "name"]
+    assert os.listdir(tmp_path) == ["a"]
