@@ -102,6 +102,15 @@ class Source(Described, ABC):
         """
         return metadata
 
+    def refuses_again(self, metadata: Json) -> str | None:
+        """Say, as a clause, why the rows of a committed batch cannot be read again; None: as far as is known they can.
+
+        A person wants the batch restated. Ask only what is cheap: whoever reads the rows checks them again.
+
+        :param metadata: as it was decided then.
+        """
+        return None
+
     @abstractmethod
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None

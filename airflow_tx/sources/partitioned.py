@@ -114,6 +114,15 @@ class PartitionedTransactionalSource(Source):
             for name, each in metadata.items()
         }
 
+    def refuses_again(self, metadata: Json) -> str | None:
+        assert isinstance(metadata, dict)
+        found = (self.partition_refuses_again(name, each) for name, each in metadata.items())
+        return next((why for why in found if why is not None), None)
+
+    def partition_refuses_again(self, partition: str, metadata: Json) -> str | None:
+        """Say why the rows of one partition cannot be read again."""
+        return None
+
     def decide_partition_again(
         self, attempt: TransactionAttempt, partition: str, metadata: Json
     ) -> Json:

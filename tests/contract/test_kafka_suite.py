@@ -28,6 +28,7 @@ def producer(kafka: LocalKafka) -> Producer:
 
 
 class TestKafkaSource(SourceSuite):
+    knows_what_is_gone = True
     kind = "transactional"
     secrets = (KAFKA_PASSWORD,)
 

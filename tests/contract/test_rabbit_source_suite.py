@@ -22,6 +22,7 @@ class TestQueue(SourceSuite):
 
     secrets: ClassVar[tuple[str, ...]] = (RABBIT_PASSWORD, "127.0.0.1")
     queue_type = "classic"
+    gives_again: ClassVar[bool] = False
     identity = "message_id"
 
     @pytest.fixture(autouse=True)

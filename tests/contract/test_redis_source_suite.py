@@ -29,6 +29,7 @@ class _OnTwoServers(SourceSuite):
     """Each test has keys of its own on both of them."""
 
     secrets: ClassVar[tuple[str, ...]] = (REDIS_PASSWORD, "127.0.0.1")
+    knows_what_is_gone = True
     kind = "transactional"
 
     @pytest.fixture(autouse=True)

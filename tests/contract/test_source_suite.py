@@ -84,6 +84,7 @@ class Folder:
 
 
 class TestFileSource(SourceSuite):
+    knows_what_is_gone = True
     kind = "transactional"
 
     @pytest.fixture(autouse=True)
@@ -114,6 +115,7 @@ class TestOpaqueFileSourceOfAnObjectStorage(TestFileSourceOfAnObjectStorage):
 
 
 class TestPartitionedFileSource(SourceSuite):
+    knows_what_is_gone = True
     kind = "transactional"
 
     @pytest.fixture(autouse=True)

@@ -221,6 +221,16 @@ class FolderSource(Source):
             files.append({"name": file["name"], **found})
         return {**metadata, "folder": folder, "files": files}
 
+    def refuses_again(self, metadata: Any) -> str | None:
+        folder = str(metadata["folder"])
+        for file in metadata["files"]:
+            look = self._look(folder, file["name"])
+            if look is None:
+                return f"file {below(folder, file['name'])} is missing or unreadable"
+            if look["size"] != file["size"]:
+                return f"file {below(folder, file['name'])} had {file['size']} bytes, and has {look['size']}"
+        return None
+
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:

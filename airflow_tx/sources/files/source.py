@@ -172,6 +172,9 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     ) -> Json:
         return FolderSource.decide_again(self, attempt, metadata)
 
+    def partition_refuses_again(self, partition: str, metadata: Json) -> str | None:
+        return FolderSource.refuses_again(self, metadata)
+
     def partition_contains(self, partition: str, metadata: Json, what: str) -> bool | None:
         return FolderSource.contains(self, metadata, what)
 

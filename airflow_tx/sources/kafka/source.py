@@ -14,7 +14,12 @@ from airflow_tx.sources.api import Batch, Json, SourceKind
 from airflow_tx.sources.kafka import rows as kafka_rows
 from airflow_tx.sources.kafka.log import KafkaLog
 from airflow_tx.sources.kafka.offsets import KafkaUnreachable
-from airflow_tx.sources.kafka.positions import LATEST, OffsetsSnapshot, split_name
+from airflow_tx.sources.kafka.positions import (
+    LATEST,
+    OffsetsSnapshot,
+    position_json,
+    split_name,
+)
 from airflow_tx.sources.kafka.topics import KafkaTopics
 from airflow_tx.sources.partitions import Gone, LogDecision
 
@@ -93,6 +98,17 @@ class KafkaSource(KafkaTopics):
     def losses(self, position: Json) -> Sequence[Loss]:
         with self._refusals("What is lost can only be found when it is there."):
             return super().losses(position)
+
+    def refuses_again(self, metadata: Json) -> str | None:
+        assert isinstance(metadata, dict)
+        rows: dict[str, Any] = metadata
+        starts = {
+            name: position_json(each["topic_id"], each["from"]) for name, each in rows.items()
+        }
+        with self._refusals("Nothing was allocated; the task tries again."):
+            logs = self._logs_of(self._snapshot(), starts)
+        found = (logs[name].snapshot(start).gone for name, start in starts.items() if name in logs)
+        return next((gone.description for gone in found if gone is not None), None)
 
     def _logs_of(
         self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]

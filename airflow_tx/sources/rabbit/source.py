@@ -167,6 +167,9 @@ class RabbitQueueSource(Source):
         if isinstance(metadata, dict):
             self._staged.note_committed(txid, int(str(metadata["number"])))
 
+    def refuses_again(self, metadata: Json) -> str:
+        return "RabbitMQ gives a message once, and what was kept of it went after its commit"
+
     def cleanup_before(self, txid: int) -> None:
         self._staged.remove_before(txid)
 

@@ -9,6 +9,7 @@ from itertools import chain, product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.connections.redis import parameters_of_connection
+from airflow_tx.errors import PartitionUnavailable, SourceError
 from airflow_tx.sources.api import EmittedRows, Json
 from airflow_tx.sources.partitions import Gone, LogSource
 from airflow_tx.sources.redis.log import MessageLog, Part, RedisLog
@@ -94,6 +95,16 @@ class RedisSource(LogSource):
             "Before the first batch, let NEXT_READ be the number of the first message there is."
         )
         return f"messages that come next are gone: {text}", remedy
+
+    def partition_refuses_again(self, partition: str, metadata: Json) -> str | None:
+        log = self.log_of(partition)
+        try:
+            log.parts(metadata, size=PART, objects=False)
+        except PartitionUnavailable:
+            raise
+        except SourceError as error:
+            return str(error.fields["problem"])
+        return None
 
     # --- rows
 

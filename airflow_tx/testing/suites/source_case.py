@@ -102,6 +102,9 @@ class SourceCase:
     secrets: ClassVar[tuple[str, ...]] = ()
     # Whether the rows of a partition (of the source, if it has none) come in the order in which they were added.
     ordered: ClassVar[bool] = True
+    # Whether the rows of a committed batch can be read again; whether it is cheap to find out that they are gone.
+    gives_again: ClassVar[bool] = True
+    knows_what_is_gone: ClassVar[bool] = False
 
     # --- what you say of your source ------------------------------------------------------------------------------
 

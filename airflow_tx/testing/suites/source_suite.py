@@ -180,6 +180,28 @@ class SourceSuite(SourceCase):
             source.close()
             assert plain(again) == plain(batch.metadata)
 
+    def test_a_committed_batch_can_be_read_again_as_long_as_its_rows_are_there(
+        self, ledger: SourceLedger
+    ) -> None:
+        self.add()
+        batches = [self.some(ledger), self.some(ledger)]
+        source = self.make()
+        found = [source.refuses_again(plain(batch.metadata)) for batch in batches]
+        source.close()
+        assert [why is None for why in found] == [self.gives_again] * 2
+
+    def test_a_committed_batch_whose_rows_are_gone_is_refused_before_it_is_begun_again(
+        self, ledger: SourceLedger
+    ) -> None:
+        if not self.knows_what_is_gone:
+            pytest.skip("the rows are looked for when they are read")
+        self.add()
+        batch = self.some(ledger)
+        self.lose_rows()
+        source = self.make()
+        assert source.refuses_again(plain(batch.metadata))
+        source.close()
+
     def test_a_source_that_was_closed_can_be_used_again(self, ledger: SourceLedger) -> None:
         self.add()
         batch = self.some(ledger)
