@@ -102,6 +102,7 @@ def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messa
     )
     if found.problem:
         send_failure(spec.paths, ledger.run(processing.fail_messages, attempt, found.problem))
-        note_failed(spec, attempt, begun.metadata, found.problem)
+        if begun.replaces is None:
+            note_failed(spec, attempt, begun.metadata, found.problem)
         raise MessagesFailed(txid=attempt.txid, attempt=attempt.attempt, reason=found.problem)
     return found

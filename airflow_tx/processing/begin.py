@@ -9,21 +9,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
-from airflow_tx.errors import SourceError, TxError
+from airflow_tx.errors import RestateRefused, SourceError, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_lag
 from airflow_tx.processing.order import first_in_turn, in_turn
 from airflow_tx.processing.outcome import note_begun, note_failed
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NeedEntry, NoData, WindowFull
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, RestatedBatch
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Binding, Counter, dumps
+from airflow_tx.protocol.records import Binding, Counter, TopologyRecord, dumps
 from airflow_tx.sources.api import Source, SourceKind
 from airflow_tx.spec import COMMITTED, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow_tx.compat import RunInfo
+    from airflow_tx.journal.entry import Entry
     from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.attempt import TaskTry
     from airflow_tx.protocol.ledger import Ledger
@@ -31,17 +32,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CheckEntry = Callable[["Entry", TopologyRecord], None]
+"""Refuses a journal entry whose contributions the states of the DAG cannot take back."""
 RUN_CONF = "airflow_tx"
 """Where a run's configuration says what it is for."""
 
 
 def ask(
-    spec: TransactionSpec, ti: Any, run: RunInfo, *, retry: bool, dag: Any = None, log: Any = log
+    spec: TransactionSpec,
+    ti: Any,
+    run: RunInfo,
+    *,
+    retry: bool,
+    dag: Any = None,
+    check_entry: CheckEntry = lambda entry, topology: None,
+    log: Any = log,
 ) -> Begun | NoData | WindowFull | AlreadyCommitted:
     """Ask for the transaction of a run, and send how far the source is ahead.
 
     :param ti: the task instance of `begin`; `dag`: whose schedule says which data interval comes before another one.
     :param retry: whether Airflow retried it; otherwise it is a first try, or was cleared.
+    :param check_entry: called before anything is allocated for a restatement.
     :raises Refused: see `Ledger.begin`.
     :raises SourceError, ConfigError: the source failed, or nothing can be staged; nothing was allocated.
     :raises AheadOfOrder: the run of an earlier data interval has to begin before.
@@ -53,6 +64,7 @@ def ask(
     with spec.store() as store:
         ledger = spec.ledger(store)
         with closing(_Decider(spec, _of(spec, run), ledger, ordered)) as decider:
+            read_entry = partial(_read_entry, spec, ledger, decider.source, check_entry)
             answer = ledger.begin(
                 BeginRequest(
                     spec.request,
@@ -69,6 +81,7 @@ def ask(
                 report=lambda failed: note_failed(
                     spec, failed.attempt, failed.metadata, failed.reason
                 ),
+                read_entry=read_entry,
             )
             decider.note(answer)
         if isinstance(answer, Begun) and spec.ackers:
@@ -149,6 +162,34 @@ def _messages(spec: TransactionSpec, ledger: Ledger) -> dict[str, str]:
     return {task: f"{ledger.ids.message_id():016x}" for task in spec.tasks}
 
 
+def _read_entry(
+    spec: TransactionSpec, ledger: Ledger, source: Source, check: CheckEntry, need: NeedEntry
+) -> RestatedBatch:
+    """Read the batch of a transaction that is to be restated, and ask whether its rows are there.
+
+    :raises JournalError: its entry cannot be used; RestateRefused: its rows are gone.
+    """
+    from airflow_tx.journal.area import JournalArea
+
+    topology = ledger.topology()
+    entry = JournalArea(spec.staging(), topology.incarnation).read(need.replaces.entry)
+    check(entry, topology)
+    rows = entry.metadata
+    # The source is asked for changed rows later, and says what it lacks of them.
+    if rows is not None and not need.changed_rows:
+        with _asked(source, f"transaction {need.replaces.txid} with rows {dumps(rows)[:200]}"):
+            gone = source.refuses_again(rows)
+        if gone is not None:
+            raise RestateRefused(
+                txid=need.replaces.txid,
+                topology=spec.topology,
+                problem=f"its rows cannot be read again: {gone}",
+                remedy=f"To withdraw it: airflow tx restate {spec.topology} {need.replaces.txid} --withdraw",
+            )
+    states = (topology.renamed.get(name, name) for name in entry.contributions)
+    return RestatedBatch(rows, tuple(states))
+
+
 class _Decider:
     """The source of one `begin`: what it has decided it keeps connected until the ledger has it.
 
@@ -165,36 +206,36 @@ class _Decider:
         ] = lambda source, attempt, position: source,
     ) -> None:
         self._spec = spec
-        self._source = source
+        self.source = source
         self._ledger = ledger
         self._ordered = ordered
 
     def close(self) -> None:
-        self._source.close()
+        self.source.close()
 
     def decide(self, attempt: TransactionAttempt, position: Any) -> Batch | None:
         """Ask the source, once it is known that the output of the tasks can be staged.
 
         :raises SourceError, ConfigError: nothing was allocated.
         """
-        if self._spec.stages or self._source.stages:
+        if self._spec.stages or self.source.stages:
             self._spec.staging().check()
-        self._source = self._ordered(self._source, attempt, position)
-        size = self._source.batch_size
+        self.source = self._ordered(self.source, attempt, position)
+        size = self.source.batch_size
         if size is not None:
-            self._source = self._source.with_limit(
+            self.source = self.source.with_limit(
                 self._ledger.pace() if size.target_seconds is not None else ()
             )
-        return decide(self._source, attempt, position)
+        return decide(self.source, attempt, position)
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Any:
-        return decide_again(self._source, attempt, metadata)
+        return decide_again(self.source, attempt, metadata)
 
     def note(self, answer: object) -> None:
         """Let the source know if the ledger has a batch for the run."""
-        if isinstance(answer, Begun):
+        if isinstance(answer, Begun) and answer.replaces is None:
             failpoint("begin.before_note", topology=self._spec.topology, txid=answer.txid)
-            note_begun(self._source, answer)
+            note_begun(self.source, answer)
 
 
 def has_batch(source: Source, attempt: TransactionAttempt, position: Any) -> bool:

@@ -33,6 +33,8 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
 
     :raises SourceError: it failed; the transaction is committed.
     """
+    if begun.replaces is not None:
+        return  # the source was told when the transaction that it restates was committed
     if is_shortened(begun.metadata):
         # Its run was cleared after the commit, and the receipt keeps only the digest of long metadata.
         log.warning(

@@ -235,7 +235,8 @@ class Processing:
                         processing.fail, self.attempt, self.task, reason=reason, remedy=remedy
                     ),
                 )
-            note_failed(self.spec, self.attempt, self.metadata, reason)
+            if self.begun.replaces is None:
+                note_failed(self.spec, self.attempt, self.metadata, reason)
 
     @property
     def _where(self) -> dict[str, Any]:

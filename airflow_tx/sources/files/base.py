@@ -222,14 +222,7 @@ class FolderSource(Source):
         return {**metadata, "folder": folder, "files": files}
 
     def refuses_again(self, metadata: Any) -> str | None:
-        folder = str(metadata["folder"])
-        for file in metadata["files"]:
-            look = self._look(folder, file["name"])
-            if look is None:
-                return f"file {below(folder, file['name'])} is missing or unreadable"
-            if look["size"] != file["size"]:
-                return f"file {below(folder, file['name'])} had {file['size']} bytes, and has {look['size']}"
-        return None
+        return self._storage.lacks(str(metadata["folder"]), metadata["files"])
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None

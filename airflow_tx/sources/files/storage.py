@@ -94,6 +94,18 @@ class Storage(ABC):
         """
         return self.opened(folder).info(name)
 
+    def lacks(self, folder: str, files: Iterable[Mapping[str, Any]]) -> str | None:
+        """Say which of the files of a batch is not there in its size; None: all are."""
+        for file in files:
+            path = below(folder, file["name"])
+            try:
+                size = self.look(folder, file["name"])["size"]
+            except OSError:
+                return f"file {path} is missing or unreadable"
+            if size != file["size"]:
+                return f"file {path} had {file['size']} bytes, and has {size}"
+        return None
+
     @abstractmethod
     def fingerprint(
         self, folder: str, name: str, info: Look | None = None, like: Fingerprint | None = None
