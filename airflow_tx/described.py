@@ -22,6 +22,10 @@ class Described:
     """Arguments that are written down even if they are the default."""
     in_repr: ClassVar[tuple[str, ...] | None] = None
     """Arguments that a repr shows, beside the first one; None: all that are not the default."""
+    always_shown: ClassVar[tuple[str, ...]] = ()
+    """Arguments that a repr shows even if they are the default."""
+    left_out: ClassVar[tuple[str, ...]] = ()
+    """Arguments that only this process can use: they are neither kept, nor written down, nor shown."""
     _given: dict[str, Any] = {}  # noqa: RUF012 - of a class without a constructor
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -42,7 +46,7 @@ class Described:
         return f"{type(self).__module__}.{type(self).__qualname__}", self.arguments()
 
     def __repr__(self) -> str:
-        told = self._told(())
+        told = self._told(self.always_shown)
         texts = [repr(_alone(told.pop(name))) for name in list(told)[:1]]
         texts += [
             f"{name}={value!r}"
@@ -58,7 +62,8 @@ class Described:
         return {name: value for name, value in vars(self).items() if name not in made_here}
 
     def _told(self, also: tuple[str, ...]) -> dict[str, Any]:
-        parameters = _parameters(cast("Any", type(self)))
+        own = _parameters(cast("Any", type(self)))
+        parameters = {name: default for name, default in own.items() if name not in self.left_out}
         written = {*list(parameters)[:1], *also}
         found: dict[str, Any] = {}
         for name, default in parameters.items():
@@ -96,7 +101,8 @@ def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
         if "_given" not in vars(self):
             # The constructor itself words better what is wrong with its arguments.
             with suppress(TypeError):
-                self._given = _by_name(signature.bind(self, *given, **named))
+                kept = _by_name(signature.bind(self, *given, **named))
+                self._given = {name: kept[name] for name in kept if name not in self.left_out}
         init(self, *given, **named)
 
     return keeping

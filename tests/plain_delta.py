@@ -84,5 +84,5 @@ def plain_delta(path: str, tables: dict[str, PlainDeltaTable], **given: Any) -> 
     """Open a state over a table in memory; the same path is the same table."""
     state = DeltaState(path, **given)
     table = tables.setdefault(path, PlainDeltaTable(path, state=state.name))
-    state._opened = table
+    state._table = table
     return state

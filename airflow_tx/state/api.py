@@ -14,10 +14,12 @@ from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from airflow_tx.described import Described
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import Grant as Grant
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.receipt import NOTHING_WRITTEN, Receipt
+from airflow_tx.state.row_tally import RowTally
 
 if TYPE_CHECKING:
     from airflow_tx.state.columns import Columns
@@ -101,6 +103,42 @@ class StoredReceipt:
         return cls(receipt.txid, receipt.attempt, receipt.text, receipt.hash)
 
 
+@dataclass(frozen=True)
+class StateWrite:
+    """What a state is told to do in one store transaction.
+
+    :param state: its name.
+    :param grant: the grant that the fence holds, or gets.
+    :param rows: the rows of the update; None: there is no update, the fence is raised or a skip is noted.
+    :param chunk: the writer within the grant.
+    :param raising: whether the transaction raises the fence; False: the fence has to hold the grant.
+    :param complete: whether all updates of the grant are in the store with this write.
+    """
+
+    state: str
+    grant: Grant
+    rows: RowTally | None = None
+    chunk: int = 0
+    raising: bool = False
+    complete: bool = True
+
+    @cached_property
+    def listed(self) -> list[Mapping[str, Any]]:
+        """List all rows. They are read once, however often the write begins again."""
+        return list(self.rows or ())
+
+    def receipt(self, keys: int) -> Receipt | None:
+        """Make the receipt of the transaction.
+
+        :param keys: how many keys this write has written.
+        :return: None: the update is not complete, or an older release granted it.
+        """
+        if not self.complete:
+            return None
+        written = NOTHING_WRITTEN if self.rows is None else self.rows.written(keys)
+        return self.grant.receipt(self.state, written)
+
+
 class State(Protocol):
     """A store of values that transactions update (Trident's State)."""
 
@@ -111,7 +149,7 @@ class State(Protocol):
         """End the updates of `txid`: they are complete."""
 
 
-class FencedState(ABC):
+class FencedState(Described, ABC):
     """A store of values that a committer writes under a grant.
 
     A state has `name`, `kind`, `raise_fence`, `write` and `fence`. It cannot do what it does not override.
@@ -134,17 +172,9 @@ class FencedState(ABC):
         """Name the columns whose sums a receipt has; none, where rows are taken as they are."""
         return () if self.columns is None else self.columns.added_up
 
-    def __repr__(self) -> str:
-        (_, first), *others = self._parameters().items()
-        return f"{type(self).__name__}({', '.join([repr(first), *(f'{name}={value!r}' for name, value in others)])})"
-
-    def _parameters(self) -> dict[str, Any]:
-        """Name what the state was made of, without its address and without secrets."""
-        return {"name": self.name}
-
     def serialize(self) -> dict[str, Any]:
         """Describe the state in plain JSON, without its address: Airflow shows it."""
-        return {"type": type(self).__name__, **self._parameters(), "kind": self.kind.value}
+        return {"type": type(self).__name__, **self.arguments(), "kind": self.kind.value}
 
     @abstractmethod
     def raise_fence(self, grant: Grant) -> None:
@@ -153,7 +183,6 @@ class FencedState(ABC):
         :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
         """
 
-    @abstractmethod
     def write(
         self,
         grant: Grant,
@@ -171,6 +200,12 @@ class FencedState(ABC):
         :return: how many keys were written.
         :raises FenceOutranked, ChunkConflict, StateError, StateUnavailable: and nothing has changed.
         """
+        tally = RowTally.of(rows, self.added_up)
+        return self._written(StateWrite(self.name, grant, tally, chunk, complete=complete))
+
+    def _written(self, write: StateWrite) -> int:
+        """Do what `write` says: the one method of a write that a store has."""
+        raise NotImplementedError
 
     @abstractmethod
     def fence(self) -> Fence | None:
@@ -253,10 +288,8 @@ class FencedState(ABC):
 class QueryableState(FencedState):
     """A fenced state with key and value columns that can be asked for many keys at once."""
 
+    always_shown = ("kind",)
     columns: Columns
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, {self.columns.shown()}, kind={self.kind.value!r})"
 
     def serialize(self) -> dict[str, Any]:
         return {**super().serialize(), **self.columns.serialized()}
@@ -291,7 +324,7 @@ class QueryableState(FencedState):
         return (tuple(map(row.__getitem__, names)) for row in self.read())
 
 
-class Addressed(ABC, Generic[_Opened]):
+class Addressed(Described, ABC, Generic[_Opened]):
     """A state or map that is reached through an Airflow connection, or a URL.
 
     Copies, such as those for other processes, keep the address; each opens the store itself.
@@ -314,9 +347,6 @@ class Addressed(ABC, Generic[_Opened]):
         :param options: those of the constructor.
         """
         return cls(label, **options)._copy_at(url)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_store"}
 
     def _copy_at(self: _Self, url: str) -> _Self:
         copied = copy.copy(self)

@@ -169,9 +169,6 @@ class Columns:
 
     # --- shown ----------------------------------------------------------------------------------------------------
 
-    def shown(self) -> str:
-        return f"keys={list(self.keys)}, values={dict(self.aggregators)}"
-
     def serialized(self) -> dict[str, Any]:
         return {
             "keys": list(self.keys),

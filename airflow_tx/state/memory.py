@@ -15,12 +15,19 @@ from typing import Any, Generic, TypeVar
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Fence, QueryableState, StateKind, StoredReceipt, fenced_kind
+from airflow_tx.state.api import (
+    Fence,
+    QueryableState,
+    StateKind,
+    StateWrite,
+    StoredReceipt,
+    fenced_kind,
+)
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Cells, checked_columns
 from airflow_tx.state.keys import wanted_keys
-from airflow_tx.state.store_transaction import StateWrite, StoredState
+from airflow_tx.state.store_transaction import StoredState
 from airflow_tx.state.trident.values import StoredValue, Writer, updated_value
 
 _Stored = StoredValue[Cells]
@@ -101,6 +108,7 @@ class MemoryState(StoredState, QueryableState):
     :param types: key column -> type; a column without one gets the type of the first row that arrives.
     """
 
+    left_out = ("database",)
     can_clear = True
 
     def __init__(

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.api import FencedState, Grant, State, StateKind
+from airflow_tx.state.api import FencedState, Grant, State, StateKind, StateWrite
 from airflow_tx.state.query import StateFactory, StateUpdater, update
 from airflow_tx.state.trident.partitions import PartitionedState
 from airflow_tx.state.trident.state import TridentState, has_methods, is_factory
@@ -72,6 +72,8 @@ class PersistedState(TridentState):
     :param writers: how many write at once.
     """
 
+    left_out = ("writers",)
+
     def __init__(
         self,
         state: State | StateFactory[State],
@@ -90,22 +92,10 @@ class PersistedState(TridentState):
         self._writers.check(state)
         super().__init__(state, kind, option="partition_persist", conf=self._writers.conf)
         self.updater = updater
+        self.normalize(state=type(state).__name__, updater=type(updater).__name__)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({type(self.given).__name__}, {type(self.updater).__name__})"
-
-    def _parameters(self) -> dict[str, Any]:
-        return {"state": type(self.given).__name__, "updater": type(self.updater).__name__}
-
-    def write(
-        self,
-        grant: Grant,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        chunk: int = 0,
-        complete: bool = True,
-    ) -> int:
-        done = self.updated(grant, rows)
+    def _written(self, write: StateWrite) -> int:
+        done = self.updated(write.grant, write.rows or ())
         if done.new_values:
             _log.info(
                 "%s emitted %d new values, which nobody asks for: partition_persist(..., new_values=NAME) makes them "

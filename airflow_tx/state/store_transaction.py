@@ -9,54 +9,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import Grant
-from airflow_tx.protocol.receipt import NOTHING_WRITTEN, Receipt
-from airflow_tx.state.api import FencedState, FenceMoved
+from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.state.api import FencedState, FenceMoved, StateWrite
 from airflow_tx.state.row_tally import RowTally
 
 # How often a write begins again because the fence changed between its reading and the write.
 TRIES = 100
-
-
-@dataclass(frozen=True)
-class StateWrite:
-    """What a state is told to do in one store transaction.
-
-    :param state: its name.
-    :param grant: the grant that the fence holds, or gets.
-    :param rows: the rows of the update; None: there is no update, the fence is raised or a skip is noted.
-    :param chunk: the writer within the grant.
-    :param raising: whether the transaction raises the fence; False: the fence has to hold the grant.
-    :param complete: whether all updates of the grant are in the store with this write.
-    """
-
-    state: str
-    grant: Grant
-    rows: RowTally | None = None
-    chunk: int = 0
-    raising: bool = False
-    complete: bool = True
-
-    @cached_property
-    def listed(self) -> list[Mapping[str, Any]]:
-        """List all rows. They are read once, however often the write begins again."""
-        return list(self.rows or ())
-
-    def receipt(self, keys: int) -> Receipt | None:
-        """Make the receipt of the transaction.
-
-        :param keys: how many keys this write has written.
-        :return: None: the update is not complete, or an older release granted it.
-        """
-        if not self.complete:
-            return None
-        written = NOTHING_WRITTEN if self.rows is None else self.rows.written(keys)
-        return self.grant.receipt(self.state, written)
 
 
 class StoreTransaction(Protocol):
@@ -80,20 +42,6 @@ class StoredState(FencedState):
     def raise_fence(self, grant: Grant) -> None:
         self._written(StateWrite(self.name, grant, raising=True, complete=False))
 
-    def write(
-        self,
-        grant: Grant,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        chunk: int = 0,
-        complete: bool = True,
-    ) -> int:
-        if self.runs_once and not complete:
-            problem = f"it was given a part of an update, and its {self.runs_once} run once"
-            raise StateError(state=self.name, problem=problem, remedy="Give all rows in one write.")
-        tally = RowTally.of(rows, self.added_up)
-        return self._written(StateWrite(self.name, grant, tally, chunk, complete=complete))
-
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
         tally = RowTally.of(rows, self.added_up)
         return self._written(StateWrite(self.name, grant, tally, raising=True))
@@ -110,6 +58,9 @@ class StoredState(FencedState):
         """
 
     def _written(self, write: StateWrite) -> int:
+        if self.runs_once and not write.complete and not write.raising:
+            problem = f"it was given a part of an update, and its {self.runs_once} run once"
+            raise StateError(state=self.name, problem=problem, remedy="Give all rows in one write.")
         for _ in range(TRIES):
             with suppress(FenceMoved), self._transaction(write) as transaction:
                 keys = 0 if write.rows is None else transaction.put()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind
+from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, StateWrite
 from airflow_tx.state.columns import Cells
 from airflow_tx.state.memory import MemoryDatabase, MemoryState
-from airflow_tx.state.store_transaction import StateWrite
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
 _Row = Mapping[str, Any]
@@ -45,7 +44,7 @@ class TrialState(MemoryState):
         self.kind = StateKind.OPAQUE if real.kind is StateKind.NON_TRANSACTIONAL else real.kind
         self.columns = real.columns
         self.database = MemoryDatabase()
-        self._given = None if rows is None else {self._key(row): row for row in rows}
+        self._start = None if rows is None else {self._key(row): row for row in rows}
         self._before: dict[Cells, _Row | None] = {}
         self._added: dict[Cells, _Row] = {}
 
@@ -87,8 +86,8 @@ class TrialState(MemoryState):
         }
 
     def _found(self, keys: Sequence[Cells]) -> list[Any]:
-        if self._given is not None:
-            return [self._given.get(key) for key in keys]
+        if self._start is not None:
+            return [self._start.get(key) for key in keys]
         return self.real.multi_get(keys)
 
     def _stored(self, row: _Row) -> OpaqueValue[Cells] | TransactionalValue[Cells]:
@@ -119,10 +118,8 @@ class TrialRows(FencedState):
     def raise_fence(self, grant: Grant) -> None:
         self.rows.clear()
 
-    def write(
-        self, grant: Grant, rows: Iterable[_Row], *, chunk: int = 0, complete: bool = True
-    ) -> int:
-        given = [dict(row) for row in rows]
+    def _written(self, write: StateWrite) -> int:
+        given = [dict(row) for row in write.rows or ()]
         self.rows += given
         return len(given)
 

@@ -239,7 +239,7 @@ def test_the_servers_of_a_connection_are_looked_up_when_they_are_used(
     server: LocalMemcached, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     factory = MemcachedState.opaque("tx_cache", prefix=prefix)
-    assert repr(factory) == f"MemcachedState('tx_cache', 'opaque', prefix={prefix!r}, cache=None)"
+    assert repr(factory) == f"MemcachedState('tx_cache', kind='opaque', prefix={prefix!r})"
     for host, port in ((server.address, None), ("127.0.0.1", server.port)):
         told: dict[str, Any] = {"conn_type": "memcached", "host": host, "port": port}
         monkeypatch.setenv("AIRFLOW_CONN_TX_CACHE", json.dumps(told))

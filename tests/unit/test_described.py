@@ -36,6 +36,11 @@ class Hidden(Base):
     in_repr = ("limit",)
 
 
+class Told(Base):
+    always_shown = ("kind",)
+    left_out = ("limit",)
+
+
 class Bare(Described):
     """No constructor."""
 
@@ -56,6 +61,13 @@ def test_a_repr_shows_what_is_not_the_default_or_what_the_class_wants() -> None:
     assert repr(Shelf(["a", "b"], kind="odd")) == "Shelf(['a', 'b'], kind='odd')"
     assert repr(Hidden("x", kind="odd", limit=1)) == "Hidden('x', limit=1)"
     assert repr(Bare()) == "Bare()"
+
+
+def test_a_class_may_always_show_an_argument_and_leave_out_what_is_of_this_process() -> None:
+    told = Told("x", limit=3)
+    assert repr(told) == "Told('x', kind='plain')"
+    assert told.arguments() == {"place": "x", "kind": "plain"}
+    assert "limit" not in str(vars(told))
 
 
 def test_a_copy_opens_its_own() -> None:

@@ -43,6 +43,9 @@ class AppendColumns:
         self.keys = tuple(types)
         self.values = {self.keys[-1]: _Alone()}
 
+    def serialized(self) -> dict[str, Any]:
+        return {"types": self.types}
+
 
 class AppendedRows:
     """Rows that are appended, each with its transaction; a replay takes back those of the attempt before it."""

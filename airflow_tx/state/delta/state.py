@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, StateDiffers, StateError
@@ -14,12 +15,12 @@ from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import (
     Fence,
-    FencedState,
     FenceMoved,
     Grant,
     QueryableState,
     StateKind,
     StateReading,
+    StateWrite,
     StoredReceipt,
     fenced_kind,
 )
@@ -28,7 +29,7 @@ from airflow_tx.state.delta.appended import AppendColumns, AppendedRows, DeltaRo
 from airflow_tx.state.delta.rows import Change, KeyedRows, WriteContext, only_types_differ
 from airflow_tx.state.delta.session import check_session, spark_errors, started
 from airflow_tx.state.keys import wanted_keys
-from airflow_tx.state.store_transaction import StateWrite, StoredState
+from airflow_tx.state.store_transaction import StoredState
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +59,8 @@ class DeltaState(StoredState, QueryableState):
     :param conf: settings of a session that the state starts.
     """
 
+    always_written = ("mode",)
+    left_out = ("spark", "conf")
     can_clear = True
     receipts_kept = 0
 
@@ -91,28 +94,9 @@ class DeltaState(StoredState, QueryableState):
         else:
             self.columns = checked_columns(self, keys, values or {}, types)
         self._conf = dict(conf or {})
-        self._spark = spark
-        self._opened: DeltaTable | None = None
-
-    def __repr__(self) -> str:
-        if self.mode == "append":
-            return f"DeltaState({self.path!r}, mode='append', types={self.columns.types})"
-        return super().__repr__()
-
-    def _parameters(self) -> dict[str, Any]:
-        return {"path": self.path}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None, "_spark": None}
-
-    def serialize(self) -> dict[str, Any]:
-        if self.mode == "append":
-            return {
-                **FencedState.serialize(self),
-                "mode": self.mode,
-                "types": dict(self.columns.types),
-            }
-        return {**super().serialize(), "mode": self.mode}
+        self.normalize(path=self.path)
+        if spark is not None:
+            self._session = spark
 
     @contextmanager
     def _transaction(self, write: StateWrite) -> Iterator[_DeltaTransaction]:
@@ -241,17 +225,17 @@ class DeltaState(StoredState, QueryableState):
 
     # --- Spark ----------------------------------------------------------------------------------------------------
 
-    @property
-    def _table(self) -> DeltaTable:
-        if self._opened is None:
-            from airflow_tx.state.delta.table import DeltaTable
+    @cached_property
+    def _session(self) -> SparkSession:
+        return started(self._conf)
 
-            session = self._spark if self._spark is not None else started(self._conf)
-            check_session(session, self.name)
-            self._opened = DeltaTable(
-                session.newSession(), self.path, state=self.name, errors=spark_errors()
-            )
-        return self._opened
+    @cached_property
+    def _table(self) -> DeltaTable:
+        from airflow_tx.state.delta.table import DeltaTable
+
+        check_session(self._session, self.name)
+        session = self._session.newSession()
+        return DeltaTable(session, self.path, state=self.name, errors=spark_errors())
 
 
 class _DeltaTransaction:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
+from airflow_tx.described import Described
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.keys import Key
@@ -33,7 +34,7 @@ _MAPS: Mapping[StateKind, Any] = {
 }
 
 
-class MemcachedMap:
+class MemcachedMap(Described):
     """A backing map in Memcached: values as JSON, read and written in bulk.
 
     A key is `<prefix>["man"]`, percent-encoded where Memcached demands it; one that would be longer than 250 bytes is
@@ -62,15 +63,7 @@ class MemcachedMap:
         self.name = f"memcached.{prefix}" if prefix else "memcached"
         self._texts = MapTexts(self.name)
         self._timeout = timeout
-        # How the store knows what the last get has read; None: there was nothing.
-        self._read: dict[str, bytes | None] = {}
-
-    def __repr__(self) -> str:
-        return f"MemcachedMap({_shown(self.servers)}, prefix={self.prefix!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = {name: value for name, value in vars(self).items() if name != "_client"}
-        return {**kept, "_read": {}}
+        self.normalize(servers=_shown(self.servers))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read the value of each key; None: there is none, or it was evicted.
@@ -79,7 +72,8 @@ class MemcachedMap:
         """
         names = list(map(self._key, keys))
         found = self._client.gets(names)
-        self._read = {name: found[name][1] if name in found else None for name in names}
+        self._read.clear()
+        self._read |= {name: found[name][1] if name in found else None for name in names}
         return [
             self._texts.value(name, found[name][0]) if name in found else None for name in names
         ]
@@ -122,6 +116,11 @@ class MemcachedMap:
         return f"{self.prefix}#{hashlib.sha256(text.encode()).hexdigest()}"
 
     @cached_property
+    def _read(self) -> dict[str, bytes | None]:
+        """How the store knows what the last get has read; None: there was nothing."""
+        return {}
+
+    @cached_property
     def _client(self) -> MemcachedClient:
         return MemcachedClient(self._addresses(), state=self.name, timeout=self._timeout)
 
@@ -131,7 +130,7 @@ class MemcachedMap:
         return servers_of_connection(self.servers)
 
 
-class MemcachedState:
+class MemcachedState(Described):
     """Makes states in Memcached, each a map by key and one value for everything (Trident's MemcachedState).
 
         factory = MemcachedState.opaque(["cache1:11211", "cache2:11211"], prefix="words:")
@@ -166,6 +165,7 @@ class MemcachedState:
         self.cache = cache
         self.timeout = timeout
         self.name = self._backing().name
+        self.normalize(servers=_shown(self._backing().servers))
 
     @property
     def can_roll_back(self) -> bool:
@@ -185,10 +185,6 @@ class MemcachedState:
     def non_transactional(cls, servers: Servers, **options: Any) -> MemcachedState:
         """Keep values alone: a replay counts twice."""
         return cls(servers, StateKind.NON_TRANSACTIONAL, **options)
-
-    def __repr__(self) -> str:
-        servers = _shown(self._backing().servers)
-        return f"MemcachedState({servers}, {self.kind.value!r}, prefix={self.prefix!r}, cache={self.cache})"
 
     def make_state(
         self, conf: Mapping[str, Any], partition_index: int, num_partitions: int
@@ -219,7 +215,7 @@ def _checked_servers(servers: Servers) -> list[tuple[str, int]] | str:
     return found
 
 
-def _shown(servers: list[tuple[str, int]] | str) -> str:
-    return repr(
-        servers if isinstance(servers, str) else [":".join(map(str, server)) for server in servers]
-    )
+def _shown(servers: list[tuple[str, int]] | str) -> list[str] | str:
+    if isinstance(servers, str):
+        return servers
+    return [":".join(map(str, server)) for server in servers]

@@ -17,11 +17,12 @@ from airflow_tx.state.api import (
     FenceMoved,
     Grant,
     StateKind,
+    StateWrite,
     StoredReceipt,
 )
 from airflow_tx.state.redis.connection import RedisServer, server_of
 from airflow_tx.state.redis.scripts import KEYS, RAISE, RECEIPTS_KEPT, UNDO
-from airflow_tx.state.store_transaction import StateWrite, StoredState
+from airflow_tx.state.store_transaction import StoredState
 
 _FORMAT = 1
 Call = tuple[str, list[str], list[Any]]

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.receipt import Receipt
-from airflow_tx.state.api import StateKind, named
+from airflow_tx.state.api import StateKind, StateWrite, named
 from airflow_tx.state.redis.connection import checked_prefix
 from airflow_tx.state.redis.fence import (
     Call,
@@ -24,7 +24,6 @@ from airflow_tx.state.redis.fence import (
     receipt_arguments,
 )
 from airflow_tx.state.redis.scripts import COMMANDS
-from airflow_tx.state.store_transaction import StateWrite
 
 # A longer command overflows Lua's stack.
 LONGEST_COMMAND = 7_000
@@ -64,9 +63,7 @@ class RedisGuard(FencedInRedis):
         super().__init__(conn_id, prefix)
         self.prefix = checked_prefix(prefix, "RedisGuard")
         self.commands = commands
-
-    def _parameters(self) -> dict[str, Any]:
-        return {"conn_id": self.conn_id, "prefix": self.prefix, "commands": named(self.commands)}
+        self.normalize(commands=named(commands))
 
     def _transaction(self, write: StateWrite) -> AbstractContextManager[_CommandsOnce]:
         return nullcontext(_CommandsOnce(self._fence, write, self.commands))

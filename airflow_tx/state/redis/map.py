@@ -30,9 +30,6 @@ class RedisMap(Addressed[RedisServer]):
         self.prefix = checked_prefix(prefix, "RedisMap")
         self._texts = MapTexts(self.name)
 
-    def __repr__(self) -> str:
-        return f"RedisMap({self.conn_id!r}, prefix={self.prefix!r})"
-
     def for_executors(self) -> RedisMap:
         """Copy it for a process without Airflow, with its password."""
         return self._copy_at(self._url or redis_url(self.conn_id, what="RedisMap"))

@@ -13,7 +13,14 @@ from airflow_tx.connections.redis import redis_url
 from airflow_tx.errors import ChunkConflict, StateError
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import FenceMoved, Grant, QueryableState, StateKind, fenced_kind
+from airflow_tx.state.api import (
+    FenceMoved,
+    Grant,
+    QueryableState,
+    StateKind,
+    StateWrite,
+    fenced_kind,
+)
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.columns import checked_columns
 from airflow_tx.state.keys import wanted_keys
@@ -29,7 +36,6 @@ from airflow_tx.state.redis.fence import (
 )
 from airflow_tx.state.redis.rows import RedisRows
 from airflow_tx.state.redis.scripts import FETCH, PUT
-from airflow_tx.state.store_transaction import StateWrite
 
 # Keys in one script: some 10 ms in which the server does nothing else.
 KEYS_AT_ONCE = 5_000
@@ -76,9 +82,6 @@ class RedisState(FencedInRedis, QueryableState):
         self.prefix = checked_prefix(prefix, "RedisState")
         self.kind = fenced_kind(kind, state=self.name)
         self.columns = checked_columns(self, keys, values, types)
-
-    def _parameters(self) -> dict[str, Any]:
-        return {"conn_id": self.conn_id, "prefix": self.prefix}
 
     def _transaction(self, write: StateWrite) -> AbstractContextManager[_RedisUpdate]:
         return nullcontext(_RedisUpdate(self, self._fence, write))

@@ -23,7 +23,7 @@ from airflow_tx.errors import (
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
-from airflow_tx.state.api import Fence, Grant, StoredReceipt
+from airflow_tx.state.api import Fence, Grant, StateWrite, StoredReceipt
 from airflow_tx.state.sql.dialect import Dialect
 from airflow_tx.state.sql.engines import keeping_engine
 from airflow_tx.state.sql.mysql import MySql
@@ -43,7 +43,6 @@ from airflow_tx.state.sql.schema import (
     row_of,
 )
 from airflow_tx.state.sql.sqlite import Sqlite
-from airflow_tx.state.store_transaction import StateWrite
 
 # Another database is another subclass of `Dialect`, and one entry here.
 DIALECTS: dict[str, type[Dialect]] = {

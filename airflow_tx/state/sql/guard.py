@@ -56,14 +56,11 @@ class SqlGuard(FencedInSql["GuardStore"]):
         super().__init__(conn_id, name)
         self.guard = name
         self.statements = statements
-
-    def _parameters(self) -> dict[str, Any]:
-        shown: Any = self.statements
+        shown: Any = statements
         if not callable(shown):
-            shown = [
-                statement if isinstance(statement, str) else statement[0] for statement in shown
-            ]
-        return {"conn_id": self.conn_id, "name": self.guard, "statements": named(shown)}
+            shown = [each if isinstance(each, str) else each[0] for each in shown]
+        # Parameters may be secrets.
+        self.normalize(statements=named(shown))
 
     def holds(self, txid: int) -> bool:
         return self.last_txid() == txid

@@ -11,10 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.errors import StateError, TxidBehind
-from airflow_tx.state.api import Grant
+from airflow_tx.state.api import Grant, StateWrite
 from airflow_tx.state.sql.fence import NOTHING, FencedStore
 from airflow_tx.state.sql.types import NAME
-from airflow_tx.state.store_transaction import StateWrite
 
 GUARD_TABLE = "airflow_tx_guard"
 _Statement = str | tuple[str, Any]

@@ -13,11 +13,12 @@ from airflow_tx.state.api import (
     QueryableState,
     StateKind,
     StateReading,
+    StateWrite,
     StoredReceipt,
     fenced_kind,
 )
 from airflow_tx.state.columns import checked_columns
-from airflow_tx.state.store_transaction import StateWrite, StoredState
+from airflow_tx.state.store_transaction import StoredState
 
 if TYPE_CHECKING:
     from airflow_tx.state.sql.fence import FencedStore, SqlTransaction
@@ -98,9 +99,6 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
         self.kind = fenced_kind(kind, state=self.name)
         self.columns = checked_columns(self, keys, values, types)
         self._keeps_connection = True
-
-    def _parameters(self) -> dict[str, Any]:
-        return {"conn_id": self.conn_id, "table": self.table}
 
     def holds(self, txid: int) -> bool:
         return self._asked(self._store.holds, txid)

@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.errors import ChunkConflict, StateError, TxidBehind
 from airflow_tx.state.aggregators import PUSHED_DOWN
-from airflow_tx.state.api import Grant, StateKind
+from airflow_tx.state.api import Grant, StateKind, StateWrite
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.columns import Cells, Columns, explained
 from airflow_tx.state.keys import wanted_keys
@@ -32,7 +32,6 @@ from airflow_tx.state.sql.schema import (
     upsert,
     writer_of,
 )
-from airflow_tx.state.store_transaction import StateWrite
 from airflow_tx.state.trident.values import Writer
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.

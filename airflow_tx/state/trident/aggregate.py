@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state.aggregators import Aggregator
-from airflow_tx.state.api import Grant, QueryableState, StateKind
+from airflow_tx.state.api import QueryableState, StateKind, StateWrite
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.columns import Cells, Columns, checked_columns
 from airflow_tx.state.keys import as_key, wanted_keys
@@ -32,6 +32,8 @@ class TridentAggregate(TridentState, QueryableState):
     :param kind: what it promises; None: what it says itself, and without a word it is non-transactional.
     """
 
+    left_out = ("given",)
+
     def __init__(
         self,
         given: Any,
@@ -49,11 +51,9 @@ class TridentAggregate(TridentState, QueryableState):
                 option=f"{_OPTION}(keys=)", value=list(self.columns.keys), remedy=remedy
             )
 
-    def __repr__(self) -> str:
-        return QueryableState.__repr__(self)
-
-    def _parameters(self) -> dict[str, Any]:
-        return {"name": self.name, "state": type(self.given).__name__}
+    def _told(self, also: tuple[str, ...]) -> dict[str, Any]:
+        made_of = {"name": self.name, "state": type(self.given).__name__}
+        return {**made_of, **super()._told(also)}
 
     def prepared(self, made: Any, index: int = 0, count: int = 1) -> Any:
         if not self.columns.keys and is_snapshottable(made):
@@ -66,26 +66,19 @@ class TridentAggregate(TridentState, QueryableState):
         remedy = "Use a map, such as OpaqueMap over a backing map of your own, or partition_persist(..., updater=)."
         raise StateError(state=self.name, problem=problem, remedy=remedy)
 
-    def write(
-        self,
-        grant: Grant,
-        rows: Iterable[Mapping[str, Any]],
-        *,
-        chunk: int = 0,
-        complete: bool = True,
-    ) -> int:
+    def _written(self, write: StateWrite) -> int:
         """Update the values of all keys, 10,000 at a time, between `begin_commit` and `commit`.
 
-        :param chunk: the first one begins the transaction; whatever was written of it before is replaced.
+        The first chunk begins the transaction. It replaces what was written of that transaction before.
         """
-        if chunk == 0:
-            self.state.begin_commit(grant.txid)
+        if write.chunk == 0:
+            self.state.begin_commit(write.grant.txid)
         written = 0
-        for keys, updaters in self._updates(rows):
+        for keys, updaters in self._updates(write.rows or ()):
             self.state.multi_update(keys, updaters)
             written += len(keys)
-        if complete:
-            self.state.commit(grant.txid)
+        if write.complete:
+            self.state.commit(write.grant.txid)
         return written
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:

@@ -78,15 +78,10 @@ class TridentState(FencedState):
         self._conf = conf
         self.name = str(getattr(given, "name", type(given).__name__))
         self.kind = _kind(given, kind, option)
+        self.normalize(kind=self.kind)
         opaque = self.kind is StateKind.OPAQUE
         default = (is_map(given) and opaque) if rolls_back is None else rolls_back and opaque
         self.can_roll_back = bool(getattr(given, "can_roll_back", default))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({type(self.given).__name__}, {self.name!r})"
-
-    def _parameters(self) -> dict[str, Any]:
-        return {"state": type(self.given).__name__, "name": self.name}
 
     @cached_property
     def state(self) -> Any:
@@ -115,16 +110,8 @@ class TridentState(FencedState):
             return RollBackMap(made, index, count)
         return made
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The state may hold a connection: each process makes its own.
-        kept = dict(self.__dict__)
-        if is_factory(self.given):
-            kept.pop("state", None)
-        return kept
-
     def for_readers(self, *, local: bool) -> TridentState:
         copied = copy.copy(self)
-        copied.__dict__.pop("state", None)
         copied.given = portable(self.given)
         return copied
 

@@ -37,7 +37,7 @@ def test_name_repr_and_serialized_form_are_stable() -> None:
     assert state.name == "tx_state.totals"
     assert repr(state) == (
         "SqlState('tx_state', table='totals', keys=['a'], "
-        "values={'n': Sum(type='bigint'), 'c': Count()}, kind='opaque')"
+        "values={'n': Sum(type='bigint'), 'c': Count()}, kind='opaque', types={'a': 'text'})"
     )
     assert state.serialize() == {
         "type": "SqlState",
