@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.commit import handoff
+from airflow_tx.commit.difference import Difference
 from airflow_tx.commit.rows import RowsToWrite
 from airflow_tx.commit.update import Update
 from airflow_tx.metrics import send_open_of
@@ -126,12 +127,14 @@ class Prepared:
 
     :param outputs: per transactional state, a text of what is about to be written.
     :param journal: name of the journal entry with its contributions; "": the topology keeps no journal.
+    :param differences: by state, what a restatement writes in place of the output; none, if it is no restatement.
     """
 
     processed: Processed
     rows: Sequence[RowsToWrite]
     outputs: Mapping[str, str]
     journal: str = ""
+    differences: Mapping[str, Difference] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ in its turn (`turn.py`), the tasks of a commit phase (`phase.py`), and a lane (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from airflow_tx.commit.case import (
 from airflow_tx.commit.entry import write_entry
 from airflow_tx.commit.handoff import NewValues, found_again, take_skip
 from airflow_tx.commit.messages import Messages, await_messages
+from airflow_tx.commit.restatement import check_taken, differences
 from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.commit.update import Update
@@ -227,10 +228,12 @@ def _check_failed(case: CommitCase, states: InstanceStates) -> None:
 
 
 def read(case: CommitCase, processed: Processed) -> Prepared:
-    """Read the acked output of every update, and write the journal entry."""
+    """Read the acked output of every update, form what a restatement writes, and write the journal entry."""
     rows = [whole(update, rows_of(case, update, processed)) for update in case.updates]
+    replacing = differences(case, rows)
     journal = write_entry(case, processed, rows)
-    return Prepared(processed, rows, output_digests(case.updates, rows), journal)
+    # A replay is compared by the output: a difference of two outputs that are equal may have other digits.
+    return Prepared(processed, rows, output_digests(case.updates, rows), journal, replacing)
 
 
 def rows_of(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:
@@ -283,7 +286,7 @@ def write_and_mark(
         staged = NewValues(case.spec.staging().kept, grant, case.run.task_id)
         with outranked_explained(case.ledger, case.states, grant):
             take_other_output(case.ledger, case.states, granted, prepared.outputs)
-            written = write(case, grant, prepared.rows, staged)
+            written = write(case, grant, prepared, staged)
         for name, each in written.items():
             ports.log("State %s: %s keys", name, each.keys)
         left = staged.finish()
@@ -293,22 +296,28 @@ def write_and_mark(
 
 
 def write(
-    case: CommitCase, grant: Grant, rows: Sequence[RowsToWrite], staged: NewValues
+    case: CommitCase, grant: Grant, prepared: Prepared, staged: NewValues
 ) -> dict[str, Written]:
-    """Write every update; what was written, per state."""
-    if len(case.updates) == 1 and fits_one_write(case.updates[0], rows[0]):
-        (update,) = case.updates
-        return {update.state.name: write_at_once(update, grant, rows[0], staged.of(update))}
+    """Write every update; what was written, per state.
+
+    :raises NotTakenBack: a state lacks a key that a restatement takes back.
+    """
+    if len(case.updates) == 1 and not prepared.differences:
+        update, rows = case.updates[0], prepared.rows[0]
+        if fits_one_write(update, rows):
+            return {update.state.name: write_at_once(update, grant, rows, staged.of(update))}
     # Raise every fence before the first write: an outranked attempt may still write to a state without rows here.
     for update in case.updates:
         update.state.raise_fence(grant)
+    check_taken(case, prepared.differences)
     written = dict[str, Written]()
-    for update, found in zip(case.updates, rows, strict=True):
+    for update, found in zip(case.updates, prepared.rows, strict=True):
         failpoint("commit.before_write", state=update.state.name, **case.where)
+        replacing = prepared.differences.get(update.state.name)
         written[update.state.name] = write_update(
             update,
             grant,
-            found,
+            found if replacing is None else replacing.rows,
             dag_file=case.run.dag_file,
             log=case.log,
             output=staged.of(update),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.commit.comparison import KeyComparison, Side, old_side, shown_key
+from airflow_tx.commit.contributions import DifferenceRows, Side, old_side, shown_key
 from airflow_tx.commit.rows import RowsToWrite, StagedRows
 from airflow_tx.errors import NotTakenBack
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
@@ -103,31 +103,31 @@ def difference_of(
     if not isinstance(new, Sized):
         new = list(new)
     coming = Side(columns, key_types, new, "what this transaction contributes")
-    comparison = KeyComparison(columns, list(counting.columns.values))
+    compared = DifferenceRows(columns, list(counting.columns.values))
     count = old.count + len(new)
     if count <= FEW and not staged:
         before = counting.by_key(counting.portions())
         after = coming.by_key(coming.portions())
-        rows: RowsToWrite = list(comparison.rows(before, after))
+        rows: RowsToWrite = list(compared.rows(before, after))
     else:
-        parts = _in_portions(counting, coming, comparison, math.ceil(count / PORTION))
+        parts = _in_portions(counting, coming, compared, math.ceil(count / PORTION))
         kinds = {name: each.type for name, each in columns.values.items()}
         types = {**{name: key_types[name] for name in columns.keys}, **kinds}
         rows = StagedRows(place.area, _stage(place, parts, types), state, place.attempt)
-    if comparison.equal:
+    if compared.equal:
         return Difference([], lambda: iter(()))
-    return Difference(rows, counting.keys, comparison.lost)
+    return Difference(rows, counting.keys, compared.lost)
 
 
 def _in_portions(
-    old: Side, new: Side, comparison: KeyComparison, count: int
+    old: Side, new: Side, compared: DifferenceRows, count: int
 ) -> Iterator[list[dict[str, Any]]]:
     """Divide both sides by key, and compare portion by portion."""
     with tempfile.TemporaryDirectory(prefix="airflow-tx-difference-") as folder:
         before = _SharedOut(Path(folder, "old"), old, count)
         after = _SharedOut(Path(folder, "new"), new, count)
         for number in range(count):
-            yield list(comparison.rows(before.read(number), after.read(number)))
+            yield list(compared.rows(before.read(number), after.read(number)))
 
 
 class _SharedOut:

@@ -6,7 +6,8 @@ succeeded under that one does not run again when only another task is cleared, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from airflow_tx import compat
@@ -14,7 +15,8 @@ from airflow_tx.commit.case import CommitCase, CommitPart, CommitPorts, Prepared
 from airflow_tx.commit.commit import after, committed_before, complete, mark_step, rows_of
 from airflow_tx.commit.entry import no_contribution, write_entry
 from airflow_tx.commit.handoff import NewValues
-from airflow_tx.commit.rows import RowsToWrite, check_empty, rows_to_write
+from airflow_tx.commit.restatement import check_taken, differences, shared_differences
+from airflow_tx.commit.rows import RowsToWrite, StagedRows, check_empty, rows_to_write
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import (
     output_digests,
@@ -47,10 +49,15 @@ def grant_of(shared: Any, topology: str) -> Grant | None:
     return Grant(topology, shared["incarnation"], token, shared["last"], claim=shared["claim"])
 
 
-def _as_shared(grant: Grant, healed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _as_shared(
+    grant: Grant,
+    healed: Mapping[str, Mapping[str, Any]],
+    differences: Mapping[str, Any],
+) -> dict[str, Any]:
     """Describe the grant for the other tasks of the phase.
 
     :param healed: by committer that is not to run again, what was written for it.
+    :param differences: see `shared_differences`.
     """
     return {
         "token": grant.token.to_json(),
@@ -59,6 +66,7 @@ def _as_shared(grant: Grant, healed: Mapping[str, Mapping[str, Any]]) -> dict[st
         "healed": list(healed),
         "written": healed,
         "claim": grant.claim,
+        **({"differences": differences} if differences else {}),
     }
 
 
@@ -96,12 +104,16 @@ def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
     rows: list[RowsToWrite] = [
         _rows_in_phase(case, update, processed)
         if update.state.kind is StateKind.TRANSACTIONAL
-        or (case.spec.journal_time and not no_contribution(update, inside))
+        or (
+            (case.spec.journal_time or case.begun.replaces is not None)
+            and not no_contribution(update, inside)
+        )
         else ()
         for update in case.updates
     ]
+    replacing = differences(case, rows, staged=True)
     journal = write_entry(case, processed, rows)
-    return Prepared(processed, rows, output_digests(case.updates, rows), journal)
+    return Prepared(processed, rows, output_digests(case.updates, rows), journal, replacing)
 
 
 def _share_turn(
@@ -115,15 +127,19 @@ def _share_turn(
         for state in case.states.values():
             state.raise_fence(grant)
         take_other_output(case.ledger, case.states, granted, prepared.outputs)
-        healed = _heal(case, prepared.processed, grant)
-    return _as_shared(grant, healed)
+        check_taken(case, prepared.differences)
+        shared = shared_differences(prepared.differences)
+        healed = _heal(case, prepared.processed, grant, shared)
+    return _as_shared(grant, healed, shared)
 
 
 FIRST_OF_PHASE = CommitPart(_read_before_phase, _share_turn, over=lambda _: {"final": True})
 """What the first task of a phase does with the turn."""
 
 
-def _heal(case: CommitCase, processed: Processed, grant: Grant) -> dict[str, dict[str, Any]]:
+def _heal(
+    case: CommitCase, processed: Processed, grant: Grant, shared: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
     """Write again what committers that are not to run again had written under an earlier grant."""
     phase = _phase(case)
     updates = {task: tuple(case.ti.task.dag.get_task(task).updates) for task in phase.committers}
@@ -140,7 +156,8 @@ def _heal(case: CommitCase, processed: Processed, grant: Grant) -> dict[str, dic
         if any(states.get(each) != "success" for each in (task, *inputs[task])):
             continue
         case.log.info("What task %s wrote under an earlier grant is written again", task)
-        wrote = _write_own(case, own, processed, grant, task_id=task)
+        rows = partial(_given, case, processed, shared)
+        wrote = _write_own(case, own, rows, grant, task_id=task)
         healed[task] = {name: each.to_json() for name, each in wrote.written.items()}
     return healed
 
@@ -177,11 +194,18 @@ def write_under(case: CommitCase, grant: Grant) -> Wrote:
     if not isinstance(processed, Processed) or not case.ledger.holds(grant.token):
         raise Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
     with outranked_explained(case.ledger, case.states, grant):
-        return _write_own(case, case.updates, processed, grant, task_id=case.run.task_id)
+        replacing = {} if case.begun.replaces is None else read_shared(case).get("differences", {})
+        rows = partial(_given, case, processed, replacing)
+        return _write_own(case, case.updates, rows, grant, task_id=case.run.task_id)
 
 
 def _write_own(
-    case: CommitCase, updates: Sequence[Update], processed: Processed, grant: Grant, *, task_id: str
+    case: CommitCase,
+    updates: Sequence[Update],
+    rows: Callable[[Update], RowsToWrite],
+    grant: Grant,
+    *,
+    task_id: str,
 ) -> Wrote:
     """Write the updates of one committer, and make its new values visible.
 
@@ -197,7 +221,7 @@ def _write_own(
         done = write_update(
             update,
             grant,
-            _rows_in_phase(case, update, processed),
+            rows(update),
             dag_file=case.run.dag_file,
             log=case.log,
             output=staged.of(update),
@@ -210,6 +234,18 @@ def _write_own(
 
 
 # --- its rows: an update may take the output of a task inside the phase -------------------------------------------
+
+
+def _given(
+    case: CommitCase, processed: Processed, shared: Mapping[str, Any], update: Update
+) -> RowsToWrite:
+    """Give the difference that the first task has shared, else the output."""
+    name = update.state.name
+    if name not in shared:
+        return _rows_in_phase(case, update, processed)
+    ref = shared[name]
+    own = case.begun.attempt
+    return [] if ref is None else StagedRows(case.spec.staging(), ref, update.state, own)
 
 
 def _rows_in_phase(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:

@@ -104,7 +104,7 @@ class StagedRows:
         from airflow_tx.staging.manifest import open_output
 
         self._area = area
-        self._ref = ref
+        self.ref = ref
         self.name: str = ref["name"]
         self.where, self.output = open_output(area, ref, attempt=attempt)
         self.columns = wanted_columns(state, self.output.columns)
@@ -122,7 +122,7 @@ class StagedRows:
         """Read them as Arrow batches, in the order of the files and of the rows in them."""
         from airflow_tx.staging import read_batches
 
-        return read_batches(self._area, self._ref, columns=self.columns)
+        return read_batches(self._area, self.ref, columns=self.columns)
 
     def __len__(self) -> int:
         return self.output.rows
@@ -135,7 +135,7 @@ class StagedRows:
     def paths(self) -> list[tuple[str, int]]:
         """Name the files with rows below the root of the area, each with how many it has."""
         return [
-            (f"{self._ref['path']}/{file.name}", file.rows)
+            (f"{self.ref['path']}/{file.name}", file.rows)
             for file in self.output.files
             if file.rows
         ]

@@ -118,7 +118,7 @@ class _Again(Iterable[Mapping[str, Any]]):
 # --- one portion --------------------------------------------------------------------------------------------------
 
 
-class KeyComparison:
+class DifferenceRows:
     """Compares the values of keys, portion by portion, and adds up how far they are apart.
 
     :ivar lost: see `Difference`.

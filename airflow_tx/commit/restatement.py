@@ -1,0 +1,148 @@
+"""What a restatement takes back: whether it can, and the difference that each update of its commit writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.commit.difference import Difference, StagingPlace, difference_of
+from airflow_tx.commit.entry import no_contribution
+from airflow_tx.commit.rows import RowsToWrite, StagedRows
+from airflow_tx.commit.update import Update
+from airflow_tx.errors import NotTakenBack
+from airflow_tx.journal.area import JournalArea
+from airflow_tx.state.api import FencedState, QueryableState
+
+if TYPE_CHECKING:
+    from airflow_tx.commit.case import CommitCase
+    from airflow_tx.journal.entry import Contribution, Entry
+
+INSTEAD = "Where the number has to change, compute the table from the beginning of the source, by a DAG of another id."
+"""What to do about a transaction that cannot be restated."""
+
+
+def refuses_restatement(
+    updates: Iterable[Update],
+    entry: Entry,
+    *,
+    inside: Collection[str] = (),
+    renamed: Mapping[str, str],
+) -> str | None:
+    """Say, as a clause, why the updates of a block cannot replace what an entry contributed; None: they can.
+
+    Nothing is opened here. What a state cannot take back of its values, only the new output can say.
+
+    :param updates: of all committers of the block.
+    :param inside: ids of the tasks between the first and the last one of its commit phase.
+    :param renamed: per earlier name of a state, its name now.
+    """
+    by_name = {update.state.name: update for update in updates}
+    for name, update in by_name.items():
+        problem = no_contribution(update, inside)
+        if not problem and not isinstance(update.state, QueryableState):
+            problem = f"{type(update.state).__name__} cannot be asked for the values of keys"
+        if problem:
+            return f"state {name!r} cannot take anything back: {problem}"
+    for name, contribution in contributions(entry, renamed).items():
+        if name not in by_name:
+            return f"it has written state {name!r}, which the DAG does not write any more"
+        problem = contribution.refusal or _misfit(by_name[name].state, contribution)
+        if problem:
+            return f"what it contributed to state {name!r} cannot be taken back: {problem}"
+    return None
+
+
+def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contribution]:
+    """Give the contributions of an entry by the names that their states have now."""
+    return {renamed.get(name, name): each for name, each in entry.contributions.items()}
+
+
+def _misfit(state: FencedState, old: Contribution) -> str:
+    """Say which column of an earlier contribution the state has not as it was; "": it has all of them."""
+    columns = state.columns
+    assert columns is not None
+    if set(old.keys) != set(columns.keys):
+        return f"its keys were {', '.join(old.keys)} and are {', '.join(columns.keys)} now"
+    now = columns.serialized()["values"]
+    for name, aggregator in old.values.items():
+        if name not in now:
+            return f"column {name} is none of that state now"
+        if dict(aggregator) != now[name]:
+            was, found = ("{aggregator}({type})".format(**each) for each in (aggregator, now[name]))
+            return f"column {name} was a {was} and is a {found} now"
+    return ""
+
+
+# --- in a commit --------------------------------------------------------------------------------------------------
+
+
+def differences(
+    case: CommitCase, rows: Sequence[RowsToWrite], *, staged: bool = False
+) -> dict[str, Difference]:
+    """Form what a restatement writes, before it asks for the turn: by state; none, if it is no restatement.
+
+    :param rows: per update, its whole output.
+    :param staged: whether even a few rows are staged, for other tasks.
+    :raises NotTakenBack: what counts now cannot be taken back.
+    :raises JournalError: its entry is not there as it was written.
+    """
+    replaces = case.begun.replaces
+    if replaces is None:
+        return {}
+    topology = case.ledger.topology()
+    entry = JournalArea(case.spec.staging(), topology.incarnation).read(replaces.entry)
+    inside = case.spec.phase.inside if case.spec.phase is not None else ()
+    problem = refuses_restatement(case.updates, entry, inside=inside, renamed=topology.renamed)
+    if problem is not None:
+        # The DAG was changed since this transaction began.
+        raise NotTakenBack(state=", ".join(case.states), problem=problem, remedy=INSTEAD)
+    own = case.begun.attempt
+    place = StagingPlace(case.spec.staging(), case.spec.topology, own, case.run.task_id)
+    taken = contributions(entry, topology.renamed)
+    found = dict[str, Difference]()
+    for update, new in zip(case.updates, rows, strict=True):
+        state = update.state
+        if state.name not in taken:
+            continue
+        assert isinstance(state, QueryableState)
+        found[state.name] = difference_of(
+            state, taken[state.name], new, place, staged=staged or update.writers == "spark"
+        )
+        _log(case, state.name, found[state.name], replaces.txid)
+    return found
+
+
+def check_taken(case: CommitCase, found: Mapping[str, Difference]) -> None:
+    """Refuse to write before each state has the keys that are taken back from it; its fence is raised.
+
+    :raises NotTakenBack: a key is not there.
+    """
+    for name, replacing in found.items():
+        state = case.states[name]
+        assert isinstance(state, QueryableState)
+        replacing.check_taken(state)
+
+
+def shared_differences(found: Mapping[str, Difference]) -> dict[str, Any]:
+    """Give the references to staged differences, for other tasks; None: the contributions are equal.
+
+    A state to which the earlier transaction contributed nothing is given the output as it is.
+    """
+    rows = {name: each.rows for name, each in found.items()}
+    return {
+        name: each.ref if isinstance(each, StagedRows) else None
+        for name, each in rows.items()
+        if isinstance(each, StagedRows) or not each
+    }
+
+
+def _log(case: CommitCase, name: str, found: Difference, txid: int) -> None:
+    case.log.info("State %s: what transaction %s contributed is replaced", name, txid)
+    for column, most in found.lost.items():
+        case.log.warning(
+            "State %s: sums of column %s may be wrong by %.3g afterwards, because doubles lose the last digits of a "
+            'large number that is taken back. A Sum("numeric") in a new table loses none.',
+            name,
+            column,
+            most,
+        )

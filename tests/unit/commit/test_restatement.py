@@ -1,0 +1,296 @@
+"""A restatement in a commit: its difference is formed before the turn, and written once its old keys are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_tx.commit.difference import Difference
+from airflow_tx.commit.restatement import refuses_restatement
+from airflow_tx.commit.update import Update
+from airflow_tx.commit.write import output_digests
+from airflow_tx.errors import EntryDiffers, NotTakenBack
+from airflow_tx.journal.area import JOURNAL, JournalArea
+from airflow_tx.protocol.answers import Replaced
+from airflow_tx.protocol.repair import rename_state
+from airflow_tx.protocol.step import Audit
+from airflow_tx.state import Avg, Count, DeltaState, Max, MemoryState, Sum
+from airflow_tx.state.persisted import PersistedState
+from airflow_tx.testing.suites.aggregator_cases import Balance
+from tests.stage import update
+from tests.unit.bench import CountingStore
+from tests.unit.commit.phase_run import PhaseRun
+from tests.unit.commit.run import Noted, Run, counts, dies, record
+
+Rows = list[dict[str, Any]]
+
+
+def rows(**values: Any) -> Rows:
+    return [{"word": word, "count": value} for word, value in values.items()]
+
+
+def journal_of(run: Run) -> JournalArea:
+    return JournalArea(run.spec.staging(), run.spec.ledger(run.spec.memory).incarnation())
+
+
+def entry_of(run: Run, txid: int) -> str:
+    """The entry that a committed transaction is counted by."""
+    history = run.spec.ledger(run.spec.memory).outcome(txid)
+    assert history is not None
+    assert history.receipt is not None
+    return str(history.receipt["journal"])
+
+
+def begun(make: Any, output: Rows, *, instead_of: int | None = None, **options: Any) -> Run:
+    """A run that has processed its batch; a restatement, if it has the entry of another one."""
+    run: Run = make(f"run {len(list(make.runs))}", **options)
+    make.runs.append(run)
+    run.begin()
+    if instead_of is not None:
+        run.begun = replace(run.begun, replaces=Replaced(instead_of, entry_of(run, instead_of)))
+    run.end(run.start(), output)
+    return run
+
+
+@pytest.fixture
+def makes(make: Any) -> Any:
+    """`make`, with a list of what was made."""
+
+    def made(run_id: str, **options: Any) -> Any:
+        return make(run_id, **options)
+
+    made.runs = []  # type: ignore[attr-defined]
+    return made
+
+
+def committed(make: Any, output: Rows, **how: Any) -> Run:
+    run = begun(make, output, **how)
+    run.commit_now()
+    return run
+
+
+# --- what a state has afterwards
+
+
+def test_the_new_output_counts_in_place_of_the_old_one(makes: Any, state: MemoryState) -> None:
+    committed(makes, rows(a=1, b=2))
+    committed(makes, rows(a=10))
+    committed(makes, rows(a=5, c=7), instead_of=1)
+    assert counts(state) == {"a": 15, "b": 0, "c": 7}
+
+
+def test_restated_twice_the_second_takes_back_the_whole_first(makes: Any, state: MemoryState) -> None:
+    committed(makes, rows(a=7))
+    for txid, value in enumerate((10, 12, 13), 1):
+        committed(makes, rows(a=value), instead_of=txid)
+        assert counts(state) == {"a": value}
+
+
+def test_its_entry_has_its_whole_output(makes: Any) -> None:
+    committed(makes, rows(a=7, b=1))
+    run = committed(makes, rows(a=10), instead_of=1)
+    entry = journal_of(run).read(entry_of(run, 2))
+    assert list(entry.contributions["words"].rows()) == rows(a=10)
+    assert entry.replaces == {"txid": 1, "entry": entry_of(run, 1)}
+
+
+def test_several_updates_are_replaced_each_by_its_own(makes: Any) -> None:
+    states = [MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two")]
+    how = {"updates": [update(each) for each in states]}
+    committed(makes, rows(a=1), **how)
+    committed(makes, rows(a=4, b=1), instead_of=1, **how)
+    assert [counts(each) for each in states] == [{"a": 4, "b": 1}] * 2
+
+
+def test_a_state_that_is_new_gets_the_whole(makes: Any, state: MemoryState) -> None:
+    committed(makes, rows(a=1))
+    new = MemoryState("new", keys=["word"], values={"count": Sum()})
+    committed(makes, rows(a=4), instead_of=1, updates=[update(state), update(new)])
+    assert (counts(state), counts(new)) == ({"a": 4}, {"a": 4})
+
+
+def test_a_state_that_a_person_renamed_is_known_by_its_note(makes: Any, state: MemoryState) -> None:
+    run = committed(makes, rows(a=1))
+    ledger = run.spec.ledger(run.spec.memory)
+    renamed = MemoryState("terms", keys=["word"], values={"count": Count()}, database=state.database)
+    for name in ("phrases", "terms"):
+        old = next(iter(ledger.topology().states))
+        ledger.run(rename_state, old, name, audit=Audit("ada", "a better name"))
+    committed(makes, rows(a=4), instead_of=1, updates=[update(renamed)])
+    assert counts(renamed) == {"a": 4}
+
+
+def test_from_rows_to_none_and_back(makes: Any, state: MemoryState) -> None:
+    committed(makes, rows(a=1))
+    committed(makes, [], instead_of=1)
+    assert counts(state) == {"a": 0}
+    committed(makes, rows(a=2), instead_of=2)
+    assert counts(state) == {"a": 2}
+
+
+# --- killed and replayed
+
+
+def sums(kind: str) -> MemoryState:
+    return MemoryState("words", keys=["word"], values={"count": Sum("double")}, kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_killed_in_the_turn_and_replayed_with_floats_added_in_another_order(
+    makes: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = sums(kind)
+    how = {"updates": [update(state)]}
+    committed(makes, rows(a=0.1, b=2.0), **how)
+    run = begun(makes, rows(a=0.3, b=2.0), instead_of=1, **how)
+    dies(run, monkeypatch, Difference, "check_taken")
+    replaces = run.begun.replaces
+    run.begin(retry=True)
+    run.begun = replace(run.begun, replaces=replaces)
+    run.end(run.start(), rows(b=2.0000000000000004, a=0.1 + 0.2))
+    run.commit_now()
+    assert counts(state) == pytest.approx({"a": 0.3, "b": 2.0})
+
+
+def test_what_is_compared_between_replays_is_the_output(makes: Any) -> None:
+    how = {"updates": [update(sums("transactional"))]}
+    committed(makes, rows(a=0.1, b=2.0), **how)
+    run = begun(makes, rows(a=0.3, b=2.0), instead_of=1, **how)
+    commit = run.commit()
+    commit.complete()
+    prepared = commit.prepare()
+    assert prepared.outputs == output_digests(run.updates, [rows(a=0.3, b=2.0)])
+    assert list(prepared.differences["words"].rows) != list(prepared.rows[0])
+
+
+# --- refused
+
+
+def test_what_cannot_be_taken_back_is_refused_before_the_turn(makes: Any, store: CountingStore) -> None:
+    best = MemoryState("best", keys=["word"], values={"count": Max()})
+    how = {"updates": [update(best)]}
+    committed(makes, rows(a=9), **how)
+    run = begun(makes, rows(a=8), instead_of=1, **how)
+    with pytest.raises(NotTakenBack, match="the max of column count was 9 and is 8 now"):
+        run.commit_now()
+    open_one = record(store, 2)
+    assert open_one is not None
+    assert not open_one.granted
+    assert counts(best) == {"a": 9}
+
+
+def test_a_deleted_key_is_refused_before_anything_is_written(makes: Any) -> None:
+    states = [MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two")]
+    how = {"updates": [update(each) for each in states]}
+    committed(makes, rows(a=1, b=2), **how)
+    del states[1].database.rows["b",]
+    run = begun(makes, rows(a=5, b=2), instead_of=1, **how)
+    with pytest.raises(NotTakenBack, match=r"'two' refused: key \{'word': 'b'\} is not there"):
+        run.commit_now()
+    assert [counts(each) for each in states] == [{"a": 1, "b": 2}, {"a": 1}]
+    fences = [each.fence() for each in states]
+    assert [fence.token.txid for fence in fences if fence is not None] == [2, 2]
+
+
+def test_an_entry_that_was_changed_is_refused(makes: Any) -> None:
+    committed(makes, rows(a=1))
+    run = begun(makes, rows(a=2), instead_of=1)
+    files = run.spec.staging().files
+    name = f"{JOURNAL}/{run.spec.ledger(run.spec.memory).incarnation()}/{run.begun.replaces.entry}"
+    files.write(name, files.read(name).replace(b"1]", b"9]"))
+    with pytest.raises(EntryDiffers):
+        run.commit_now()
+
+
+def test_what_doubles_lose_is_logged(makes: Any) -> None:
+    how = {"updates": [update(sums("opaque"))]}
+    committed(makes, rows(a=1e18), **how)
+    run = committed(makes, rows(a=3.0), instead_of=1, **how)
+    text = "\n".join(run.log.lines)
+    assert "sums of column count may be wrong by 111 afterwards" in text
+    assert "what transaction 1 contributed is replaced" in text
+
+
+# --- whether it can at all
+
+
+def keyed(**values: Any) -> MemoryState:
+    return MemoryState("words", keys=["word"], values=values or {"count": Count()})
+
+
+def refused(makes: Any, updates: Sequence[Any], inside: tuple[str, ...] = ()) -> str | None:
+    run = committed(makes, rows(a=1))
+    entry = journal_of(run).read(entry_of(run, 1))
+    return refuses_restatement(updates, entry, inside=inside, renamed={})
+
+
+def test_the_same_states_and_more_columns_can_be_restated(makes: Any) -> None:
+    state = keyed(count=Count(), mean=Avg(), top=Max())
+    assert refused(makes, [update(state), update(MemoryState("new", keys=["k"], values={"n": Sum()}))]) is None
+
+
+@pytest.mark.parametrize(
+    ("updates", "inside", "why"),
+    [
+        ([update(keyed(total=Count()))], (), "column count is none of that state now"),
+        ([update(keyed(count=Sum()))], (), "column count was a count(bigint) and is a sum(bigint) now"),
+        (
+            [update(MemoryState("words", keys=["term"], values={"count": Count()}))],
+            (),
+            "its keys were word and are term",
+        ),
+        ([update(MemoryState("other", keys=["word"], values={"count": Count()}))], (), "does not write any more"),
+        ([update(keyed()), update(keyed(count=Balance()))], (), "column count has a reducer"),
+        ([update(keyed()), update(PersistedState(Noted(), Noted(), "opaque"))], (), "takes rows as they are"),
+        ([update(keyed()), update(DeltaState("/t", mode="append", types={"w": "text"}))], (), "its rows are appended"),
+        ([update(keyed(), "b")], ("b",), "its rows come from task b, which runs in the commit phase"),
+    ],
+    ids=["column", "aggregator", "key", "state", "reducer", "persisted", "appended", "new values"],
+)
+def test_what_cannot_be_restated_is_said_before_anything_is_allocated(
+    makes: Any, updates: list[Update], inside: tuple[str, ...], why: str
+) -> None:
+    assert why in str(refused(makes, updates, inside))
+
+
+# --- in a commit phase
+
+
+def test_in_a_phase_every_committer_writes_the_difference_that_the_first_task_formed(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two"))
+    phase = PhaseRun(make, update(one), update(two), rows(a=1, b=2))
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.mark()
+    again = PhaseRun(lambda _, *given, **more: make("r2", *given, **more), update(one), update(two), [])
+    again.run.begun = replace(again.run.begun, replaces=Replaced(1, entry_of(again.run, 1)))
+    again.work(rows(a=5, c=1))
+    again.acquire()
+    assert set(again.shared["differences"]) == {"one", "two"}
+    again.commit("b")
+    # A task of the phase dies: the first one takes the turn again, and writes for the committer that has succeeded.
+    again.acquire()
+    assert again.shared["healed"] == ["b"]
+    again.commit("d")
+    again.mark()
+    assert [counts(each) for each in (one, two)] == [{"a": 5, "b": 0, "c": 1}] * 2
+
+
+def test_in_a_phase_a_deleted_key_is_refused_before_anything_is_written(make: Any) -> None:
+    one, two = (MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two"))
+    phase = PhaseRun(make, update(one), update(two), rows(a=1, b=2))
+    phase.acquire()
+    phase.commit("b", "d")
+    phase.mark()
+    del two.database.rows["b",]
+    again = PhaseRun(lambda _, *given, **more: make("r2", *given, **more), update(one), update(two), [])
+    again.run.begun = replace(again.run.begun, replaces=Replaced(1, entry_of(again.run, 1)))
+    again.work(rows(a=5))
+    with pytest.raises(NotTakenBack, match="is not there"):
+        again.acquire()
+    assert counts(one) == {"a": 1, "b": 2}
