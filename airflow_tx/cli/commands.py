@@ -273,13 +273,17 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
 
 def _reset(args: Namespace, store: Store) -> None:
     from airflow_tx.cli import repair_previews
+    from airflow_tx.journal.area import JournalArea
     from airflow_tx.protocol.repair import RESET, Repairs, reset
 
     request, states = _dag(args, store, RESET)
+    incarnation = ""
     refused = partial(RepairRefused, what=RESET, topology=args.topology)
     fences = {name: _clearable(name, state, refused) for name, state in states.items()}
     ledger = ledger_on(store, args)
     audit = audit_of(args)
+    with suppress(UnreadableRecord):  # its record is lost, or an earlier reset has closed it
+        incarnation = ledger.incarnation()
     planned = ledger.preview(reset, request, audit)
     if is_shown(args, repair_previews.of_reset(ledger, planned, fences)):
         return
@@ -287,7 +291,10 @@ def _reset(args: Namespace, store: Store) -> None:
     def clear() -> None:
         for state in states.values():
             state.clear()
-        staging_of(args).forget(args.topology)
+        area = staging_of(args)
+        area.forget(args.topology)
+        if incarnation:
+            JournalArea(area, incarnation).forget()
 
     print_done("Repaired", Repairs(ledger).reset(request, audit, clear=clear))
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.actions.search import contains
 from airflow_tx.cli import render
-from airflow_tx.cli.context import command, dag_of, paths_of, store_of
+from airflow_tx.cli.context import command, dag_of, paths_of, staging_of, store_of
 from airflow_tx.errors import without_controls
+from airflow_tx.journal.area import JournalArea
+from airflow_tx.protocol.api import SystemClock
 from airflow_tx.protocol.batch_words import batch_in_words
 from airflow_tx.protocol.chain import Chain
 from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence, ledger_evidence
@@ -24,6 +26,7 @@ from airflow_tx.protocol.verification import Verified, verified
 
 if TYPE_CHECKING:
     from airflow_tx.sources.api import Source
+    from airflow_tx.spec import TransactionSpec
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,11 @@ class _Evidence:
 
     ledger: LedgerEvidence
     states: tuple[StateEvidence, ...]
-    source: Source
+    spec: TransactionSpec
+
+    @property
+    def source(self) -> Source:
+        return self.spec.source
 
     def receipts(self, first: int | None, last: int | None) -> dict[int, Receipt]:
         """The receipts from `first` to `last`, also those that only the states keep."""
@@ -47,7 +54,7 @@ def verify(args: Namespace) -> None:
     evidence = _evidence(args, values=args.values)
     found = verified(evidence.ledger, evidence.states, first=args.first or 1, last=args.last)
     recounted = _recounted(evidence, args) if args.recount else Verified(None, 0, (), ())
-    findings = (*found.findings, *recounted.findings)
+    findings = (*found.findings, *_entries(evidence, args), *recounted.findings)
     for text in findings:
         print(without_controls(text))
     for text in (*found.notes, *_unknown_states(evidence), *recounted.notes):
@@ -105,7 +112,7 @@ def _evidence(args: Namespace, *, values: bool = False) -> _Evidence:
         found = evidence_of(states, values=values)
         # The states were read later: one that is further than the ledger was then has not gone ahead of it.
         ledger = replace(ledger, latest=Reader(store).get(Counter, paths.current).txid)
-    return _Evidence(ledger, found, spec.source)
+    return _Evidence(ledger, found, spec)
 
 
 def _unknown_states(evidence: _Evidence) -> Iterator[str]:
@@ -149,6 +156,26 @@ def _line(receipt: Receipt, output: str) -> render.TableRow:
 
 def _ranges(txids: list[int]) -> str:
     return f"{txids[0]}" if len(txids) == 1 else f"{txids[0]} to {txids[-1]}"
+
+
+# --- the journal -------------------------------------------------------------------------------------------------
+
+
+def _entries(evidence: _Evidence, args: Namespace) -> Iterator[str]:
+    """Compare the journal entries that bindings name with their names; older ones may have been removed."""
+    decisive = evidence.ledger.decisive
+    if decisive is None:
+        return
+    journal = JournalArea(staging_of(args), evidence.ledger.topology.incarnation)
+    since = (SystemClock().now() - evidence.spec.journal_time).date().isoformat()
+    last = evidence.ledger.current - 1 if args.last is None else args.last
+    for key, name in sorted(decisive.entries.items(), key=lambda each: decisive.bindings[each[0]]):
+        txid = decisive.bindings[key]
+        found = None
+        if (args.first or 1) <= txid <= last and name >= since:
+            found = journal.finding(name, txid, key)
+        if found:
+            yield found
 
 
 # --- counting again -----------------------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ def rename(args: Namespace) -> None:
 @action
 def delete(args: Namespace) -> None:
     """`airflow tx delete TOPOLOGY [--release-states] --why TEXT`."""
+    from airflow_tx.journal.area import JournalArea
+
     check_why(args, f"delete {args.topology}")
     paths = paths_of(args)
     with store_of(args) as store:
@@ -95,7 +97,9 @@ def delete(args: Namespace) -> None:
         mover.close_for_deletion(allocated)
         for state in states.values():
             state.release()
-        staging_of(args).forget(paths.topology)  # else the next topology of this name would find it
+        area = staging_of(args)
+        area.forget(paths.topology)  # else the next topology of this name would find it
+        JournalArea(area, record.incarnation).forget()
         mover.delete()
     print(f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
 

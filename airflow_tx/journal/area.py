@@ -168,6 +168,20 @@ class JournalArea:
             contribution.check()
         return entry
 
+    def finding(self, name: str, txid: int, key: str) -> str | None:
+        """Say what is wrong with the entry that the binding of a key names; None: it is as it was written.
+
+        :raises StagingUnreachable: that cannot be told.
+        """
+        try:
+            entry = self.check(name)
+        except JournalError as error:
+            return f"transaction {txid}: {error}"
+        if (entry.txid, entry.key) == (txid, key):
+            return None
+        said = f"is of transaction {entry.txid} and key {entry.key}"
+        return f"transaction {txid}: the journal entry {name} of key {key} {said}"
+
     def names(self, txid: int | None = None) -> list[str]:
         """List the entries, the last day first: those of one transaction, or all.
 

@@ -11,6 +11,8 @@ PLAIN = "plain"
 """The kind of a column whose values JSON has itself."""
 MIXED = "mixed"
 """The kind of a column whose values are of several kinds; each value names its own."""
+_AS_IS = frozenset((bool, float, int, str, type(None)))
+"""Types whose values are written as they are: most columns have no others."""
 _OF_JSON = frozenset(("bigint", "boolean", "double", "text", "json"))
 
 
@@ -26,8 +28,9 @@ def encoded_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     columns = []
     for name in names:
         values = [row[name] for row in rows]
-        kinds[name] = _kind(values)
-        columns.append(_encoded(kinds[name], values))
+        as_is = _AS_IS.issuperset(map(type, values))
+        kinds[name] = PLAIN if as_is else _kind(values)
+        columns.append(values if as_is else _encoded(kinds[name], values))
     # In pairs: JSON is written with the names of an object sorted.
     return {
         "kinds": [list(each) for each in kinds.items()],

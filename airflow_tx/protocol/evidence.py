@@ -84,7 +84,7 @@ class Decisive:
     :param opened: the records of open transactions, by txid.
     :param metas: their rows and positions, and those of the last final one.
     :param skipped: what is kept of skipped transactions, by txid.
-    :param bindings: the txid of each run, by its key.
+    :param bindings: the txid of each run, by its key; `entries`: the journal entries that they name.
     :param latest: the last txid when all of it had been read.
     """
 
@@ -93,6 +93,7 @@ class Decisive:
     metas: Mapping[int, Metadata]
     skipped: Mapping[int, Skipped] = field(default_factory=dict)
     bindings: Mapping[str, int] = field(default_factory=dict)
+    entries: Mapping[str, str] = field(default_factory=dict)
     latest: int = 0
 
 
@@ -148,7 +149,13 @@ def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
     allocated = read.get(Counter, paths.allocated).txid
     decisive = found.decisive
     if decisive is not None:
-        decisive = replace(decisive, skipped=skipped, bindings=bindings, latest=allocated)
+        decisive = replace(
+            decisive,
+            skipped=skipped,
+            bindings={key: binding.txid for key, binding in bindings.items()},
+            entries={key: binding.entry for key, binding in bindings.items() if binding.entry},
+            latest=allocated,
+        )
     histories = {txid: each for txid, each in histories.items() if txid not in final_since}
     return replace(found, histories=histories, decisive=decisive)
 
@@ -216,9 +223,9 @@ def _numbered(
             yield txid, record
 
 
-def _bindings(store: Store, paths: Paths) -> Iterator[tuple[str, int]]:
+def _bindings(store: Store, paths: Paths) -> Iterator[tuple[str, Binding]]:
     children = store.children(paths.runs)
     for name in children.names if children else ():
         binding = Reader(store).peek_if_any(Binding, f"{paths.runs}/{name}")
         if binding is not None:
-            yield decode_name(name), binding.txid
+            yield decode_name(name), binding

@@ -222,8 +222,10 @@ def test_a_lost_ledger_is_rebuilt_from_the_states_of_the_dag_and_a_reset_empties
     monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
     staged = StagingArea.of_ledger("zookeeper_default", root).files
     staged.write("@taken/flights/queue/committed/1/0", b"")
+    staged.write(f"@journal/{pipeline.ledger.incarnation()}/2013-01-31/entry", b"")
     airflow.run(*reset, "--yes", root=root)
     assert not staged.list("@taken/flights")
+    assert not staged.list("@journal")
     pipeline.request = TopologyRequest("the_dag", "transactional", 1)
     assert pipeline.run("r1") == 1
     assert pipeline.totals() == [1, 1]

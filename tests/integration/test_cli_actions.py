@@ -548,11 +548,14 @@ def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_r
     runs.pause(paused=True)
     assert "the values stay" in one_line(airflow.run(*released, "--dry-run", root=root))
     assert airflow.json("tx", "list", "--no-lag", root=root) != []
+    staged.write(f"@journal/{pipeline.ledger.incarnation()}/2013-01-31/entry", b"")
+    staged.write("@journal/of another one/2013-01-31/entry", b"")
 
     told = one_line(airflow.run(*released, "--yes", root=root))
     assert told == 'Deleted: topology flights. Its states: {"tx_state.one":2,"tx_state.two":2}'
-    assert {name: sorted(staged.list(name)) for name in ("", "@kept", "@taken")} == {
-        "": ["@kept", "@taken"],
+    assert {name: sorted(staged.list(name)) for name in ("", "@kept", "@taken", "@journal")} == {
+        "": ["@journal", "@kept", "@taken"],
+        "@journal": ["of another one"],
         "@kept": [],
         "@taken": ["flights of another one"],
     }

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import sqlite3
 from contextlib import closing
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_tx.protocol.api import Put
+from airflow_tx.journal.area import JournalArea
+from airflow_tx.journal.entry import Entry
+from airflow_tx.protocol.api import Put, SystemClock, SystemIds
+from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.records import Binding, encode
+from airflow_tx.staging import StagingArea
 from airflow_tx.state import SqlState, Sum
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from tests.integration.commands import Commands
@@ -123,6 +130,38 @@ def test_what_was_changed_in_zookeeper_is_found(
     store.multi([], [Put(f"{root}/flights/{path}", json.dumps({**json.loads(node.data), **change}).encode())])
     (found,) = findings(airflow, root)
     assert found.startswith(finding)
+
+
+def test_an_entry_of_the_journal_that_is_not_as_it_was_written_is_found(
+    airflow: Commands, root: str, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
+    area = StagingArea.of_ledger("zookeeper_default", root)
+    ledger = Ledger(store, Paths(root, "flights"), clock=SystemClock(), ids=SystemIds())
+    journal = JournalArea(area, ledger.incarnation())
+    today = datetime.now(timezone.utc)
+
+    def bind(run: int, *, key: str = "", days: int = 0) -> str:
+        written = (today - timedelta(days=days)).isoformat()
+        own = key or f"run {run}"
+        entry = Entry("flights", ledger.incarnation(), run, 1, "", own, own, written, written, run, ("numbers", {}))
+        store.multi((), [Put(ledger.paths.run(f"run {run}"), encode(Binding(run, entry.name)))])
+        return journal.write(entry)
+
+    first, *_ = [bind(1), bind(2), bind(3, days=31)]
+    assert findings(airflow, root) == []
+    area.files.write(f"@journal/{ledger.incarnation()}/{first}", b"{}")
+    area.files.remove_tree(f"@journal/{ledger.incarnation()}/{(today - timedelta(days=31)).date()}")
+    (found,) = findings(airflow, root)
+    assert found.startswith(f"transaction 1: Entry {first} of the journal cannot be used: ")
+    assert "Restore that file from a backup" in found
+    area.files.remove_tree(f"@journal/{ledger.incarnation()}")
+    assert [line.partition(":")[0] for line in findings(airflow, root)] == ["transaction 1", "transaction 2"]
+    assert findings(airflow, root, "--from", "3") == []
+    bind(1)
+    bind(2, key="another run")
+    (found,) = findings(airflow, root)
+    assert found.endswith(" of key run 2 is of transaction 2 and key another run")
 
 
 def test_a_value_that_was_changed_in_the_table_is_found_by_its_total(airflow: Commands, root: str) -> None:
