@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
-from airflow_tx.commit.case import CommitCase, CommitPorts, CommittingRun
+from airflow_tx.commit.case import CommitCase, CommitPorts, CommittingRun, Prepared
 from airflow_tx.commit.commit import Commit, acquire_step, processed_step
 from airflow_tx.coordinator.lane_plan import LanePlan
 from airflow_tx.processing.outputs import RETURN_KEY
@@ -137,6 +137,7 @@ class LaneCommit:
             return self._acquire_step() if self._turn.txid == self.txid else None
 
         self.commit.take(case.ledger.run(in_one_multi, noted, turn).then)
+        self._prepared()  # in this thread: the one that commits may work on an earlier transaction
 
     def commit_granted(self) -> bool:
         """Write and mark, if the turn is taken already. Raises as `Commit.commit`."""
@@ -146,13 +147,16 @@ class LaneCommit:
         return True
 
     def _acquire_step(self) -> BoundStep[AcquireAnswer] | None:
+        prepared = self._prepared()
+        return None if prepared is None else acquire_step(self.commit.case, prepared)
+
+    def _prepared(self) -> Prepared | None:
         if self.commit.processed is None:
             return None
         try:
-            prepared = self.commit.prepare()
+            return self.commit.prepare()
         except Exception:  # noqa: BLE001 - raised again when its turn has come, where it is noted
             return None
-        return acquire_step(self.commit.case, prepared)
 
     def _mark(self, step: BoundStep[Committed]) -> Committed:
         """Mark, and let the commit that waits behind this one take its turn in the same multi."""

@@ -24,6 +24,7 @@ from airflow_tx import (
 )
 from airflow_tx.compat import prepare_test
 from airflow_tx.errors import TrialRefused
+from airflow_tx.journal.area import JournalArea
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.spec import spec_of
 from airflow_tx.state import Avg, Count, MemoryState, SqlGuard, SqlState, Sum
@@ -179,6 +180,14 @@ def test_a_trial_that_fails_says_so_and_writes_nothing() -> None:
 def test_a_transactional_state_is_tried_out_as_well() -> None:
     result = trial(word_dag("tried_kind", words(kind="transactional")), rows=ROWS, states={"tx_state.words": COUNTED})
     assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 4}, {"word": "dog", "count": 2}]
+
+
+def test_a_trial_writes_no_entry_into_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(self: JournalArea, entry: Any) -> str:
+        raise AssertionError("an entry is written")
+
+    monkeypatch.setattr(JournalArea, "write", never)
+    assert trial(word_dag("tried_entry", words()), rows=ROWS, states={}).state == "success"
 
 
 def test_a_trial_leaves_nothing_in_the_staging_area(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_commit import LaneOutputs
 from airflow_tx.coordinator.lane_tasks import LaneTransaction
 from airflow_tx.coordinator.snapshot import SnapshotReader
+from airflow_tx.errors import StagingUnavailable
+from airflow_tx.journal.area import JournalArea
 from airflow_tx.processing.begin import allocate
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import Begun
@@ -69,6 +71,43 @@ def test_what_goes_well_is_committed_in_order_without_a_run(make: Any) -> None:
     assert {entry.attempts for entry in world.history.values()} == {1}
     assert all(entry.receipt is not None for entry in world.history.values())
     assert world.store.shown == {}
+
+
+def entries_of(world: LaneWorld) -> dict[int, Any]:
+    """The journal entries that receipts name, by txid."""
+    journal = JournalArea(world.spec.staging(), world.spec.ledger(world.store).incarnation())
+    receipts = {txid: entry.receipt for txid, entry in world.history.items()}
+    return {txid: journal.read(receipt["journal"]) for txid, receipt in receipts.items() if receipt}
+
+
+def test_each_transaction_leaves_an_entry_in_the_journal(make: Any) -> None:
+    world = make(source=Bounded(5))
+    world.coordinate()
+    found = entries_of(world)
+    assert {txid: entry.metadata for txid, entry in found.items()} == {
+        txid: [10 * txid - 10, 10 * txid] for txid in range(1, 6)
+    }
+    assert [list(entry.contributions["totals"].rows()) for entry in found.values()] == [
+        rows_of(range(10 * txid - 10, 10 * txid)) for txid in found
+    ]
+
+
+def test_one_whose_entry_cannot_be_written_becomes_a_run(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = JournalArea.write
+
+    def full(self: JournalArea, entry: Any) -> str:
+        if (entry.txid, entry.attempt) == (2, 1):
+            raise StagingUnavailable(uri="/staging", reason="No space left on device")
+        return write(self, entry)
+
+    monkeypatch.setattr(JournalArea, "write", full)
+    world = make(source=Bounded(4))
+    with world.executing():
+        world.settle()
+    world.assert_exact(4)
+    assert world.runs == {"tx-2": "success"}
+    assert [entry.attempt for entry in entries_of(world).values()] == [1, 2, 1, 1]
+    assert any("No space left on device" in line for line in world.log.lines)
 
 
 def test_a_window_of_one_is_enough(make: Any) -> None:
