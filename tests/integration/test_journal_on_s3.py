@@ -48,7 +48,7 @@ def written(area: StagingArea, rows: list[dict[str, Any]] = ROWS, day: str = DAY
     contribution = journal.contribution(COLUMNS, rows, day=day, staged=staged)
     area.sweep("flights")
     parts = {"flights": contribution}
-    times = {"began": f"{day}T00:00:00+00:00", "written": f"{day}T00:00:01+00:00"}
+    times: dict[str, Any] = {"began": f"{day}T00:00:00+00:00", "written": f"{day}T00:00:01+00:00"}
     batch: dict[str, Any] = {"key": "run", "run_id": "run", "metadata": {}, "source": ("a.Source", {})}
     return journal.write(Entry("flights", "life", 1, attempt=1, birth="b", **batch, **times, contributions=parts))
 
