@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_tx.errors import TxError
 
 _Self = TypeVar("_Self", bound="TrialSource")
+_AS_STRUCT = "spark.sql.pyspark.inferNestedDictAsStruct.enabled"
 
 
 class TrialSource(Source):
@@ -117,4 +118,10 @@ class TrialSource(Source):
 
 
 def _frame(spark: SparkSession, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
-    return spark.createDataFrame([dict(row) for row in rows])
+    before = spark.conf.get(_AS_STRUCT)
+    # A mapping in a row is a struct, as in the value of a message; Spark would make a map of it.
+    spark.conf.set(_AS_STRUCT, "true")
+    try:
+        return spark.createDataFrame([dict(row) for row in rows])
+    finally:
+        spark.conf.set(_AS_STRUCT, str(before))

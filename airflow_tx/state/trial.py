@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, StateWrite
 from airflow_tx.state.columns import Cells
-from airflow_tx.state.memory import MemoryDatabase, MemoryState
+from airflow_tx.state.memory import MemoryDatabase, MemoryMap, MemoryState
+from airflow_tx.state.persisted import PersistedState, Updated
+from airflow_tx.state.trident.maps import NonTransactionalMap
+from airflow_tx.state.trident.state import is_map
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
 
 _Row = Mapping[str, Any]
@@ -127,6 +130,52 @@ class TrialRows(FencedState):
         return None
 
 
-def trial_state(real: FencedState, rows: Sequence[_Row] | None = None) -> TrialState | TrialRows:
+class TrialUpdates(PersistedState):
+    """Runs the updater of a map over a copy of the values that it asks for, and keeps the rows.
+
+    :param real: the map of the DAG, with its updater.
+    :param asked: whether the real map is asked for its values; False: it begins empty.
+    """
+
+    def __init__(self, real: PersistedState, *, asked: bool) -> None:
+        copied = _CopiedMap(real.state if asked else MemoryMap())
+        super().__init__(NonTransactionalMap(copied, name=real.name), real.updater)
+        self.real = real
+        self.rows: list[dict[str, Any]] = []
+
+    def __repr__(self) -> str:
+        return repr(self.real)
+
+    def updated(self, grant: Grant, rows: Iterable[_Row]) -> Updated:
+        self.rows = [dict(row) for row in rows]
+        return super().updated(grant, self.rows)
+
+
+class _CopiedMap(MemoryMap[Any]):
+    """Reads the values of a map until they are replaced here."""
+
+    def __init__(self, real: Any) -> None:
+        super().__init__()
+        self._real = real
+        self._replaced = set[Cells]()
+
+    def multi_get(self, keys: Sequence[Cells]) -> list[Any]:
+        missing = [key for key in keys if key not in self._replaced]
+        found = dict(zip(missing, self._real.multi_get(missing), strict=True))
+        return [self.values.get(key) if key in self._replaced else found[key] for key in keys]
+
+    def multi_put(self, keys: Sequence[Cells], values: Sequence[Any]) -> None:
+        self._replaced.update(keys)
+        super().multi_put(keys, values)
+
+
+AnyTrialState: TypeAlias = TrialState | TrialRows | TrialUpdates
+
+
+def trial_state(real: FencedState, rows: Sequence[_Row] | None = None) -> AnyTrialState:
     """Make what stands for a state in a trial; see `TrialState`."""
-    return TrialState(real, rows) if isinstance(real, QueryableState) else TrialRows(real)
+    if isinstance(real, QueryableState):
+        return TrialState(real, rows)
+    if isinstance(real, PersistedState) and is_map(real.given):
+        return TrialUpdates(real, asked=rows is None)
+    return TrialRows(real)

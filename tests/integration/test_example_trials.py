@@ -13,6 +13,7 @@ from airflow.sdk import DAG
 from airflow_tx.errors import TrialRefused
 from airflow_tx.testing.dag_trial import trial
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from tests.servers.memcached import LocalMemcached
 
 ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = [{"sentence": "the cat jumped"}, {"sentence": "the dog"}]
@@ -37,6 +38,14 @@ def example(dag_id: str, file: str = "") -> DAG:
     bag = DagBag(dag_folder=str(ROOT / "dags" / f"{file or dag_id}.py"))
     assert bag.import_errors == {}
     return bag.dags[dag_id]
+
+
+def test_every_example_is_tried_out() -> None:
+    bag = DagBag(dag_folder=str(ROOT / "dags"))
+    examples = {each.partition("_coordinator")[0] for each in bag.dags}
+    text = Path(__file__).read_text()
+    assert examples, bag.import_errors
+    assert [each for each in sorted(examples) if f'"{each}"' not in text] == []
 
 
 def test_orders_of_a_day_are_added_up() -> None:
@@ -76,6 +85,18 @@ def test_a_database_of_locations_would_be_given_the_rows() -> None:
     assert [row["location"] for row in state.rows] == ["Rome"]  # type: ignore[union-attr]
 
 
+def test_words_and_their_letters_are_counted_and_memcached_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalMemcached() as server:
+        connection = {"conn_type": "memcached", "host": "127.0.0.1", "port": server.port}
+        monkeypatch.setenv("AIRFLOW_CONN_TX_CACHE", json.dumps(connection))
+        result = trial(example("memcached_words"), rows=SENTENCES)
+    words, letters = result.states.values()
+    assert result.state == "success", result.text()
+    assert {change.key["word"]: change.after for change in result.changes(words.name)}["the"] == 2
+    assert {change.key["letter"]: change.after for change in result.changes(letters.name)}["t"] == 3
+    assert result.outputs["seen"] == 0, "Memcached holds something that the trial has counted."
+
+
 def test_messages_that_leave_the_dag_cannot_be_tried_out() -> None:
     with pytest.raises(TrialRefused, match="queued_words.*cannot be tried out: its messages leave the DAG"):
         trial(example("queued_words"), rows=SENTENCES)
@@ -92,12 +113,43 @@ def test_flights_are_counted_by_an_application_of_spark_submit() -> None:
     assert result.states["tx_state.flights_overall"].read() == [{"flights": 3}]
 
 
+@pytest.mark.long
 @pytest.mark.spark
-def test_orders_are_counted_by_an_application_of_spark_connect(
-    spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_of_a_topic_are_counted_by_user() -> None:
+    rows = [{"value": {"user": user, "amount": amount}} for user, amount in (("ann", 3), ("ann", 4), ("bob", 5))]
+    result = trial(example("kafka_counts"), rows=rows)
+    assert result.states["tx_state.user_events"].read() == [
+        {"user": "ann", "events": 2, "amount": 7},
+        {"user": "bob", "events": 1, "amount": 5},
+    ]
+
+
+@pytest.fixture
+def connect(spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark_connect.port}
-    monkeypatch.setenv("AIRFLOW_CONN_SHOP_SPARK", json.dumps(connection))
+    for name in ("SHOP_SPARK", "SPARK_CONNECT_DEFAULT"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("connect")
+@pytest.mark.parametrize("topology", ["twitter", "twitter_partitioned", "twitter_opaque"])
+def test_users_and_hashtags_of_tweets_are_counted(topology: str) -> None:
+    rows = [{"partition": "0", "number": 1, "message": "@ann likes #tea"}]
+    result = trial(example(topology, "twitter"), rows=rows)
+    assert result.state == "success", result.text()
+    (state,) = result.states.values()
+    given = state.read() if topology == "twitter_opaque" else state.rows  # type: ignore[union-attr]
+    assert sorted((row["hash"], row["field"], row["n"]) for row in given) == [
+        ("hashtags", "#tea", 1),
+        ("users", "@ann", 1),
+        ("users_hashtags", "@ann:#tea", 1),
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("connect")
+def test_orders_are_counted_by_an_application_of_spark_connect() -> None:
     rows = [{"id": 1, "product": "tea", "amount": 3}, {"id": 2, "product": "tea", "amount": 4}]
     result = trial(example("sql_orders"), rows=rows)
     assert result.states["shop_db.order_totals"].read() == [{"product": "tea", "orders": 2, "amount": 7}]

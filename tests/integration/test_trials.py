@@ -27,9 +27,10 @@ from airflow_tx.errors import TrialRefused
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.spec import spec_of
-from airflow_tx.state import Avg, Count, MemoryState, SqlGuard, SqlState, Sum
+from airflow_tx.state import Avg, Count, MemoryMap, MemoryState, OpaqueMap, SqlGuard, SqlState, Sum
 from airflow_tx.testing.dag_trial import trial
 from airflow_tx.testing.suites.state_tools import Grants
+from airflow_tx.topology.trial import Trial
 
 ROWS = [{"word": "cat", "n": 2}, {"word": "dog", "n": 5}, {"word": "cat", "n": 4}]
 COUNTED = [{"word": "cat", "count": 2}, {"word": "dog", "count": 1}]
@@ -165,6 +166,39 @@ def test_a_state_without_columns_shows_the_rows_that_it_would_be_given() -> None
     result = trial(dag)
     assert result.states[guard.name].rows == COUNTED  # type: ignore[union-attr]
     assert f"State {guard.name}: it would be given 2 rows." in result.text()
+
+
+class Tally:
+    """An updater of a map: counts words, and emits those that it has seen before."""
+
+    def update_state(self, state: Any, rows: Any) -> list[dict[str, Any]]:
+        keys = [(row["word"],) for row in rows]
+        before = state.multi_get(keys)
+        state.multi_put(keys, [(old or 0) + row["count"] for old, row in zip(before, rows, strict=True)])
+        return [{"word": key[0], "before": old} for key, old in zip(keys, before, strict=True) if old is not None]
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["dags test", "pytest"])
+def test_an_updater_of_a_map_runs_over_a_copy_and_gives_its_new_values(asked: bool) -> None:
+    held = MemoryMap[Any]()
+    real = OpaqueMap(held, name="tally")
+    real.begin_commit(1)
+    real.multi_put([("cat",)], [40])
+    real.commit(1)
+    before = dict(held.values)
+    with DAG("tried_updater", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+            update = partition_persist(count_words(), state=real, updater=Tally(), new_values="seen")
+            commit = CommitOperator(task_id="commit", updates=[update])
+        report(commit.output["seen"])
+    prepare_test(dag)
+    tried = Trial(dag, states=None if asked else {})
+    with tried.running():
+        result = tried.result(type(dag).test(dag))
+    assert result.state == "success", result.text()
+    assert result.outputs["report"] == ([{"word": "cat", "before": 40}] if asked else [])
+    assert result.states["tally"].rows == COUNTED  # type: ignore[union-attr]
+    assert held.values == before
 
 
 def test_a_trial_that_fails_says_so_and_writes_nothing() -> None:
