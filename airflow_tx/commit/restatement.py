@@ -9,13 +9,15 @@ from airflow_tx.commit.difference import Difference, StagingPlace, difference_of
 from airflow_tx.commit.entry import no_contribution
 from airflow_tx.commit.rows import RowsToWrite, StagedRows
 from airflow_tx.commit.update import Update
-from airflow_tx.errors import NotTakenBack
+from airflow_tx.errors import NotTakenBack, RestateRefused
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.state.api import FencedState, QueryableState
 
 if TYPE_CHECKING:
     from airflow_tx.commit.case import CommitCase
     from airflow_tx.journal.entry import Contribution, Entry
+    from airflow_tx.protocol.records import TopologyRecord
+    from airflow_tx.spec import TransactionSpec
 
 INSTEAD = "Where the number has to change, compute the table from the beginning of the source, by a DAG of another id."
 """What to do about a transaction that cannot be restated."""
@@ -50,6 +52,26 @@ def refuses_restatement(
         if problem:
             return f"what it contributed to state {name!r} cannot be taken back: {problem}"
     return None
+
+
+def check_entry(spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord) -> None:
+    """Refuse a restatement that the DAG cannot commit, before anything is allocated.
+
+    :param dag: with all committers of the block.
+    :raises RestateRefused: it says which state or column stands against it.
+    """
+    updates = [update for task in dag.tasks for update in getattr(task, "updates", ())]
+    problem = refuses_restatement(updates, entry, inside=_inside(spec), renamed=topology.renamed)
+    if problem is not None:
+        withdraw = f"airflow tx restate {spec.topology} {entry.txid} --withdraw"
+        remedy = f"To withdraw it: {withdraw}. {INSTEAD}"
+        raise RestateRefused(
+            txid=entry.txid, topology=spec.topology, problem=problem, remedy=remedy
+        )
+
+
+def _inside(spec: TransactionSpec) -> tuple[str, ...]:
+    return () if spec.phase is None else spec.phase.inside
 
 
 def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contribution]:
@@ -91,8 +113,9 @@ def differences(
         return {}
     topology = case.ledger.topology()
     entry = JournalArea(case.spec.staging(), topology.incarnation).read(replaces.entry)
-    inside = case.spec.phase.inside if case.spec.phase is not None else ()
-    problem = refuses_restatement(case.updates, entry, inside=inside, renamed=topology.renamed)
+    problem = refuses_restatement(
+        case.updates, entry, inside=_inside(case.spec), renamed=topology.renamed
+    )
     if problem is not None:
         # The DAG was changed since this transaction began.
         raise NotTakenBack(state=", ".join(case.states), problem=problem, remedy=INSTEAD)

@@ -22,7 +22,9 @@ from airflow_tx.spec import WHY_NOT, HasTransaction, TransactionSpec
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_tx.journal.entry import Entry
     from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
+    from airflow_tx.protocol.records import TopologyRecord
 
 
 _WHY_KEPT = 1000
@@ -101,6 +103,11 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             )
         return self.execute(context)
 
+    def _check_entry(self, entry: Entry, topology: TopologyRecord) -> None:
+        from airflow_tx.commit.restatement import check_entry  # only a restatement loads it
+
+        check_entry(self.transaction, self.dag, entry, topology)
+
     def _ask(self, context: Context) -> Begun | NoData | WindowFull | AlreadyCommitted:
         from airflow_tx.processing.begin import ask, key_of
         from airflow_tx.processing.order import await_lane, comes_soon
@@ -117,6 +124,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
             run,
             retry=compat.is_retry(ti, self.retries or 0),
             dag=self.dag,
+            check_entry=self._check_entry,
             log=self.log,
         )
         try:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_tx.commit.difference import Difference
-from airflow_tx.commit.restatement import refuses_restatement
+from airflow_tx.commit.restatement import check_entry, refuses_restatement
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import output_digests
-from airflow_tx.errors import EntryDiffers, NotTakenBack
+from airflow_tx.errors import EntryDiffers, NotTakenBack, RestateRefused
 from airflow_tx.journal.area import JOURNAL, JournalArea
-from airflow_tx.protocol.answers import Replaced
 from airflow_tx.protocol.repair import rename_state
 from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.state import Avg, Count, DeltaState, Max, MemoryState, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.testing.suites.aggregator_cases import Balance
-from tests.stage import update
+from tests.stage import begin_run, update
 from tests.unit.bench import CountingStore
 from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.run import Noted, Run, counts, dies, record
@@ -44,25 +45,33 @@ def entry_of(run: Run, txid: int) -> str:
     return str(history.receipt["journal"])
 
 
-def begun(make: Any, output: Rows, *, instead_of: int | None = None, **options: Any) -> Run:
-    """A run that has processed its batch; a restatement, if it has the entry of another one."""
-    run: Run = make(f"run {len(list(make.runs))}", **options)
-    make.runs.append(run)
-    run.begin()
+def begun(make: Any, output: Rows, *, instead_of: int | None = None, check: Any = None, **options: Any) -> Run:
+    """A run that has processed its batch; or the run of another transaction again, which a person wants restated."""
+    run_id = f"run {len(make.runs) + 1}" if instead_of is None else make.runs[instead_of]
+    run: Run = make(run_id, **options)
     if instead_of is not None:
-        run.begun = replace(run.begun, replaces=Replaced(instead_of, entry_of(run, instead_of)))
+        wanted(run, instead_of)
+    run.begun = begin_run(run.spec, run_id, check_entry=check or (lambda entry, topology: None))
+    assert (run.begun.replaces is None) is (instead_of is None)
+    make.runs[run.begun.txid] = run_id
     run.end(run.start(), output)
     return run
 
 
+def wanted(run: Run, txid: int) -> None:
+    """A person wants a transaction restated."""
+    audit = Audit("ada", "a bug in the job")
+    run.spec.ledger(run.spec.memory).run(want, WishRequest(txid, run.run_id, run.run_id), audit)
+
+
 @pytest.fixture
 def makes(make: Any) -> Any:
-    """`make`, with a list of what was made."""
+    """`make`, with the run of each transaction."""
 
     def made(run_id: str, **options: Any) -> Any:
         return make(run_id, **options)
 
-    made.runs = []  # type: ignore[attr-defined]
+    made.runs = {}  # type: ignore[attr-defined]
     return made
 
 
@@ -147,9 +156,7 @@ def test_killed_in_the_turn_and_replayed_with_floats_added_in_another_order(
     committed(makes, rows(a=0.1, b=2.0), **how)
     run = begun(makes, rows(a=0.3, b=2.0), instead_of=1, **how)
     dies(run, monkeypatch, Difference, "check_taken")
-    replaces = run.begun.replaces
     run.begin(retry=True)
-    run.begun = replace(run.begun, replaces=replaces)
     run.end(run.start(), rows(b=2.0000000000000004, a=0.1 + 0.2))
     run.commit_now()
     assert counts(state) == pytest.approx({"a": 0.3, "b": 2.0})
@@ -256,6 +263,15 @@ def test_what_cannot_be_restated_is_said_before_anything_is_allocated(
     assert why in str(refused(makes, updates, inside))
 
 
+def test_the_begin_of_a_run_refuses_it_and_says_how_to_withdraw(makes: Any, store: CountingStore) -> None:
+    run = committed(makes, rows(a=1))
+    task: Any = SimpleNamespace(updates=[update(keyed(total=Count()))])
+    check = partial(check_entry, run.spec, SimpleNamespace(tasks=[object(), task]))
+    with pytest.raises(RestateRefused, match="column count is none of that state now.*restate numbers 1 --withdraw"):
+        begun(makes, rows(a=2), instead_of=1, check=check)
+    assert record(store, 2) is None
+
+
 # --- in a commit phase
 
 
@@ -267,9 +283,8 @@ def test_in_a_phase_every_committer_writes_the_difference_that_the_first_task_fo
     phase.acquire()
     phase.commit("b", "d")
     phase.mark()
-    again = PhaseRun(lambda _, *given, **more: make("r2", *given, **more), update(one), update(two), [])
-    again.run.begun = replace(again.run.begun, replaces=Replaced(1, entry_of(again.run, 1)))
-    again.work(rows(a=5, c=1))
+    wanted(phase.run, 1)
+    again = PhaseRun(make, update(one), update(two), rows(a=5, c=1))
     again.acquire()
     assert set(again.shared["differences"]) == {"one", "two"}
     again.commit("b")
@@ -288,9 +303,8 @@ def test_in_a_phase_a_deleted_key_is_refused_before_anything_is_written(make: An
     phase.commit("b", "d")
     phase.mark()
     del two.database.rows["b",]
-    again = PhaseRun(lambda _, *given, **more: make("r2", *given, **more), update(one), update(two), [])
-    again.run.begun = replace(again.run.begun, replaces=Replaced(1, entry_of(again.run, 1)))
-    again.work(rows(a=5))
+    wanted(phase.run, 1)
+    again = PhaseRun(make, update(one), update(two), rows(a=5))
     with pytest.raises(NotTakenBack, match="is not there"):
         again.acquire()
     assert counts(one) == {"a": 1, "b": 2}
