@@ -34,6 +34,7 @@ class Rules:
 
     :param silence: seconds for which Airflow has to say that a committer runs which does not show, until it counts as
         dead. In that time one that is tried again is seen not to run.
+    :param lane: whether a lane begins transactions: not while one is restated, by a run.
     """
 
     max_pending: int
@@ -41,6 +42,7 @@ class Rules:
     backoff: float
     message_timeout: float
     silence: float = 20.0
+    lane: bool = False
 
     def wait(self, times: int) -> float:
         """Seconds before a thing is tried again that was tried so many times in a row."""
@@ -65,6 +67,7 @@ class Finding(str, Enum):
     SILENT = "its committer is gone"
     RETRYING = "its committer is tried again by Airflow"
     BLOCKED = "a person has to look at it"
+    WANTED = "a person wants it restated"
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import Begun, NoData, WindowFull
 from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
 from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.reading import read_opened
 from airflow_tx.protocol.records import Counter, dumps
 
 if TYPE_CHECKING:
@@ -281,11 +282,19 @@ class Lane(NoLane):
         paths = self._spec.paths
         until = self._clock() + self._patience
         while (current := Reader(self._store).peek(Counter, paths.current).txid) < txid:
+            restated = self._is_restated_before(txid, current)
+            if restated:
+                until = self._clock() + self._patience
             if self._stopping.is_set() or self._clock() >= until:
-                raise TurnNotReached(seconds=self._patience, current=current)
+                raise TurnNotReached(seconds=self._patience, current=current, restated=restated)
             with self._store.watch(paths.current) as watch:
                 if Reader(self._store).peek(Counter, paths.current).txid == current:
                     watch.wait(_POLL)
+
+    def _is_restated_before(self, txid: int, current: int) -> bool:
+        """Whether a run restates a transaction before this one: that takes as long as the work of a run."""
+        opened = read_opened(Reader(self._store), self._spec.paths, range(current, txid))
+        return any(record.replaces is not None for record in opened.values())
 
     def _note(self, own: LaneCommit, error: BaseException, reason: str) -> str:
         case = own.commit.case
@@ -319,6 +328,9 @@ class Lane(NoLane):
         self._log.warning(
             "Transaction %s leaves the lane (%s); %s", begun.attempt, reason, then, exc_info=error
         )
+        if getattr(error, "restated", False):
+            self._window.drop(begun.txid)
+            return
         self._left_in_a_row += 1
         if self.rests:
             text = "%s transactions in a row have left the lane: it begins no more, and the next ones are runs"

@@ -142,6 +142,7 @@ class CoordinateOperator(PlacedTask, BaseOperator):
             max_replays=_given(self.max_replays, settings.max_replays),
             backoff=_given(self.replay_backoff, settings.replay_backoff),
             message_timeout=_given(spec.message_timeout, settings.message_timeout),
+            lane=self.lane is not None,
         )
         poll = _given(self.poll, settings.coordinator_poll)
         linger = _given(self.linger, settings.coordinator_linger)

@@ -25,6 +25,8 @@ from airflow_tx.coordinator.diagnosis import (
 )
 from airflow_tx.coordinator.snapshot import LedgerSnapshot
 from airflow_tx.protocol.records import TransactionRecord
+from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.protocol.wish import most_restated, wishes_to_start
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,15 @@ class Examine:
 
 
 @dataclass(frozen=True)
+class Restate:
+    """Start the run of a committed transaction that a person wants restated."""
+
+    txid: int
+    run_id: str
+    key: str
+
+
+@dataclass(frozen=True)
 class Return:
     """Start a run again that has yielded.
 
@@ -96,7 +107,7 @@ class Unblock:
     txid: int
 
 
-Action = Allocate | Start | Replay | Examine | Return | CameBack | Unblock
+Action = Allocate | Start | Replay | Examine | Restate | Return | CameBack | Unblock
 
 
 @dataclass(frozen=True)
@@ -142,7 +153,13 @@ def plan(
         elif record.run_id in states:
             actions.append(_action(txid, record, one.finding))
     actions += _marks(look, states)
-    if ready and look.room(rules.max_pending):
+    for wish in look.wishes:
+        health[wish.txid] = _wanted(memory.health.get(wish.txid), elapsed)
+    actions += _restatements(look, states, rules, health)
+    # A run that is about to restate a transaction has a place of the window, and a lane begins nothing beside it.
+    waiting = sum(states.get(wish.run_id) in LIVE_RUN_STATES for wish in look.wishes)
+    held_up = rules.lane and (look.restates or waiting > 0)
+    if ready and not held_up and look.room(max(rules.max_pending - waiting, 1)):
         actions.append(Allocate())
     after = replace(memory, health=health, source_wait=max(memory.source_wait - elapsed, 0.0))
     return Plan(tuple(actions), min(waits, default=None), after)
@@ -161,6 +178,28 @@ def _action(txid: int, record: TransactionRecord, finding: Finding) -> Action:
     )
     kind = RestartDead if finding is Finding.SILENT else Replay
     return kind(txid, record.attempt, record.run_id, record.key, reason, counts, is_noted(record))
+
+
+# --- wishes ------------------------------------------------------------------------------------------------------
+
+
+def _wanted(before: Health | None, elapsed: float) -> Health:
+    """Remember how often the run of a wish was started, and when last."""
+    if before is None or before.finding is not Finding.WANTED:
+        return Health(0, finding=Finding.WANTED)
+    return replace(before, lasts=before.lasts + elapsed)
+
+
+def _restatements(
+    look: LedgerSnapshot, states: RunStates, rules: Rules, health: Mapping[int, Health]
+) -> Iterable[Action]:
+    """Start the runs of wishes; one that was started in vain later and later, and at last no more."""
+    limit = most_restated(rules.max_pending)
+    for wish in wishes_to_start(look.wishes, look.opened, states, limit=limit):
+        one = health[wish.txid]
+        again = 0.0 if one.tries == 0 else rules.wait(one.tries - 1)
+        if one.lasts >= again and one.tries <= rules.max_replays:
+            yield Restate(wish.txid, wish.run_id, wish.key)
 
 
 # --- the marks of the topology -----------------------------------------------------------------------------------

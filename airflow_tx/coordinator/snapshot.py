@@ -16,6 +16,7 @@ from airflow_tx.protocol.reading import LedgerReader, LedgerReading
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.view import in_lane
+from airflow_tx.protocol.wish import Wish, wishes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,18 +27,26 @@ class LedgerSnapshot(LedgerReading):
     :param owner: whether a committer shows that it holds the turn; None: it would not show, as one in a lane.
     :param busy: whether Airflow says that the committer of `current` is running; None: not asked.
     :param lane: the open transactions that a lane works on, as far as is seen.
+    :param wishes: what people want restated and no run has begun.
     """
 
     now: datetime
     owner: bool | None = None
     busy: bool | None = None
     lane: frozenset[int] = frozenset()
+    wishes: tuple[Wish, ...] = ()
 
     @property
     def run_ids(self) -> tuple[str, ...]:
         """The runs whose states matter."""
         runs = [record.run_id for record in self.opened.values()]
-        return tuple(dict.fromkeys([*runs, *self.topology.yielded]))
+        wanted = [wish.run_id for wish in self.wishes]
+        return tuple(dict.fromkeys([*runs, *self.topology.yielded, *wanted]))
+
+    @property
+    def restates(self) -> bool:
+        """Whether a restatement is open."""
+        return any(record.replaces is not None for record in self.opened.values())
 
 
 def _now() -> datetime:
@@ -78,6 +87,7 @@ class SnapshotReader:
             now=self._now(),
             owner=self._owner(found),
             lane=in_lane(self.store, self._paths, found.opened),
+            wishes=wishes(self.store, self._paths) if found.exists else (),
         )
 
     def next_position(self, look: LedgerSnapshot) -> Any:

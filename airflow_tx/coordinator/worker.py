@@ -23,6 +23,7 @@ from airflow_tx.coordinator.plan import (
     Plan,
     Replay,
     RestartDead,
+    Restate,
     Return,
     Start,
     Unblock,
@@ -226,6 +227,8 @@ class Coordination:
                 self._start(action)
             elif isinstance(action, Replay):
                 self._replay(action)
+            elif isinstance(action, Restate):
+                self._restate(action)
             elif isinstance(action, Return):
                 self._return(action)
             elif isinstance(action, CameBack):
@@ -291,7 +294,7 @@ class Coordination:
         return created
 
     def _replay(self, action: Replay) -> None:
-        from airflow_tx.protocol.answers import AlreadyCommitted, Blocked, ReplayNoted
+        from airflow_tx.protocol.answers import AlreadyCommitted, Blocked, GivenUp, ReplayNoted
         from airflow_tx.protocol.recovery import ReplayRequest
 
         self.memory = self.memory.tried(action.txid)
@@ -300,7 +303,12 @@ class Coordination:
         answer = self._ledger.run(recovery.note_replay, request)
         if isinstance(answer, Blocked):
             self._block(action, attempt, answer.reason)
-        if isinstance(answer, (AlreadyCommitted, Blocked)):
+        if isinstance(answer, GivenUp):
+            self._log.warning(
+                "Transaction %s is skipped at its turn: %s. Transaction %s, which it was to restate, still counts.",
+                attempt, answer.reason, answer.replaces,
+            )  # fmt: skip
+        if isinstance(answer, (AlreadyCommitted, Blocked, GivenUp)):
             return
         assert isinstance(answer, ReplayNoted)
         if not answer.first and not action.noted:
@@ -331,6 +339,12 @@ class Coordination:
             "airflow tx replay %s %s, or airflow tx skip %s %s",
             attempt, reason, topology, txid, topology, txid,
         )  # fmt: skip
+
+    def _restate(self, action: Restate) -> None:
+        self.memory = self.memory.tried(action.txid)
+        self._log.info("Transaction %s is to be restated: run %s", action.txid, action.run_id)
+        failpoint("coordinator.before_restate", topology=self.spec.topology, txid=action.txid)
+        self._runs.start(action.run_id, action.key)
 
     def _return(self, action: Return) -> None:
         if action.txid is not None:

@@ -333,6 +333,15 @@ class ReplayNoted:
 
 
 @dataclass(frozen=True)
+class GivenUp:
+    """A restatement that is replayed no more: it is skipped at its turn, and `replaces` still counts."""
+
+    txid: int
+    replaces: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Blocked:
     """It was replayed as often as may be, or its commit was refused for good: a person has to see to it."""
 

@@ -8,12 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from airflow_tx.errors import StaleAttempt
-from airflow_tx.protocol.answers import AlreadyCommitted, Blocked, Done, ReplayNoted
+from airflow_tx.protocol.answers import AlreadyCommitted, Blocked, Done, GivenUp, ReplayNoted
+from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
+from airflow_tx.protocol.records import TopologyRecord, TransactionRecord, encode
+from airflow_tx.protocol.skip import listed_skip
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put
+
+COORDINATOR = "coordinator"
+"""Who skips a restatement that has failed too often."""
+_GIVEN_UP = "given_up"
 
 
 @dataclass(frozen=True)
@@ -37,12 +43,15 @@ class ReplayRequest:
 
 def note_replay(
     read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest
-) -> Decision[ReplayNoted | Blocked | AlreadyCommitted]:
+) -> Decision[ReplayNoted | Blocked | GivenUp | AlreadyCommitted]:
     """Note that an attempt is to be replayed. Of all processes that find it so, the first one starts its run.
 
     A replay by a person leaves no such note, so counting begins again after it. A commit that was refused for good is
     not replayed at all: the whole work of its tasks would be done again, for the same refusal. A repair raises the
     generation, and with it the refusal is over.
+
+    A restatement holds up all later commits for nothing, as the transaction that it restates counts. So it is skipped
+    instead, once: if its skip is refused, a person has to see to it.
 
     :raises StaleAttempt: a newer attempt exists.
     """
@@ -63,15 +72,23 @@ def note_replay(
         and record.skip is None
         and record.for_good == read.get(TopologyRecord, paths.record).generation
     ):
-        return _block(read, stamp, paths, replace(request, reason=record.error or request.reason))
+        return _stop(
+            read, stamp, paths, replace(request, reason=record.error or request.reason), record
+        )
     count = (
         before["count"] if before.get("attempt") in (attempt.attempt - 1, attempt.attempt) else 0
     )
     if request.counts:
         count += 1
     if count > request.limit:
-        return _block(read, stamp, paths, request)
-    note = {"attempt": attempt.attempt, "count": count, "when": stamp.now, "reason": request.reason}
+        return _stop(read, stamp, paths, request, record)
+    note = {
+        **({_GIVEN_UP: True} if _GIVEN_UP in before else {}),
+        "attempt": attempt.attempt,
+        "count": count,
+        "when": stamp.now,
+        "reason": request.reason,
+    }
     after = replace(record, replay=note, op=stamp.op)
     return put(path, after, ReplayNoted(True, count))
 
@@ -88,6 +105,37 @@ def note_person(
         return Decision(Done())
     asked = {**audit.noted(stamp), "attempt": record.attempt}
     return put(paths.transaction(txid), replace(record, asked=asked, op=stamp.op), Done())
+
+
+def _stop(
+    read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest, record: TransactionRecord
+) -> Decision[Blocked | GivenUp]:
+    """Block a transaction, or skip it at its turn if it restates one."""
+    before = record.replay or {}
+    if record.replaces is None or _GIVEN_UP in before:
+        return _block(read, stamp, paths, request)
+    txid = request.attempt.txid
+    replaces = int(record.replaces["txid"])
+    why = f"{request.reason}; transaction {replaces}, which it restates, still counts"
+    given_up = replace(
+        record,
+        skip=Audit(COORDINATOR, why).noted(stamp),
+        # As of the attempt before: this one is not about to be replayed.
+        replay={
+            "count": 0,
+            "when": stamp.now,
+            "reason": request.reason,
+            **before,
+            "attempt": request.attempt.attempt - 1,
+            _GIVEN_UP: True,
+        },
+        op=stamp.op,
+    )
+    writes = (
+        Put(paths.transaction(txid), encode(given_up)),
+        listed_skip(read, stamp, paths, txid, wanted=True),
+    )
+    return Decision(GivenUp(txid, replaces, request.reason), writes, paths.transaction(txid))
 
 
 def _block(read: Reader, stamp: Stamp, paths: Paths, request: ReplayRequest) -> Decision[Blocked]:

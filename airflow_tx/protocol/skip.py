@@ -54,7 +54,7 @@ def note_skip(
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
     writes = (
         Put(paths.transaction(txid), encode(noted)),
-        _listed(read, stamp, paths, txid, wanted=True),
+        listed_skip(read, stamp, paths, txid, wanted=True),
     )
     return Decision(Done(), writes, paths.transaction(txid))
 
@@ -82,7 +82,7 @@ def withdraw_skip(
     )
     writes = (
         Put(paths.transaction(txid), encode(after)),
-        _listed(read, stamp, paths, txid, wanted=False),
+        listed_skip(read, stamp, paths, txid, wanted=False),
     )
     return Decision(Done(), writes, paths.transaction(txid))
 
@@ -243,7 +243,7 @@ def _still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:
     raise AlreadyFinal(txid=txid, outcome="skipped", remedy=remedy)
 
 
-def _listed(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:
+def listed_skip(read: Reader, stamp: Stamp, paths: Paths, txid: int, *, wanted: bool) -> Put:
     """List the transaction in the topology record, or no longer: who passes the turn on reads it there."""
     topology = read.get(TopologyRecord, paths.record)
     skips = sorted({*topology.skips, txid} if wanted else {*topology.skips} - {txid})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from airflow_tx.protocol.records import (
     TransactionRecord,
     encode,
 )
-from airflow_tx.protocol.replay import BeginPass, decided_anew
+from airflow_tx.protocol.replay import LIVE_RUN_STATES, BeginPass, decided_anew
 from airflow_tx.protocol.step import Audit, Decision, Stamp
 
 
@@ -122,6 +122,30 @@ def wishes(store: Store, paths: Paths) -> tuple[Wish, ...]:
     txids = sorted(int(name) for name in (children.names if children else ()))
     found = (Reader(store).peek_if_any(Wish, paths.wish(txid)) for txid in txids)
     return tuple(wish for wish in found if wish is not None)
+
+
+def wishes_to_start(
+    wished: Sequence[Wish],
+    opened: Mapping[int, TransactionRecord],
+    states: Mapping[str, str | None],
+    *,
+    limit: int,
+) -> tuple[Wish, ...]:
+    """Choose the wishes whose runs may be started now, by txid: of the window, one place is left to other batches.
+
+    :param states: of the runs; one that was not asked for is left alone.
+    :param limit: how many restatements may be under way at once.
+    """
+    begun = sum(record.replaces is not None for record in opened.values())
+    waiting = [wish for wish in wished if wish.run_id in states]
+    live = [wish for wish in waiting if states[wish.run_id] in LIVE_RUN_STATES]
+    rest = [wish for wish in waiting if wish not in live]
+    return tuple(rest[: max(limit - begun - len(live), 0)])
+
+
+def most_restated(max_pending: int) -> int:
+    """Count how many transactions may be restated at once, of those that may be open."""
+    return max(max_pending - 1, 1)
 
 
 def restating(read: Reader, paths: Paths, binding: Binding) -> int | None:

@@ -42,6 +42,7 @@ from tests.model import (
     test_answers,
     test_partitions,
     test_recovery,
+    test_restatements,
     test_set_back,
     test_skips,
     test_traces,
@@ -405,6 +406,16 @@ MUTANTS = (
         "replays are not counted",
         ((recovery.note_replay, "count += 1", "pass"),),
         _trace(test_recovery.TestReplaysAreNoted, "test_failures_in_a_row_are_counted_and_then_a_person_has_to_look"),
+    ),
+    Mutant(
+        "a restatement that fails again and again blocks all that comes after it",
+        ((recovery._stop, "record.replaces is None or ", "True or "),),
+        _trace(test_restatements.TestGivenUp, "test_it_is_skipped_and_holds_up_nobody"),
+    ),
+    Mutant(
+        "a restatement whose skip is refused is skipped again and again",
+        ((recovery._stop, " or _GIVEN_UP in before", ""),),
+        _trace(test_restatements.TestGivenUp, "test_if_its_skip_is_refused_a_person_has_to_see_to_it"),
     ),
     Mutant(
         "all that come after one that moved are replayed",

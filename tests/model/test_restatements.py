@@ -13,12 +13,22 @@ from airflow_tx.errors import (
     StaleBatch,
     UnknownTransaction,
 )
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Replaced
+from airflow_tx.protocol.answers import (
+    AlreadyCommitted,
+    Begun,
+    Blocked,
+    Committed,
+    GivenUp,
+    Replaced,
+    ReplayNoted,
+)
 from airflow_tx.protocol.api import Delete
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.commit import note_commit_failed
 from airflow_tx.protocol.rebuild_plan import HeldState
 from airflow_tx.protocol.records import Binding, Phase, digest
 from airflow_tx.protocol.repair import Repairs, rename_state, state_lost
-from airflow_tx.protocol.skip import note_readmission
+from airflow_tx.protocol.skip import note_readmission, withdraw_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import Wish, WishRequest, want, wishes, withdraw
 from tests.model.conftest import counts
@@ -351,6 +361,68 @@ class TestRename:
         Run(journaled, "r2").whole(2, {"a": 2})
         assert journaled.topology.renamed == {}
         assert journaled.topology.taken_back_from == {"s0": 2}
+
+
+class TestGivenUp:
+    """A restatement that has failed too often."""
+
+    def failed(self, topology: Topology, attempts: int = 2) -> Any:
+        """Fail the restatement of transaction 1 as often, with one replay allowed; the answer to the last one."""
+        answer = None
+        for attempt in range(1, attempts + 1):
+            Run(topology, "r1").begin(2)
+            answer = topology.note_replay(2, attempt, limit=1)
+        return answer
+
+    def test_it_is_skipped_and_holds_up_nobody(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 10})
+        journaled.want(1)
+        assert self.failed(journaled) == GivenUp(2, 1, "its run failed")
+        record = journaled.record(2)
+        assert record is not None
+        assert record.skip is not None
+        assert (record.skip["who"], record.skip["why"]) == (
+            "coordinator",
+            "its run failed; transaction 1, which it restates, still counts",
+        )
+        assert journaled.topology.blocked is None
+        assert journaled.take_skip(2) == Committed(2, here=True)
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+        Run(journaled, "r2").whole(1, {"b": 1})
+        assert journaled.totals() == {"a": 10, "b": 1}
+
+    def test_it_is_skipped_by_whoever_passes_the_turn_on(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 10})
+        other = Run(journaled, "r2")
+        other.processed(2, {"b": 2})
+        journaled.want(1)
+        Run(journaled, "r1").begin(2)
+        journaled.note_replay(3, 1, limit=0)
+        assert journaled.topology.skips == [3]
+
+    def test_a_commit_that_is_refused_for_good_is_given_up_at_once(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 10})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 11})
+        grant = run.written()
+        assert grant is not None
+        record = journaled.record(2)
+        assert record is not None
+        attempt = TransactionAttempt(2, 1)
+        journaled.ledger().run(note_commit_failed, attempt, record.epoch, reason="a key is gone", for_good=True)
+        assert journaled.note_replay(2, 1) == GivenUp(2, 1, "a key is gone")
+
+    def test_if_its_skip_is_refused_a_person_has_to_see_to_it(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 10})
+        journaled.want(1)
+        assert isinstance(self.failed(journaled), GivenUp)
+        journaled.ledger().run(withdraw_skip, 2, keeps_grant=True)
+        assert isinstance(journaled.note_replay(2, 2, limit=1), Blocked)
+        Run(journaled, "r1").begin(2)
+        assert journaled.note_replay(2, 3, limit=9) == ReplayNoted(True, 1)
+        Run(journaled, "r1").begin(2)
+        assert isinstance(journaled.note_replay(2, 4, limit=1), Blocked)
 
 
 class TestTransactionalState:

@@ -22,13 +22,15 @@ from airflow_tx.journal.area import JournalArea
 from airflow_tx.processing.begin import allocate
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TaskTry, Token
-from airflow_tx.protocol.records import Phase, TopologyRecord, decode
+from airflow_tx.protocol.records import Phase, TopologyRecord, decode, encode
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state import Fence
-from tests.unit.bench import Lending
+from tests.stage import StageRun
+from tests.unit.bench import Lending, run_of
 from tests.unit.coordinator.lane_world import (
     PATHS,
     RULES,
@@ -41,6 +43,11 @@ from tests.unit.coordinator.lane_world import (
     OpaqueBounded,
     rows_of,
 )
+
+
+def ask_for(world: LaneWorld, run_id: str) -> None:
+    """Let a run take the next transaction."""
+    StageRun(world.spec, run_id, world.log).begin(info=run_of(run_id), dag=world.dag)
 
 
 def begun_by_lane(world: LaneWorld, lane: Lane) -> Begun:
@@ -278,6 +285,53 @@ def test_one_that_waits_too_long_for_an_earlier_run_leaves_the_lane(make: Any) -
         world.settle()
     world.assert_exact(3)
     assert world.runs == {"tx-1": "success", "tx-2": "success"}
+
+
+def restating(world: LaneWorld, txid: int, *, restates: bool) -> None:
+    """Let an open transaction be one that restates an earlier one, or not."""
+    found = world.record(txid)
+    assert found is not None
+    changed = replace(found, replaces={"txid": 0, "entry": ""} if restates else None)
+    world.store.multi((), (Put(PATHS.transaction(txid), encode(changed)),))
+
+
+def test_a_transaction_of_the_lane_waits_for_a_restatement_as_long_as_that_takes(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_module, "_POLL", 0.01)
+    world = make(source=Bounded(3))
+    world.conf["by-hand"] = {}
+    ask_for(world, "by-hand")
+    restating(world, 1, restates=True)
+    lane = world.lane(patience=0.1)
+    with lane.opened():
+        lane.work(0.0)
+        lane.wait(1.0)
+        assert lane.working == {2}
+        restating(world, 1, restates=False)
+        world.execute("by-hand")
+        while lane.working:
+            lane.wait(0.1)
+    world.assert_exact(2)
+    assert not lane.rests
+
+
+def test_a_lane_that_ends_while_it_waits_for_a_restatement_has_failed_at_nothing(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 1)
+    monkeypatch.setattr(lane_module, "_POLL", 0.01)
+    world = make(source=Bounded(3))
+    ask_for(world, "by-hand")
+    restating(world, 1, restates=True)
+    lane = world.lane(patience=0.1)
+    with lane.opened():
+        lane.work(0.0)
+        lane.wait(0.5)
+    assert not lane.rests
+    record = world.record(2)
+    assert record is not None
+    assert "it waits for transaction 1" in str(record.error)
 
 
 @pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])

@@ -24,6 +24,7 @@ from airflow_tx.coordinator.plan import (
     Plan,
     Replay,
     RestartDead,
+    Restate,
     Return,
     Start,
     Unblock,
@@ -37,6 +38,7 @@ from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, digest
+from airflow_tx.protocol.wish import Wish
 from airflow_tx.sources.api import Batch
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
 
@@ -100,6 +102,70 @@ def planned(
 
 def due(seen: LedgerSnapshot, states: Mapping[str, str | None], *ages: float, **more: Any) -> tuple[Action, ...]:
     return planned(seen, states, *ages, **more).actions
+
+
+# --- restatements
+
+
+def wish(txid: int) -> Wish:
+    return Wish(txid, f"r{txid}", f"r{txid}", "ada", NOW.isoformat(), "a bug in the job", f"op{txid}")
+
+
+def wanted(*txids: int) -> dict[str, Any]:
+    """A ledger whose transactions 1 to 9 are committed, and some of them wanted restated."""
+    return {"current": 10, "allocated": 9, "base": "d9", "wishes": tuple(map(wish, txids))}
+
+
+ALL_ENDED = {f"r{txid}": "success" for txid in range(1, 10)}
+
+
+def restated(*txids: int) -> tuple[Restate, ...]:
+    return tuple(Restate(txid, f"r{txid}", f"r{txid}") for txid in txids)
+
+
+def test_runs_of_wishes_are_started_and_one_place_of_the_window_is_left_to_other_batches() -> None:
+    assert due(look(**wanted(1, 2, 3, 4)), ALL_ENDED) == restated(1, 2, 3)
+    assert due(look(**wanted(2, 3, 4, 5)), {**ALL_ENDED, "r2": "running"}) == restated(3, 4)
+    open_one = record(10, base="d9", replaces={"txid": 1, "entry": ""}, run_id="r1")
+    seen = look(**{**wanted(2, 3, 4), "allocated": 10, "opened": {10: open_one}})
+    assert due(seen, {**ALL_ENDED, "r1": "running"}) == restated(2, 3)
+    assert due(look(**wanted(1, 2)), ALL_ENDED, rules=replace(RULES, max_pending=1)) == restated(1)
+
+
+def test_the_run_of_a_wish_that_is_not_known_is_left_alone_and_a_deleted_one_is_made() -> None:
+    assert due(look(**wanted(1)), {}) == ()
+    assert due(look(**wanted(1)), {"r1": None}) == restated(1)
+
+
+def test_a_wish_whose_run_ends_in_vain_is_started_later_and_later_and_at_last_no_more() -> None:
+    seen = look(**wanted(1))
+    memory = planned(seen, ALL_ENDED).memory
+    for wait in (10.0, 20.0, 40.0):
+        memory = CoordinatorMemory.from_json(memory.tried(1).to_json())
+        assert due(seen, ALL_ENDED, wait - 1, memory=memory) == ()
+        assert due(seen, ALL_ENDED, wait, memory=memory) == restated(1)
+    assert due(seen, ALL_ENDED, 10_000.0, memory=memory.tried(1)) == ()
+
+
+def test_a_run_that_is_about_to_restate_has_a_place_of_the_window() -> None:
+    running = {**ALL_ENDED, "r1": "running"}
+    opened = {10: record(10), 11: record(11), 12: record(12)}
+    full = {"allocated": 12, "opened": opened}
+    states = {**running, **{f"r{txid}": "running" for txid in opened}}
+    assert due(look(current=10, base="d9", **full), states, ready=True) == (Allocate(),)
+    assert due(look(**{**wanted(1), **full}), states, ready=True) == ()
+    assert due(look(**wanted(1)), running, ready=True) == (Allocate(),)
+
+
+def test_a_lane_begins_nothing_while_a_transaction_is_restated() -> None:
+    rules = replace(RULES, lane=True)
+    replacing = {10: record(10, base="d9", run_id="r1", replaces={"txid": 1, "entry": ""})}
+    seen = {"current": 10, "allocated": 10, "base": "d9", "opened": replacing}
+    states = {**ALL_ENDED, "r1": "running"}
+    assert due(look(**seen), states, ready=True, rules=rules) == ()
+    assert due(look(**seen), states, ready=True) == (Allocate(),)
+    assert due(look(**wanted(1)), states, ready=True, rules=rules) == ()
+    assert due(look(**wanted()), ALL_ENDED, ready=True, rules=rules) == (Allocate(),)
 
 
 # --- allocation
