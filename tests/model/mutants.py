@@ -410,12 +410,12 @@ MUTANTS = (
     Mutant(
         "a restatement that fails again and again blocks all that comes after it",
         ((recovery._stop, "record.replaces is None or ", "True or "),),
-        _trace(test_restatements.TestGivenUp, "test_it_is_skipped_and_holds_up_nobody"),
+        _trace(test_restatements.TestGivenUp, "test_it_is_skipped_and_holds_up_nobody", journals=True),
     ),
     Mutant(
         "a restatement whose skip is refused is skipped again and again",
         ((recovery._stop, " or _GIVEN_UP in before", ""),),
-        _trace(test_restatements.TestGivenUp, "test_if_its_skip_is_refused_a_person_has_to_see_to_it"),
+        _trace(test_restatements.TestGivenUp, "test_if_its_skip_is_refused_a_person_has_to_see_to_it", journals=True),
     ),
     Mutant(
         "all that come after one that moved are replayed",

@@ -160,7 +160,7 @@ def test_a_run_that_is_about_to_restate_has_a_place_of_the_window() -> None:
 def test_a_lane_begins_nothing_while_a_transaction_is_restated() -> None:
     rules = replace(RULES, lane=True)
     replacing = {10: record(10, base="d9", run_id="r1", replaces={"txid": 1, "entry": ""})}
-    seen = {"current": 10, "allocated": 10, "base": "d9", "opened": replacing}
+    seen: dict[str, Any] = {"current": 10, "allocated": 10, "base": "d9", "opened": replacing}
     states = {**ALL_ENDED, "r1": "running"}
     assert due(look(**seen), states, ready=True, rules=rules) == ()
     assert due(look(**seen), states, ready=True) == (Allocate(),)
