@@ -44,6 +44,7 @@ class Metric(Enum):
     ACKS = "acks_per_second", MetricKind.GAUGE
     COMMITTED = "committed", MetricKind.COUNTER
     ROWS = "rows", MetricKind.COUNTER
+    RESTATED = "restated", MetricKind.COUNTER
     FAILED = "failed", MetricKind.COUNTER
     REPLAYED = "replayed", MetricKind.COUNTER
     SKIPPED = "skipped", MetricKind.COUNTER
@@ -83,7 +84,9 @@ def send_commit(ledger: Ledger, txid: int) -> None:
         return
     if own is None:
         return
-    if own.rows:
+    if own.restates is not None:
+        Metric.RESTATED.send(ledger.paths)
+    elif own.rows:
         Metric.ROWS.send(ledger.paths, own.rows)
     for metric, seconds in _durations(own, before).items():
         metric.send(ledger.paths, seconds)

@@ -19,6 +19,7 @@ from airflow_tx.errors import Refused, SkipRefused, StaleBatch, StateUnavailable
 from airflow_tx.protocol import recovery, skip
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.batch_words import batch_in_words
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, Skipped, TransactionRecord, dumps
 from airflow_tx.protocol.skip import check_skipped, check_undoable, note_readmission
 from airflow_tx.protocol.step import Audit
@@ -104,7 +105,7 @@ class TransactionSkip(PersonalAction):
             yield EffectLine(
                 self.txid,
                 None,
-                f"nothing: it is skipped already. {self._readmit(self.txid)}",
+                f"nothing: it is skipped already. {self._afterwards(self.txid)}",
             )
             return
         self.ledger.run(recovery.unblock)
@@ -147,7 +148,7 @@ class TransactionSkip(PersonalAction):
         if isinstance(answer, NotYet):
             return self._later(txid, run_id), None
         return EffectLine(
-            txid, run_id, f"skipped. {self._readmit(txid)}{self._red(run_id)}"
+            txid, run_id, f"skipped. {self._afterwards(txid)}{self._red(run_id)}"
         ), answer
 
     def _outlook(self, *, is_stale: bool) -> str:
@@ -175,8 +176,13 @@ class TransactionSkip(PersonalAction):
         turn = self.ledger.turn()
         return turn.first or f"transaction {turn.current}"
 
-    def _readmit(self, txid: int) -> str:
-        return f"To get its rows back: airflow tx readmit {self.ledger.paths.topology} {txid} --why TEXT"
+    def _afterwards(self, txid: int) -> str:
+        """Say what its rows count in, or how they come back."""
+        paths = self.ledger.paths
+        skipped = Reader(self.ledger.store).peek_if_any(Skipped, paths.skipped(txid))
+        if skipped is not None and skipped.replaces is not None:
+            return f"Transaction {skipped.replaces}, which it was to restate, counts"
+        return f"To get its rows back: airflow tx readmit {paths.topology} {txid} --why TEXT"
 
     @cached_property
     def _states(self) -> Mapping[str, FencedState]:

@@ -21,11 +21,13 @@ from airflow_tx.cli.context import (
     wrong_usage,
 )
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.view import topology_record
 
 if TYPE_CHECKING:
     from airflow_tx.actions.action import ActionTarget, PersonalAction
     from airflow_tx.actions.preview import EffectLine
+    from airflow_tx.protocol.batch import Loss
 
 
 @action
@@ -95,7 +97,7 @@ def accept_loss(args: Namespace) -> None:
         if _is_shown(acceptance, args, confirmed=True):
             return
         losses = acceptance.accept(audit_of(args))
-    render.print_rows([render.loss(loss) for loss in losses], args.output)
+    render.print_rows([_loss_line(loss) for loss in losses], args.output)
 
 
 @action
@@ -145,3 +147,11 @@ def _show(effects: Iterable[EffectLine], args: Namespace) -> None:
 def _check_why(args: Namespace, command: str) -> None:
     if not args.dry_run:  # which keeps nothing
         check_why(args, command)
+
+
+def _loss_line(accepted: Loss) -> render.TableRow:
+    return {
+        "partition": accepted.partition or None,
+        "lost": accepted.description,
+        "goes_on_at": dumps(accepted.resume_at),
+    }

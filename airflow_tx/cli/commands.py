@@ -62,7 +62,7 @@ def list_transactions(args: Namespace) -> None:
         args.no_lag = True  # each question for a lag parses DAG files
         with suppress(KeyboardInterrupt):
             while True:
-                render.clear_screen()
+                _clear_screen()
                 _print_list(args, store)
                 time.sleep(WATCH_EVERY)
 
@@ -80,8 +80,9 @@ def _print_list(args: Namespace, store: Store) -> None:
     if args.topology is not None:
         view = topology_view(store, paths_of(args), recent=max(args.limit, 0))
         waiters = render.waiters(view) if args.state in (None, "open") else []
+        wished = render.wished(view) if args.state in (None, "committed") else []
         some = [each for each in view.transactions if render.is_in_state(each, args.state)]
-        rows = [*waiters, *map(render.transaction, some)]
+        rows = [*waiters, *map(render.transaction, some), *wished]
         columns = render.TRANSACTION_IN_SHORT
         below = ["waiting_for", "note"]
     else:
@@ -344,3 +345,9 @@ def _dag_id(store: Store, paths: Paths) -> str | None:
     except UnreadableRecord:
         return None  # the repair will say so, or repair it
     return None if record is None else record.dag_id
+
+
+def _clear_screen() -> None:
+    """Let the next list stand in place of the last one, on a terminal."""
+    if sys.stdout.isatty():
+        print("\033[2J\033[H", end="")

@@ -7,6 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.actions.search import contains
@@ -19,7 +20,7 @@ from airflow_tx.protocol.batch_words import batch_in_words
 from airflow_tx.protocol.chain import Chain
 from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence, ledger_evidence
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.receipt import Receipt, is_shortened
+from airflow_tx.protocol.receipt import Receipt, is_shortened, restated
 from airflow_tx.protocol.records import Counter, Outcome, dumps
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.protocol.verification import Verified, verified
@@ -47,6 +48,11 @@ class _Evidence:
         found = Chain(self.ledger, self.states, first or 1, end).receipts
         return {txid: found[txid] for txid in sorted(found) if (first or 1) <= txid <= end}
 
+    @cached_property
+    def restated(self) -> Mapping[int, int]:
+        """Name, by transaction that was restated, the one that counts now."""
+        return restated(self.receipts(None, None))
+
 
 @command
 def verify(args: Namespace) -> None:
@@ -67,11 +73,13 @@ def verify(args: Namespace) -> None:
 @command
 def receipts(args: Namespace) -> None:
     """`airflow tx receipts TOPOLOGY`."""
-    found = _evidence(args).receipts(args.first, args.last)
+    evidence = _evidence(args)
+    found = evidence.receipts(args.first, args.last).values()
     if args.output == "json":
-        print(dumps([each.to_json() for each in found.values()]))
+        print(dumps([each.to_json() for each in found]))
     else:
-        render.print_rows([_line(each, args.output) for each in found.values()], args.output)
+        lines = [_line(each, args.output, evidence.restated) for each in found]
+        render.print_rows(lines, args.output)
 
 
 @command
@@ -84,7 +92,7 @@ def find(args: Namespace) -> None:
     for receipt in kept.values():
         has = contains(evidence.source, receipt.metadata, args.what)
         if has:
-            found.append(_line(receipt, args.output))
+            found.append(_line(receipt, args.output, evidence.restated))
         elif has is None:
             unknown.append(receipt.txid)
     if unknown:
@@ -133,13 +141,18 @@ def _in_words(topology: str, found: Verified, findings: int) -> str:
     return f"Topology {topology}: {findings} finding(s); receipts of {span}."
 
 
-def _line(receipt: Receipt, output: str) -> render.TableRow:
-    """One line of `receipts` and of `find`; a table names the batch in words."""
+def _line(receipt: Receipt, output: str, restated: Mapping[int, int]) -> render.TableRow:
+    """One line of `receipts` and of `find`; a table names the batch in words.
+
+    :param restated: by transaction that was restated, the one that counts now.
+    """
     return {
         "txid": receipt.txid,
         "attempt": receipt.attempt,
         "outcome": receipt.outcome,
         "run_id": receipt.run_id,
+        "restates": receipt.replaces and receipt.replaces["txid"],
+        "restated_by": restated.get(receipt.txid),
         "granted": receipt.granted,
         "rows": receipt.rows,
         "metadata": (output != "json" and batch_in_words(receipt.metadata))
@@ -150,6 +163,7 @@ def _line(receipt: Receipt, output: str) -> render.TableRow:
         or None,
         "replays": "; ".join(f"{each['attempt']}: {each['why']}" for each in receipt.replays)
         or None,
+        "journal": receipt.journal,
         "hash": receipt.hash,
     }
 
@@ -206,7 +220,12 @@ def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
         digests = [RowsDigest.of(counted, text) for text in receipt.digest.split()]
         kept = next((each for each in digests if each.form == rows.form), RowsDigest(counted))
         if not rows.agrees(kept):
-            findings.append(f"{where} the source has {rows} now, and {kept} were counted")
+            found = f"{where} the source has {rows} now, and {kept} were counted"
+            again = evidence.restated.get(receipt.txid)
+            if again is None:
+                findings.append(found)
+            else:
+                notes.append(f"{found}; transaction {again} has restated it")
         elif kept.form != rows.form:
             notes.append(
                 f"{where} its rows are as many as they were; no digest of them as Python rows was kept"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from airflow_tx.actions.preview import EffectLine
 from airflow_tx.errors import without_controls
-from airflow_tx.protocol.batch import Loss
 from airflow_tx.protocol.health import HealthCode, topology_health
 from airflow_tx.protocol.person import Person, PersonOfAttempt
-from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.records import Outcome, dumps
 from airflow_tx.protocol.status import TransactionView, size_in_words
 from airflow_tx.protocol.view import TopologyView, TransactionDetails, waiting_runs
 from airflow_tx.sources.lag import Lag, LagUnknown
@@ -22,8 +20,10 @@ TableRow = dict[str, Any]
 _TOPOLOGY_COLUMNS = (
     "dag_id state source next_commit allocated open failed max_pending lag states repairs".split()
 )
-_RUN_COLUMNS = "txid attempt status run_id rows size began processing commit ended".split()
-
+_RARE_COLUMNS = ("digest", "restates", "restated_by", "journal")
+_UNKNOWN = dict.fromkeys(
+    "txid attempt status run_id rows size began processing commit ended waiting_for note digest".split()
+)
 
 IN_SHORT = 80
 """Columns of a terminal that a list in short takes."""
@@ -41,12 +41,6 @@ TRANSACTION_STATES = (
     "readmitted",
 )
 """What `airflow tx list --state` takes."""
-
-
-def clear_screen() -> None:
-    """Let the next list stand in place of the last one, on a terminal."""
-    if sys.stdout.isatty():
-        print("\033[2J\033[H", end="")
 
 
 def is_in_state(view: TransactionView, state: str | None) -> bool:
@@ -67,9 +61,10 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
     """
     from airflow.cli.simple_table import AirflowConsole
 
-    if output == "table" and not any(row.get("digest") for row in rows):
+    if output == "table":
         # A command to copy should not be wrapped for a column in which nothing stands.
-        rows = [{name: value for name, value in row.items() if name != "digest"} for row in rows]
+        empty = {name for name in _RARE_COLUMNS if not any(row.get(name) for row in rows)}
+        rows = [{name: each for name, each in row.items() if name not in empty} for row in rows]
     if output in ("table", "plain"):
         rows = [
             {_shown(name, output): _shown(value, output) for name, value in row.items()}
@@ -184,14 +179,6 @@ def _accepted(view: TopologyView) -> Iterator[str]:
         yield f"{where}{each.description} ({each.why}; {each.who}, {_time(each.when)})"
 
 
-def loss(accepted: Loss) -> TableRow:
-    return {
-        "partition": accepted.partition or None,
-        "lost": accepted.description,
-        "goes_on_at": dumps(accepted.resume_at),
-    }
-
-
 def _problem(view: TopologyView) -> str | None:
     blocked = next((each for each in view.opened if each.blocked), None)
     if blocked is not None:
@@ -237,21 +224,46 @@ def waiters(view: TopologyView) -> list[TableRow]:
     """The lines of runs that gave up their run slots before they had a transaction."""
     return [
         {
-            **dict.fromkeys(_RUN_COLUMNS),
+            **_UNKNOWN,
             "status": "YIELDED",
             "run_id": each.run_id,
             "waiting_for": each.waiting_for,
             "note": f"gave up its run slot {_time(each.since)}",
-            "digest": None,
         }
         for each in waiting_runs(view.record)
     ]
 
 
+def wished(view: TopologyView) -> list[TableRow]:
+    """The lines of transactions that people want restated and that are not listed: the ledger has forgotten them."""
+    listed = {each.txid for each in view.transactions}
+    return [
+        {
+            **_UNKNOWN,
+            "txid": each.txid,
+            "status": Outcome.COMMITTED.value,
+            "run_id": each.run_id,
+            "note": f"to be restated: {each.why} ({each.who})",
+        }
+        for each in view.wishes
+        if each.txid not in listed
+    ]
+
+
+def _restatement(view: TransactionView) -> Iterator[str]:
+    by = "" if view.restate is None else f": {_person(view.restate)}"
+    if view.restates is not None:
+        yield f"restates {view.restates}{by}"
+    elif view.restate is not None:
+        yield f"to be restated{by}"
+    if view.restated_by is not None:
+        yield f"restated by {view.restated_by}"
+
+
 def _note(view: TransactionView) -> str | None:
     """Describe in a few words what else there is to know of a transaction."""
-    notes = []
-    if view.pinned:
+    notes = [*_restatement(view)]
+    if view.pinned and view.restates is None:
         notes.append("re-admitted: its rows stay")
     notes += [f"before it, lost: {what}" for what in view.lost]
     notes += [
@@ -317,7 +329,9 @@ def details(found: TransactionDetails) -> TableRow:
         "failures": view.failures,
         "error": view.error,
         "waiting_for": view.waiting_for,
-        "pinned": "its rows stay: it was skipped and re-admitted" if view.pinned else None,
+        "pinned": "its rows stay: it was skipped and re-admitted"
+        if view.pinned and view.restates is None
+        else None,
         "stale": f"transaction {view.txid - 1} ended elsewhere than its batch starts"
         if view.stale
         else None,
@@ -328,6 +342,9 @@ def details(found: TransactionDetails) -> TableRow:
         "skip": _person_at(view.skip),
         "readmit": _person_at(view.readmit),
         "readmitted_as": view.readmitted_as,
+        "restates": view.restates,
+        "restated_by": view.restated_by,
+        "restate": _person_at(view.restate),
         "batch": None if found.batch is None else dumps(found.batch.rows),
         "position": _position(found),
         "partitions": _partitions(found),
@@ -381,14 +398,3 @@ def effect(done: EffectLine, note: str = "") -> TableRow:
     :param note: stands before it.
     """
     return {"txid": done.txid, "run_id": done.run_id or "", "done": f"{note}{done.what}"}
-
-
-def fences(found: Mapping[str, Any]) -> str:
-    """Describe the fences of states in one line, for the question before a repair."""
-    notes = (
-        f"{name}: no fence"
-        if fence is None
-        else f"{name}: {'' if fence.applied else 'in '}transaction {fence.token.txid}"
-        for name, fence in sorted(found.items())
-    )
-    return "; ".join(notes)

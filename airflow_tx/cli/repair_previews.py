@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.actions.preview import EffectLine, PreviewAnswer
-from airflow_tx.cli import render
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import Create, Delete, Put, Write
 from airflow_tx.protocol.records import Binding, Phase, TransactionRecord, decode
@@ -43,7 +42,7 @@ def of_rebuilt(
 
     :param fences: by state.
     """
-    what = f"{ledger.paths.topology} ({render.fences(fences)}): {planned.result.summary}"
+    what = f"{ledger.paths.topology} ({_in_words(fences)}): {planned.result.summary}"
     opened = open_records(ledger.store, ledger.paths)
     effects = [
         EffectLine(txid, record.run_id, _becomes(ledger, planned.writes, txid, record))
@@ -67,7 +66,7 @@ def of_reset(
         f"all transactions of topology {ledger.paths.topology} and DELETE ALL VALUES of its states"
     )
     deleted = [
-        f"state {name}: all of its values are deleted ({render.fences({name: fences[name]})})"
+        f"state {name}: all of its values are deleted ({_in_words({name: fences[name]})})"
         for name in sorted(fences)
     ]
     forgotten = [
@@ -103,3 +102,14 @@ def _preview(
     noted = f"{done.summary}; generation {done.generation}; transaction {done.current} commits next"
     effects = [EffectLine(None, None, each) for each in (noted, *more)]
     return PreviewAnswer("", sentence, (*effects, *opened), refused=(), needs_reason=False)
+
+
+def _in_words(found: Mapping[str, Any]) -> str:
+    """Describe the fences of states in one line, for the question before a repair."""
+    notes = (
+        f"{name}: no fence"
+        if fence is None
+        else f"{name}: {'' if fence.applied else 'in '}transaction {fence.token.txid}"
+        for name, fence in sorted(found.items())
+    )
+    return "; ".join(notes)

@@ -194,12 +194,16 @@ def push_new_values(ti: Any, left: Mapping[str, Any]) -> None:
 
 
 def note_commit(operator: Any, context: Context, case: CommitCase) -> None:
-    """Let the asset events of the task carry txid and attempt."""
+    """Let the asset events of the task carry txid and attempt, and which transaction it restates, if any."""
     own = case.begun.attempt
+    replaces = case.begun.replaces
+    restates = {} if replaces is None else {"restates": replaces.txid}
     for outlet in operator.outlets:
         if isinstance(outlet, Asset):
             extra = context["outlet_events"][outlet].extra
-            extra.update(topology=case.spec.topology, txid=own.txid, attempt=own.attempt)
+            extra.update(
+                topology=case.spec.topology, txid=own.txid, attempt=own.attempt, **restates
+            )
 
 
 class CommitOperator(InTurnOperator):

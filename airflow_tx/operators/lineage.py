@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 FACET = "airflow_tx"
 """Under which name the facet is in the run."""
-_FIELDS = ("topology", "txid", "attempt", "position", "rows")
+_FIELDS = ("topology", "txid", "attempt", "position", "rows", "restates")
 
 
 class LineageOperator:
@@ -26,7 +26,8 @@ class LineageOperator:
         from airflow_tx.protocol.receipt import POSITION_KEPT, as_kept
 
         position = as_kept(begun.position, POSITION_KEPT)
-        values = (topology, begun.txid, begun.attempt.attempt, position, rows)
+        restates = None if begun.replaces is None else begun.replaces.txid
+        values = (topology, begun.txid, begun.attempt.attempt, position, rows, restates)
         self._transaction_facet = dict(zip(_FIELDS, values, strict=True))
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:

@@ -131,6 +131,7 @@ class Chain:
             "changed rows": (history.changed, list(receipt.changed)),
             "skip": (history.skip, receipt.skip if skipped else None),
             "size": (history.size or {}, receipt.size or {}),
+            "restates": (history.restates, receipt.replaces and receipt.replaces["txid"]),
             "incarnation": (self.ledger.topology.incarnation, receipt.incarnation),
         }
         for name, (said, kept) in pairs.items():
@@ -275,7 +276,12 @@ class Chain:
                 history = self.ledger.histories.get(txid)
                 again = history.readmitted_as if history is not None else None
                 after = f"; its rows are in transaction {again}" if again is not None else ""
+                if receipt.replaces is not None:
+                    after = f"; transaction {receipt.replaces['txid']}, which it restated, counts"
                 self.notes.append(f"{where} skipped: {_person(receipt.skip)}{after}")
+            elif receipt.replaces is not None:
+                by = f": {_person(receipt.wish)}" if receipt.wish is not None else ""
+                self.notes.append(f"{where} it restates {receipt.replaces['txid']}{by}")
             for repair in self.ledger.life:
                 if before is not None and before < repair.generation <= receipt.generation:
                     self.notes.append(

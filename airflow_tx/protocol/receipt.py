@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.records import Ack, digest, dumps
+from airflow_tx.protocol.records import Ack, Outcome, digest, dumps
 from airflow_tx.protocol.rows_digest import RowsDigest
 
 RECEIPT_FORMAT = 1
@@ -217,6 +217,20 @@ def _is_whole(receipt: Receipt) -> bool:
     return all(isinstance(each, Mapping) for each in mappings) and all(
         isinstance(each, list | tuple) for each in lists
     )
+
+
+def restated(receipts: Mapping[int, Receipt]) -> dict[int, int]:
+    """Name, by transaction that was restated, the one that counts now.
+
+    :param receipts: by txid; of restated transactions, all that came later.
+    """
+    found = dict[int, int]()
+    # Newest first: a restatement may be restated itself.
+    for txid in sorted(receipts, reverse=True):
+        receipt = receipts[txid]
+        if receipt.replaces is not None and receipt.outcome == Outcome.COMMITTED.value:
+            found[receipt.replaces["txid"]] = found.get(txid, txid)
+    return found
 
 
 def hash_of(text: str) -> str:

@@ -51,6 +51,10 @@ class TransactionView:
     :param unproven: why the rows that its tasks consumed are not proven; once all of them have acked.
     :param replays: of earlier attempts, when and why each was replayed, `by` which person; the last ones of many.
     :param asked: the last replay by a person: of which attempt, who, when and why.
+    :param restates: the transaction that it restates, or was to restate; None: it is no restatement.
+    :param restated_by: the transaction that counts instead of it; None: it counts itself, if any does.
+    :param restate: who wants it restated, or wanted this restatement, when and why.
+    :param key: of its run, as the binding knows it; "" if that is forgotten.
     :param lane: whether a lane works on it, while it is open.
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
     :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
@@ -89,6 +93,10 @@ class TransactionView:
     remedy: str | None = None
     unproven: tuple[str, ...] = ()
     asked: PersonOfAttempt | None = None
+    restates: int | None = None
+    restated_by: int | None = None
+    restate: Person | None = None
+    key: str = ""
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
@@ -113,6 +121,12 @@ class TransactionView:
     def failed(self) -> bool:
         """Whether its newest attempt has failed, or its committer: nothing of it is under way."""
         return self.open and (self.status == Phase.FAILED.value or self.error is not None)
+
+    @property
+    def can_be_readmitted(self) -> bool:
+        """Whether its rows count nowhere: it was skipped, is not back, and was no restatement of what counts."""
+        is_skipped = self.status == Outcome.SKIPPED.value
+        return is_skipped and self.readmitted_as is None and self.restates is None
 
 
 def view_open(
@@ -157,6 +171,9 @@ def view_open(
         asked=None
         if record.asked is None
         else PersonOfAttempt(attempt=record.asked["attempt"], **deed(record.asked)),
+        restates=None if record.replaces is None else record.replaces["txid"],
+        restate=person(record.wish),
+        key=record.key,
     )
 
 
@@ -165,6 +182,7 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
 
     :param skipped: its rows, if it was skipped.
     """
+    receipt = history.receipt or {}
     return TransactionView(
         txid=history.txid,
         attempt=history.attempts,
@@ -188,9 +206,12 @@ def view_final(history: History, skipped: Skipped | None) -> TransactionView:
         changed=_changed(history.changed),
         digest=history.digest,
         created=moment(history.created),
-        replays=tuple((history.receipt or {}).get("replays", ())),
-        batch=batch_in_words((history.receipt or {}).get("metadata")),
-        unproven=tuple((history.receipt or {}).get("unproven") or ()),
+        replays=tuple(receipt.get("replays", ())),
+        batch=batch_in_words(receipt.get("metadata")),
+        unproven=tuple(receipt.get("unproven") or ()),
+        restates=history.restates,
+        restate=person(receipt.get("wish")),
+        key=receipt.get("key", ""),
     )
 
 
@@ -209,6 +230,7 @@ def forgotten(txid: int, skipped: Skipped) -> History:
         op=skipped.op,
         skip=skipped.skip,
         readmitted_as=skipped.readmitted_as,
+        restates=skipped.replaces,
         **unknown,
     )
 
@@ -281,6 +303,11 @@ def _blocked(txid: int, ledger: LedgerReading) -> str | None:
 def is_back(skipped: Skipped) -> bool:
     """Ask whether another transaction has its rows now."""
     return skipped.readmitted_as is not None
+
+
+def can_return(skipped: Skipped) -> bool:
+    """Ask whether its rows may be re-admitted; those of a restatement count in the transaction that it restated."""
+    return not is_back(skipped) and skipped.replaces is None
 
 
 def _must_ack(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> set[Instance]:

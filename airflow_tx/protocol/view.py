@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,11 +13,12 @@ from airflow_tx.errors import UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.paths import Paths, decode_name, encode_name
-from airflow_tx.protocol.person import AcceptedLoss, WaitingRun, deed
+from airflow_tx.protocol.person import AcceptedLoss, WaitingRun, deed, person
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import LedgerReader, LedgerReading, listed_acks
 from airflow_tx.protocol.records import (
     Ack,
+    Binding,
     History,
     Metadata,
     Outcome,
@@ -27,7 +28,14 @@ from airflow_tx.protocol.records import (
     TransactionRecord,
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.status import TransactionView, forgotten, is_back, view_final, view_open
+from airflow_tx.protocol.status import (
+    TransactionView,
+    can_return,
+    forgotten,
+    view_final,
+    view_open,
+)
+from airflow_tx.protocol.wish import Wish, wishes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -68,6 +76,7 @@ class TopologyView:
     :param owner: what the holder of the commit turn says of itself; None: no process holds the turn.
     :param rotating_state: the path of its `RotatingTransactionalState`.
     :param repairs: what people did to the ledger, oldest first.
+    :param wishes: what people want restated and no run has begun, by txid.
     """
 
     name: str
@@ -78,6 +87,7 @@ class TopologyView:
     rotating_state: str
     owner: Mapping[str, Any] | None = None
     repairs: tuple[RepairRecord, ...] = ()
+    wishes: tuple[Wish, ...] = ()
 
     @cached_property
     def opened(self) -> tuple[TransactionView, ...]:
@@ -161,13 +171,13 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
     final = [txid for txid in _txids(store, paths.histories) if txid not in ledger.opened]
     wanted = {
         *final[max(len(final) - recent, 0) :],
-        *(txid for txid, each in skipped.items() if not is_back(each)),
+        *(txid for txid, each in skipped.items() if can_return(each)),
     }
     for txid in sorted(wanted - set(ledger.opened)):
         history = _history(store, paths, txid, skipped.get(txid))
         if history is not None:  # else the history was rotated in between
             views.append(view_final(history, skipped.get(txid)))
-    ordered = tuple(sorted(views, key=lambda view: -view.txid))
+    ordered = tuple(sorted(with_restatements(store, paths, views), key=lambda view: -view.txid))
     return TopologyView(
         name=paths.topology,
         record=ledger.topology,
@@ -177,6 +187,7 @@ def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> Topolo
         rotating_state=paths.metas,
         owner=_owner(store, paths, ledger),
         repairs=repairs(store, paths),
+        wishes=wishes(store, paths),
     )
 
 
@@ -206,12 +217,12 @@ def transaction_details(store: Store, paths: Paths, txid: int) -> TransactionDet
             else before.position,
         )
     skipped = Reader(store).peek_if_any(Skipped, paths.skipped(txid))
-    if skipped is not None and not is_back(skipped):
+    if skipped is not None and can_return(skipped):
         batch = Metadata(0, skipped.rows, None)
     history = _history(store, paths, txid, skipped)
     if history is None:
         raise _unknown(paths, txid)
-    final = view_final(history, skipped)
+    (final,) = with_restatements(store, paths, [view_final(history, skipped)])
     return TransactionDetails(
         final, batch, partitioned=topology.partitioned, receipt=history.receipt
     )
@@ -236,6 +247,33 @@ def final_transaction(store: Store, paths: Paths, txid: int) -> TransactionView 
     if history is None and skipped is not None:
         history = forgotten(txid, skipped)
     return None if history is None else view_final(history, skipped)
+
+
+def with_restatements(
+    store: Store, paths: Paths, views: Iterable[TransactionView]
+) -> list[TransactionView]:
+    """Add to committed transactions who wants them restated, and which transaction counts instead.
+
+    Their bindings say that. None is read in a ledger of which nobody ever wanted a transaction restated.
+    """
+    if store.children(paths.wishes) is None:
+        return list(views)
+    return [
+        _with_restatement(store, paths, view) if view.status == Outcome.COMMITTED.value else view
+        for view in views
+    ]
+
+
+def _with_restatement(store: Store, paths: Paths, view: TransactionView) -> TransactionView:
+    read = Reader(store)
+    binding = read.peek_if_any(Binding, paths.run(view.key)) if view.key else None
+    wish = read.peek_if_any(Wish, paths.wish(view.txid))
+    if wish is not None:
+        view = replace(view, restate=person(vars(wish)))
+    # A rebuilt ledger binds a run to what it knows: never to what came later.
+    if binding is None or binding.txid <= view.txid:
+        return view
+    return replace(view, restated_by=binding.txid)
 
 
 def repairs(store: Store, paths: Paths) -> tuple[RepairRecord, ...]:

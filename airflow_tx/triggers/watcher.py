@@ -21,7 +21,7 @@ from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.protocol.api import Store, SystemClock, SystemIds
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter
+from airflow_tx.protocol.records import Counter, History, Outcome
 from airflow_tx.protocol.watcher import note_handed_on, open_watcher
 from airflow_tx.triggers.base import Event, LedgerTrigger, until
 
@@ -125,16 +125,23 @@ class CommitsProducer(SharedStreamProducer):
             return None
         ended = [ledger.outcome(txid) for txid in range(self._read + 1, last + 1)]
         known = [each for each in ended if each is not None]
+        restated = [each.restates for each in known if _restates(each)]
         return {
             "topology": trigger.topology,
             "first": self._read + 1,
             "last": last,
             "committed": sum(each.outcome.value == "COMMITTED" for each in known),
-            "rows": sum(each.rows or 0 for each in known),
+            "rows": sum(each.rows or 0 for each in known if not _restates(each)),
+            "restates": restated,
         }
 
     def _ledger(self, store: Store) -> Ledger:
         return Ledger(store, self._trigger.paths, clock=SystemClock(), ids=SystemIds())
+
+
+def _restates(ended: History) -> bool:
+    """Ask whether a transaction replaced another one: its rows were counted before."""
+    return ended.restates is not None and ended.outcome is Outcome.COMMITTED
 
 
 def committed_asset(
@@ -144,7 +151,8 @@ def committed_asset(
 
         with DAG("report", schedule=committed_asset("flights", every=10)): ...
 
-    The extra of its events has `payload`: topology, first and last txid, how many of them were committed, and rows.
+    The extra of its events has `payload`: topology, first and last txid, how many of them were committed, rows, and
+    which earlier transactions they restate. The rows of restatements are left out: they were in an earlier event.
 
     :param topology: name of the topology.
     :param every: how many transactions one event is about.

@@ -11,15 +11,16 @@ from typing import Any
 
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.protocol import processing, skip
-from airflow_tx.protocol.answers import Begun, Granted, Processed
+from airflow_tx.protocol.answers import Begun, Granted, NeedEntry, Processed
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, RestatedBatch, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest, acquire, commit
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.state.api import FencedState
 from airflow_tx.state.row_tally import RowTally
 
@@ -51,6 +52,7 @@ class Pipeline:
     :param by_interval: the rows of a run are its own, as of a data interval: those of run "r7" are 7.
     :param added: columns that receipts add up.
     :param sized: whether the source counts its rows.
+    :param journals: whether commits name a journal entry, so that they can be restated.
     :ivar metadata: what the source writes down of a row; the row itself, unless a test of names says otherwise.
     """
 
@@ -67,6 +69,7 @@ class Pipeline:
         by_interval: bool = False,
         added: Sequence[str] = (),
         sized: bool = False,
+        journals: bool = False,
     ) -> None:
         self.store = store
         self.paths = Paths(root, topology)
@@ -77,6 +80,7 @@ class Pipeline:
         self.by_interval = by_interval
         self.added = added
         self.sized = sized
+        self.journals = journals
         self.written: dict[str, Written] = {}
         self.begins_as = ""
         self.metadata: Callable[[int], Any] = lambda row: row
@@ -97,7 +101,7 @@ class Pipeline:
 
         messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
         request = BeginRequest(self.request, run, run, f"{self.begins_as}{next(self._tries):06}", False, messages)
-        begun = self.ledger.begin(request, decide=decide, run_state=lambda run_id: "failed")
+        begun = self.ledger.begin(request, decide=decide, run_state=lambda run_id: "failed", read_entry=self._entry)
         assert isinstance(begun, Begun), begun
         return begun
 
@@ -124,7 +128,10 @@ class Pipeline:
         """Take the turn."""
         names = tuple(state.name for state in self.states)
         batch = {"metadata": begun.metadata, "position": begun.position, "rows": 1}
-        request = AcquireRequest(begun.attempt, processed.epoch, begun.rows_digest, states=names, **batch)
+        journal = f"2026-01-01/{begun.txid}-{'0' * 64}" if self.journals else ""
+        request = AcquireRequest(
+            begun.attempt, processed.epoch, begun.rows_digest, states=names, journal=journal, **batch
+        )
         granted = (ledger or self.ledger).run(acquire, request)
         assert isinstance(granted, Granted), granted
         return granted.grant
@@ -154,6 +161,21 @@ class Pipeline:
         self.write(grant, begun.metadata)
         self.mark(grant)
         return begun.attempt.txid
+
+    def restate(self, txid: int, run: str, difference: int) -> int:
+        """A person wants a transaction restated, and its run does it; the txid of the restatement."""
+        self.ledger.run(want, WishRequest(txid, run, run), Audit("ada", "a bug"))
+        begun = self.begin(run)
+        grant = self.acquire(begun, self.process(begun))
+        self.write(grant, difference)
+        self.mark(grant)
+        return begun.txid
+
+    def _entry(self, need: NeedEntry) -> RestatedBatch:
+        history = self.ledger.outcome(need.replaces.txid)
+        assert history is not None
+        assert history.receipt is not None
+        return RestatedBatch(history.receipt["metadata"])
 
     def skip(self, txid: int) -> None:
         """A person skips an open transaction whose turn it is."""

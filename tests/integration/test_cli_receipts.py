@@ -65,12 +65,16 @@ def root(airflow: Commands, store: ZooKeeperStore, zookeeper_root: str) -> str:
     """Of a ledger of some transactions."""
     Path(airflow.database).unlink(missing_ok=True)
     (airflow.dags / "twice").unlink(missing_ok=True)
-    url = f"sqlite:///{airflow.database}"
-    state = SqlState.from_url(url, table="words", keys=["key"], values={"n": Sum()}, label="tx_state")
-    pipeline = Pipeline(store, zookeeper_root, [state], added=["n"])
+    pipeline = pipeline_of(airflow, store, zookeeper_root)
     for number in range(TXIDS):
         pipeline.run(f"run {number + 1}")
     return zookeeper_root
+
+
+def pipeline_of(airflow: Commands, store: ZooKeeperStore, root: str) -> Pipeline:
+    url = f"sqlite:///{airflow.database}"
+    state = SqlState.from_url(url, table="words", keys=["key"], values={"n": Sum()}, label="tx_state")
+    return Pipeline(store, root, [state], added=["n"], journals=True)
 
 
 def findings(airflow: Commands, root: str, *arguments: str) -> list[str]:
@@ -219,3 +223,37 @@ def test_receipts_come_whole_as_json(airflow: Commands, root: str) -> None:
     read = [Receipt.from_json(each) for each in found]
     assert [(each.txid, each.hash) for each in read] == [(each["txid"], each["hash"]) for each in found]
     assert read[1].previous == read[0].hash
+
+
+def test_of_a_restated_transaction_every_command_says_which_one_counts(
+    airflow: Commands, store: ZooKeeperStore, root: str
+) -> None:
+    pipeline = pipeline_of(airflow, store, root)
+    pipeline.begins_as = "again"
+    assert pipeline.restate(3, "run 3", 10) == 6
+    lines = {each["txid"]: each["note"] for each in airflow.json("tx", "list", "flights", root=root)}
+    assert (lines["3"], lines["6"]) == ("restated by 6", "restates 3: a bug (ada)")
+    (shown,) = airflow.json("tx", "show", "flights", "3", root=root)
+    assert shown["restated_by"] == "6"
+    found = airflow.json("tx", "find", "flights", "3", root=root)
+    assert [(each["txid"], each["restates"], each["restated_by"]) for each in found] == [
+        ("3", None, "6"),
+        ("6", "3", None),
+    ]
+    (receipt,) = airflow.json("tx", "receipts", "flights", "--from", "6", root=root)
+    assert (receipt["replaces"]["txid"], receipt["journal"][:13]) == (3, "2026-01-01/6-")
+    assert findings(airflow, root, "--values") == []
+
+
+def test_rows_of_a_restated_transaction_that_are_others_now_are_no_finding(
+    airflow: Commands, store: ZooKeeperStore, root: str
+) -> None:
+    pipeline = pipeline_of(airflow, store, root)
+    pipeline.begins_as = "again"
+    pipeline.restate(3, "run 3", 10)
+    (airflow.dags / "twice").touch()
+    alone = ("--from", "3", "--to", "3", "--recount", "1")
+    assert findings(airflow, root, *alone) == []
+    told = airflow.run("tx", "verify", "flights", *alone, root=root)
+    assert "now, and 1 rows were counted; transaction 6 has restated it" in told
+    (airflow.dags / "twice").unlink()

@@ -37,8 +37,8 @@ def test_a_run_of_our_operators_has_its_transaction_as_a_facet(tmp_path: Path) -
     )
     client.OpenLineageClient(transport=log).emit(event)
     facet = json.loads(where.read_text())["run"]["facets"]["airflow_tx"]
-    facts = {name: facet.get(name) for name in ("topology", "txid", "attempt", "position", "rows")}
-    assert facts == {"topology": "numbers", "txid": 1, "attempt": 1, "position": 10, "rows": None}
+    facts = {name: facet.get(name) for name in ("topology", "txid", "attempt", "position", "rows", "restates")}
+    assert facts == {"topology": "numbers", "txid": 1, "attempt": 1, "position": 10, "rows": None, "restates": None}
 
 
 def test_a_task_without_a_transaction_has_no_facet() -> None:

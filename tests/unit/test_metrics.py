@@ -19,7 +19,7 @@ from airflow_tx.commit.handoff import take_skip
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.errors import FailedBatch
-from airflow_tx.metrics import Cadence, Metric, send_failure
+from airflow_tx.metrics import Cadence, Metric, send_commit, send_failure
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol import processing
@@ -33,6 +33,7 @@ from tests.suites.acker_case import opened
 from tests.unit.bench import CountingStore, MemorySpec
 from tests.unit.coordinator.conftest import make as make_world
 from tests.unit.coordinator.lane_world import PATHS, Bounded, LaneWorld
+from tests.unit.protocol.books import Books
 from tests.unit.statsd import StatsD
 
 TABLE = Path(__file__).resolve().parents[2] / "docs/metrics.md"
@@ -103,6 +104,14 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     take_skip(ledger, 5, {"totals": world.state}, log=world.log)
     found |= {(name, kind) for name, kind, _ in sent(statsd)}
 
+    books = Books(journals=True).run(1)
+    books.pipeline.restate(1, "run 1", 1)
+    send_commit(books.pipeline.ledger, 2)
+    own = sent(statsd)
+    assert "restated" in {name for name, _, _ in own}
+    assert "rows" not in {name for name, _, _ in own}, "they were counted before"
+    found |= {(name, kind) for name, kind, _ in own}
+
     store = CountingStore()
     spec = MemorySpec("n", "n", MemorySource({"a": [{"n": 1}]}), max_pending=2, memory=store, tasks=("first",))
     begin_run(spec, "r1")
@@ -127,7 +136,7 @@ def test_without_metrics_nothing_is_read_for_them(make: Any) -> None:
     world.coordinate()
     before = world.store.requests
     ledger: Any = world.spec.ledger(world.store)
-    from airflow_tx.metrics import send_commit, send_open_of
+    from airflow_tx.metrics import send_open_of
 
     send_commit(ledger, 2)
     send_open_of(ledger)

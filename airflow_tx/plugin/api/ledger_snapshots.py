@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -41,6 +41,7 @@ from airflow_tx.protocol.view import (
     topology_record,
     topology_view,
     transaction_details,
+    with_restatements,
 )
 
 T = TypeVar("T")
@@ -105,13 +106,16 @@ class TopologySnapshot:
                 self.finals[txid] = found
         return found
 
-    def transaction_view(self, txid: int) -> TransactionView | None:
-        """Read a transaction, with the name of its batch; None: it is not remembered."""
-        return (
+    def transaction_views(self, txids: Iterable[int]) -> list[TransactionView]:
+        """Read transactions, with the names of their batches, and what restates them; those that are remembered."""
+        found = (
             self.named(self.open_by_txid[txid])
             if txid in self.open_by_txid
             else self.final_view(txid)
+            for txid in txids
         )
+        views = [each for each in found if each is not None]
+        return views if self.store is None else with_restatements(self.store, self.paths, views)
 
     def named(self, view: TransactionView) -> TransactionView:
         """Name the batch of an open transaction, which has a name as long as the ledger keeps its rows."""

@@ -10,6 +10,7 @@ from airflow_tx.errors import Refused
 from airflow_tx.plugin.api.dag_process import dag_process
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.protocol.person import Words
+from airflow_tx.protocol.status import TransactionView
 
 _WITHIN = 30.0
 _AT_ONCE = threading.BoundedSemaphore(2)
@@ -28,12 +29,15 @@ class FoundLine:
     """A transaction that has what was looked for.
 
     :param phase: as in the timeline; null: it is forgotten meanwhile.
+    :param restates: the transaction that it restates; `restated_by`: the one that counts instead of it.
     """
 
     txid: int
     run_id: str | None
     phase: str | None
     batch_name: Words | None
+    restates: int | None
+    restated_by: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +79,25 @@ def searched(snapshot: TopologySnapshot, what: str) -> SearchAnswer:
     finally:
         _AT_ONCE.release()
     txids = found.pop("txids")
-    return SearchAnswer(**found, found=[_line(snapshot, txid) for txid in txids])
+    views = {each.txid: each for each in snapshot.transaction_views(txids)}
+    return SearchAnswer(**found, found=[_line(txid, views.get(txid)) for txid in txids])
 
 
-def _line(snapshot: TopologySnapshot, txid: int) -> FoundLine:
-    view = snapshot.transaction_view(txid)
+def _line(txid: int, view: TransactionView | None) -> FoundLine:
     if view is None:
-        return FoundLine(txid=txid, run_id=None, phase=None, batch_name=None)
+        return FoundLine(
+            txid=txid,
+            run_id=None,
+            phase=None,
+            batch_name=None,
+            restates=None,
+            restated_by=None,
+        )
     return FoundLine(
-        txid=txid, run_id=view.run_id, phase=view.status, batch_name=view.batch or None
+        txid=txid,
+        run_id=view.run_id,
+        phase=view.status,
+        batch_name=view.batch or None,
+        restates=view.restates,
+        restated_by=view.restated_by,
     )

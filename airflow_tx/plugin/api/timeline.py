@@ -69,6 +69,9 @@ class TimelineRow:
     :param rows: rows of the batch, if its tasks counted them.
     :param batch_name: the file, the range or the interval of the batch; null: it has no name.
     :param to_skip: whether it is to be skipped at its turn.
+    :param restates: the transaction that it restates, or was to restate; null: it is no restatement.
+    :param restated_by: the transaction that counts instead of it; null: it counts itself, if any does.
+    :param to_restate: whether a person wants it restated, and no run has begun that.
     :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
     """
 
@@ -87,6 +90,9 @@ class TimelineRow:
     blocked: Words | None
     error: Words | None
     to_skip: bool
+    restates: int | None
+    restated_by: int | None
+    to_restate: bool
     lane: bool
     has_run: bool
 
@@ -150,8 +156,7 @@ def timeline(snapshot: TopologySnapshot, window: TimelineWindow, *, with_tasks: 
     txids = _within(snapshot, window)
     end = len(txids) if window.before is None else bisect_left(txids, window.before)
     some = txids[max(end - window.limit, 0) : end]
-    found = map(snapshot.transaction_view, reversed(some))
-    views = [each for each in found if each is not None]
+    views = snapshot.transaction_views(reversed(some))
     rows = timeline_rows(snapshot.record.dag_id, views, with_tasks=with_tasks)
     following = some[0] if len(some) < end else None
     return Timeline(
@@ -202,6 +207,9 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
         blocked=view.blocked,
         error=view.error,
         to_skip=view.open and view.skip is not None,
+        restates=view.restates,
+        restated_by=view.restated_by,
+        to_restate=view.restates is None and view.restate is not None,
         lane=view.lane,
         has_run=has_run,
     )

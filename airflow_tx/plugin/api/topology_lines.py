@@ -196,11 +196,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     record = snapshot.record
     view = snapshot.view
     paused = paused_dags([record.dag_id, ledger_places().coordinator(snapshot.place)])
-    skipped = (
-        ()
-        if view is None
-        else [each for each in view.transactions if each.status == Outcome.SKIPPED.value]
-    )
+    skipped = [] if view is None else [each for each in view.transactions if each.can_be_readmitted]
     return TopologyPage(
         **vars(_line(snapshot, access, paused)),
         ackers=lag_board().ackers_line(snapshot),
@@ -213,7 +209,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
         skipped=[
             SkippedLine(txid=each.txid, run_id=each.run_id, skip=each.skip, readmit=each.readmit)
             for each in skipped
-            if each.skip is not None and each.readmitted_as is None
+            if each.skip is not None
         ],
         repairs=[
             RepairLine(number=each.number, what=each.what, done=each.told, **deed(vars(each)))

@@ -17,7 +17,6 @@ from airflow_tx.plugin.api.timeline import TimelineRow, timeline_row
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.person import ChangedRows, Person, Words
 from airflow_tx.protocol.receipt import is_shortened, tasks_of
-from airflow_tx.protocol.records import Outcome
 from airflow_tx.protocol.status import TransactionView, size_in_words
 from airflow_tx.protocol.view import TransactionDetails
 
@@ -93,12 +92,16 @@ class NewValuesLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptLine:
-    """The receipt of a final transaction; `airflow tx verify` compares it with the states."""
+    """The receipt of a final transaction; `airflow tx verify` compares it with the states.
+
+    :param journal: the name of its journal entry; null: there is none.
+    """
 
     hash: str
     previous: str
     dag_version: str | None
     granted: datetime
+    journal: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +210,7 @@ def transaction_page(
 def _actions(view: TransactionView) -> list[str]:
     if view.open:
         return [ActionName.REPLAY.value, ActionName.SKIP.value]
-    if view.status == Outcome.SKIPPED.value and view.readmitted_as is None:
+    if view.can_be_readmitted:
         return [ActionName.READMIT.value]
     return []
 
@@ -307,6 +310,7 @@ def _receipt(found: TransactionDetails) -> ReceiptLine | None:
         previous=receipt["previous"],
         dag_version=(receipt.get("code") or {}).get("dag_version"),
         granted=datetime.fromisoformat(receipt["granted"]),
+        journal=receipt.get("journal"),
     )
 
 
@@ -315,6 +319,7 @@ def _audit(view: TransactionView) -> list[AuditLine]:
     noted += [(f"replay of attempt {each.attempt}", each) for each in view.replayed_by]
     noted += [("skip", view.skip)] if view.skip else []
     noted += [("readmit", view.readmit)] if view.readmit else []
+    noted += [("restate", view.restate)] if view.restate else []
     lines = [
         AuditLine(what=what, who=each.who, when=each.when, why=each.why) for what, each in noted
     ]

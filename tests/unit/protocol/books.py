@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from airflow_tx.protocol.api import Put
@@ -20,10 +20,10 @@ from tests.integration.pipeline import Pipeline
 class Books:
     """A ledger of some transactions and two states, and what `verify` says of them."""
 
-    def __init__(self, history: int = 1000, *, added: Sequence[str] = (), sized: bool = False) -> None:
+    def __init__(self, history: int = 1000, **how: Any) -> None:
         self.store = MemoryStore()
         self.states = [MemoryState(f"s{number}", values={"n": Sum()}) for number in range(2)]
-        self.pipeline = Pipeline(self.store, "/tx", self.states, history=history, added=added, sized=sized)
+        self.pipeline = Pipeline(self.store, "/tx", self.states, history=history, **how)
         self.store.ensure("/tx")
         self.ran = 0
 

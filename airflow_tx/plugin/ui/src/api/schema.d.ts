@@ -486,12 +486,17 @@ export interface components {
          * @description A transaction that has what was looked for.
          *
          *     :param phase: as in the timeline; null: it is forgotten meanwhile.
+         *     :param restates: the transaction that it restates; `restated_by`: the one that counts instead of it.
          */
         FoundLine: {
             /** Batch Name */
             batch_name: string | null;
             /** Phase */
             phase: string | null;
+            /** Restated By */
+            restated_by: number | null;
+            /** Restates */
+            restates: number | null;
             /** Run Id */
             run_id: string | null;
             /** Txid */
@@ -634,6 +639,8 @@ export interface components {
         /**
          * ReceiptLine
          * @description The receipt of a final transaction; `airflow tx verify` compares it with the states.
+         *
+         *     :param journal: the name of its journal entry; null: there is none.
          */
         ReceiptLine: {
             /** Dag Version */
@@ -645,6 +652,8 @@ export interface components {
             granted: string;
             /** Hash */
             hash: string;
+            /** Journal */
+            journal: string | null;
             /** Previous */
             previous: string;
         };
@@ -868,6 +877,9 @@ export interface components {
          *     :param rows: rows of the batch, if its tasks counted them.
          *     :param batch_name: the file, the range or the interval of the batch; null: it has no name.
          *     :param to_skip: whether it is to be skipped at its turn.
+         *     :param restates: the transaction that it restates, or was to restate; null: it is no restatement.
+         *     :param restated_by: the transaction that counts instead of it; null: it counts itself, if any does.
+         *     :param to_restate: whether a person wants it restated, and no run has begun that.
          *     :param lane: whether a lane works on it now; `has_run`: whether Airflow has a run of it.
          */
         TimelineRow: {
@@ -890,12 +902,18 @@ export interface components {
             open: boolean;
             /** Phase */
             phase: string;
+            /** Restated By */
+            restated_by: number | null;
+            /** Restates */
+            restates: number | null;
             /** Rows */
             rows: number | null;
             /** Run Id */
             run_id: string;
             /** Tasks */
             tasks: components["schemas"]["TaskBar"][];
+            /** To Restate */
+            to_restate: boolean;
             /** To Skip */
             to_skip: boolean;
             /** Txid */
@@ -1106,6 +1124,10 @@ export interface components {
             /** Readmitted As */
             readmitted_as: number | null;
             receipt: components["schemas"]["ReceiptLine"] | null;
+            /** Restated By */
+            restated_by: number | null;
+            /** Restates */
+            restates: number | null;
             /** Rows */
             rows: number | null;
             /** Run Id */
@@ -1117,6 +1139,8 @@ export interface components {
             states: components["schemas"]["StateWork"][];
             /** Tasks */
             tasks: components["schemas"]["TaskBar"][];
+            /** To Restate */
+            to_restate: boolean;
             /** To Skip */
             to_skip: boolean;
             /** Topology */

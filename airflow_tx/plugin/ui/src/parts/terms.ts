@@ -40,6 +40,7 @@ export const TERMS = {
   receipt: of("Receipt", "receipts.md", "What a transaction was and wrote, with the hash of the receipt before it."),
   stale: of("Stale", "replay.md", "The transaction before it ended elsewhere than this batch begins. A replay takes the right rows."),
   readmit: of("Re-admit", "replay.md", "The rows of a skipped transaction come back as a new transaction."),
+  restate: of("Restate", "protocol.md", "A committed transaction is processed again, as a new one. The new one replaces what the old one counted."),
 } satisfies Record<string, Term>;
 
 export type TermName = keyof typeof TERMS;

@@ -5,7 +5,7 @@ import { memo } from "react";
 import { Link } from "react-router-dom";
 
 import type { TimelineRow } from "../api/client";
-import { Phase, phaseWord } from "../parts/phase";
+import { Phase, phaseWord, restatementWords } from "../parts/phase";
 import { count, counted } from "../parts/words";
 import { Plot } from "./Plot";
 import type { Span } from "./scale";
@@ -79,7 +79,7 @@ export const Row = memo(function Row({ row, txid, index, total, href, now, span,
                 <Phase row={row} wordHidden />
               </Box>
             )}
-            {!narrow && <Name flex="1" name={row?.batch_name} />}
+            {!narrow && <Name flex="1" name={named(row)} />}
             <Text color="fg.muted" display={{ base: "none", md: "block" }} flexShrink={0} fontVariantNumeric="tabular-nums">
               {row?.rows != null && count(row.rows)}
             </Text>
@@ -87,12 +87,17 @@ export const Row = memo(function Row({ row, txid, index, total, href, now, span,
           <Box flex="1" minW={0}>
             {row && <Plot height={PLOT} now={now} row={row} span={span} width={width} />}
           </Box>
-          {narrow && <Name bottom={0} insetX={0} name={row?.batch_name} position="absolute" ps={indented ? 7 : 2} />}
+          {narrow && <Name bottom={0} insetX={0} name={named(row)} position="absolute" ps={indented ? 7 : 2} />}
         </Link>
       </Flex>
     </Box>
   );
 });
+
+/** What was done over, then the name of the batch. */
+function named(row: TimelineRow | undefined): string | null {
+  return row === undefined ? null : [restatementWords(row), row.batch_name].filter(Boolean).join("; ");
+}
 
 /** The file, the range or the interval of a batch. */
 function Name({ name, ...layout }: { name: string | null | undefined } & TextProps) {
@@ -104,10 +109,11 @@ function Name({ name, ...layout }: { name: string | null | undefined } & TextPro
 }
 
 /** Says of a row what is seen of it. */
-export function spoken(row: Pick<TimelineRow, "txid" | "attempt" | "phase" | "blocked" | "batch_name" | "rows" | "waiting_for">): string {
+export function spoken(row: Pick<TimelineRow, "txid" | "attempt" | "phase" | "blocked" | "batch_name" | "rows" | "waiting_for"> & Parameters<typeof restatementWords>[0]): string {
   const attempt = row.attempt > 1 ? `, attempt ${row.attempt}` : "";
   const batch = row.batch_name ? `, ${row.batch_name}` : "";
   const rows = row.rows === null ? "" : `, ${counted(row.rows, "row")}`;
+  const again = restatementWords(row) && `, ${restatementWords(row)}`;
   const waits = row.waiting_for ? `, waits for ${row.waiting_for}` : "";
-  return `Transaction ${row.txid}${attempt}: ${phaseWord(row)}${batch}${rows}${waits}`;
+  return `Transaction ${row.txid}${attempt}: ${phaseWord(row)}${again}${batch}${rows}${waits}`;
 }

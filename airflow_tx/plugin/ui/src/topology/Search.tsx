@@ -7,7 +7,7 @@ import { Link } from "react-router-dom";
 
 import { api, Refusal, type SearchAnswer } from "../api/client";
 import { useAddress } from "../parts/address";
-import { phaseWord } from "../parts/phase";
+import { phaseWord, restatementWords } from "../parts/phase";
 import { counted } from "../parts/words";
 
 export function Search({ topology }: { topology: string }) {
@@ -69,7 +69,7 @@ function Results({ answer, topology, what }: { answer: SearchAnswer; topology: s
             <Styled asChild color="fg.info">
               <Link to={write({ topology, txid: each.txid })}>{`Transaction ${each.txid}`}</Link>
             </Styled>
-            {[each.phase && phaseWord({ phase: each.phase, blocked: null }), each.batch_name, each.run_id && `run ${each.run_id}`]
+            {[each.phase && phaseWord({ phase: each.phase, blocked: null }), restatementWords(each), each.batch_name, each.run_id && `run ${each.run_id}`]
               .filter(Boolean)
               .map((word) => `, ${word}`)
               .join("")}

@@ -1,8 +1,9 @@
 import { describe, expect, it } from "vitest";
 
+import { restatementWords } from "../parts/phase";
 import { outcome } from "./Search";
 
-const line = { txid: 7, run_id: "r7", phase: "COMMITTED", batch_name: "a.csv" };
+const line = { txid: 7, run_id: "r7", phase: "COMMITTED", batch_name: "a.csv", restates: null, restated_by: null };
 
 describe("what a search says", () => {
   it("names how many have it", () => {
@@ -16,5 +17,13 @@ describe("what a search says", () => {
       "Looked through 1\u202f000 transactions, down to 501. Of 3 transactions the source cannot tell. There may be more. 2 transactions have 7:",
     );
     expect(outcome({ found: [], looked: 0, oldest: null, unknown: 0, complete: true }, "x")).toBe("The ledger knows no transaction. No transaction has x.");
+  });
+});
+
+describe("what was done over", () => {
+  it("says which transaction it restates, and which one counts instead", () => {
+    expect(restatementWords({ restates: null, restated_by: null, to_restate: false })).toBe("");
+    expect(restatementWords({ restates: 7, restated_by: 20 })).toBe("restates 7, restated by 20");
+    expect(restatementWords({ restates: null, restated_by: null, to_restate: true })).toBe("to be restated");
   });
 });

@@ -9,7 +9,7 @@ import { useLive, useNow } from "../api/live";
 import { Loading } from "../parts/Loading";
 import { Trouble } from "../parts/Trouble";
 import { useAddress } from "../parts/address";
-import { Phase } from "../parts/phase";
+import { Phase, restatementWords } from "../parts/phase";
 import { Life } from "./Life";
 import { Attempts, Audit, Batch, NewValues, States, Tasks, Work } from "./sections";
 
@@ -57,6 +57,7 @@ function Whole({ page }: { page: TransactionPage }) {
           <HStack columnGap={3} rowGap={0} wrap="wrap">
             <Heading as="h1" size="lg">{`Transaction ${page.txid}${page.attempt > 1 ? `.${page.attempt}` : ""}`}</Heading>
             <Phase row={page} />
+            {restatementWords(page) && <Text color="fg.muted">{restatementWords(page)}</Text>}
             {page.batch_name && (
               <Text color="fg.muted" overflowWrap="anywhere">
                 {page.batch_name}

@@ -31,6 +31,8 @@ export function Batch({ page }: Props) {
           [<Term name="stale">Stale</Term>, page.stale && "its predecessor ended elsewhere than it begins"],
           ["Losses before it", page.losses.length > 0 && page.losses.join("; ")],
           [<Term name="readmit">Re-admitted as</Term>, page.readmitted_as],
+          [<Term name="restate">Restates</Term>, page.restates !== null && `transaction ${page.restates}`],
+          [<Term name="restate">Restated by</Term>, page.restated_by !== null && `transaction ${page.restated_by}, which counts instead`],
           ["Yielded to", page.yielded_to === null ? null : `transaction ${page.yielded_to}`],
         ]}
       />
@@ -167,6 +169,7 @@ export function Audit({ page }: Props) {
               ["Before it", <Code key="previous">{receipt.previous}</Code>],
               ["DAG version", receipt.dag_version],
               ["Granted", at(receipt.granted)],
+              ["Journal entry", receipt.journal && <Code key="journal">{receipt.journal}</Code>],
             ]}
           />
         </Section>

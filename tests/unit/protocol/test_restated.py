@@ -1,0 +1,174 @@
+"""What lists, pages, receipts, events and verification say of a transaction that was restated."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset
+
+from airflow_tx.actions.skip import TransactionSkip
+from airflow_tx.cli import receipts, render
+from airflow_tx.operators.commit import note_commit
+from airflow_tx.operators.lineage import LineageOperator
+from airflow_tx.protocol.answers import Begun, Replaced
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.evidence import StateEvidence
+from airflow_tx.protocol.receipt import restated
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.verification import verified
+from airflow_tx.protocol.view import topology_view, transaction_details
+from airflow_tx.protocol.wish import WishRequest, want
+from airflow_tx.triggers.watcher import CommitsProducer, CommitsTrigger
+from tests.unit.protocol.books import Books
+
+ADA = Audit("ada", "a bug")
+
+
+@pytest.fixture
+def books() -> Books:
+    """Transactions 1 to 3, of which 4 restates 1; the runs are those of the rows 1 to 3."""
+    made = Books(added=["n"], journals=True)
+    made.run(3)
+    assert made.pipeline.restate(1, "run 1", 5) == 4
+    return made
+
+
+def notes(books: Books) -> dict[int, str | None]:
+    """What `airflow tx list` notes of each transaction."""
+    view = topology_view(books.store, books.pipeline.paths)
+    return {row["txid"]: row["note"] for row in [*map(render.transaction, view.transactions), *render.wished(view)]}
+
+
+def shown(books: Books, txid: int) -> dict[str, Any]:
+    """What `airflow tx show` says."""
+    found = render.details(transaction_details(books.store, books.pipeline.paths, txid))
+    return {name: found[name] for name in ("restates", "restated_by", "pinned")}
+
+
+def test_a_list_says_what_restates_what(books: Books) -> None:
+    assert notes(books) == {1: "restated by 4", 2: None, 3: None, 4: "restates 1: a bug (ada)"}
+    assert books.pipeline.restate(4, "run 1", 1) == 5
+    assert {txid: notes(books)[txid] for txid in (1, 4, 5)} == {
+        1: "restated by 5",
+        4: "restates 1: a bug (ada); restated by 5",
+        5: "restates 4: a bug (ada)",
+    }
+
+
+def test_a_restatement_counts_once_it_is_committed(books: Books) -> None:
+    books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
+    books.pipeline.begin("run 2")
+    assert {txid: notes(books)[txid] for txid in (2, 5)} == {2: None, 5: "restates 2: a bug (ada)"}
+    books.pipeline.skip(5)
+    assert notes(books)[2] is None
+    assert str(notes(books)[5]).startswith("restates 2: a bug (ada); skipped: why")
+
+
+def test_a_wish_is_listed_until_a_run_begins_it_also_of_a_forgotten_transaction(books: Books) -> None:
+    books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
+    assert notes(books)[2] == "to be restated: a bug (ada)"
+    view = topology_view(books.store, books.pipeline.paths, recent=1)
+    assert [(row["txid"], row["note"]) for row in render.wished(view)] == [(2, "to be restated: a bug (ada)")]
+
+
+def test_one_transaction_shows_what_it_restates_and_what_counts_instead(books: Books) -> None:
+    assert shown(books, 1) == {"restates": None, "restated_by": 4, "pinned": None}
+    assert shown(books, 4) == {"restates": 1, "restated_by": None, "pinned": None}
+
+
+def test_where_nobody_ever_wanted_a_restatement_no_binding_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    books = Books().run(3)
+    read = list[str]()
+    get = books.store.get
+
+    def noted(path: str) -> Any:
+        read.append(path)
+        return get(path)
+
+    monkeypatch.setattr(books.store, "get", noted)
+    topology_view(books.store, books.pipeline.paths)
+    assert not [path for path in read if path.startswith(books.pipeline.paths.runs)]
+
+
+def test_a_skipped_restatement_is_not_among_those_that_can_be_readmitted(books: Books) -> None:
+    books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
+    books.pipeline.skip(books.pipeline.begin("run 2").txid)
+    view = topology_view(books.store, books.pipeline.paths, recent=0)
+    assert [each.txid for each in view.transactions] == []
+    skipped = transaction_details(books.store, books.pipeline.paths, 5).transaction
+    assert (skipped.status, skipped.can_be_readmitted) == ("SKIPPED", False)
+
+
+def test_a_receipt_line_says_what_it_restates_and_what_counts_now(books: Books) -> None:
+    found = {txid: books.receipt(txid) for txid in range(1, 5)}
+    lines = [receipts._line(each, "table", restated(found)) for each in found.values()]
+    assert [(line["restates"], line["restated_by"]) for line in lines] == [
+        (None, 4),
+        (None, None),
+        (None, None),
+        (1, None),
+    ]
+    assert lines[3]["journal"] == f"2026-01-01/4-{'0' * 64}"
+
+
+def test_the_newest_of_several_restatements_counts_and_a_skipped_one_never(books: Books) -> None:
+    books.pipeline.restate(4, "run 1", 1)
+    books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
+    books.pipeline.skip(books.pipeline.begin("run 2").txid)
+    assert restated({txid: books.receipt(txid) for txid in range(1, 7)}) == {1: 5, 4: 5}
+
+
+def test_verify_names_a_restatement_and_finds_nothing_wrong(books: Books) -> None:
+    found = books.verify()
+    assert found.findings == ()
+    assert [note.partition(" (ada")[0] for note in found.notes] == ["transaction 4: it restates 1: a bug"]
+
+
+def test_verify_adds_differences_up(books: Books) -> None:
+    for total, is_found in ((1 + 2 + 3 + 5, False), (1 + 2 + 3, True)):
+        states = [StateEvidence(each.name, each.fence(), each.receipts(), totals={"n": total}) for each in books.states]
+        assert bool(verified(books.ledger, states).findings) is is_found
+
+
+def test_verify_finds_a_history_that_says_another_thing_than_its_receipt(books: Books) -> None:
+    books.change(books.history(4), lambda value: value.update(restates=2))
+    assert "transaction 4: the ledger says restates 2, its receipt 1" in books.verify().findings
+
+
+def test_an_event_of_a_watcher_names_what_was_restated_and_counts_no_row_twice(books: Books) -> None:
+    place: dict[str, Any] = {"zookeeper_conn_id": "c", "root": "/tx", "topology": "flights", "watcher": "w"}
+    producer = CommitsProducer(CommitsTrigger(**place, every=4, settle=0.0))
+    producer._stored = 0
+    event = producer._next(books.store)
+    assert event == {"topology": "flights", "first": 1, "last": 4, "committed": 4, "rows": 3, "restates": [1]}
+
+
+@pytest.mark.parametrize(("replaces", "restates"), [(Replaced(1, "entry"), 1), (None, None)])
+def test_an_asset_event_and_the_lineage_of_a_restatement_name_what_it_restates(
+    replaces: Replaced | None, restates: int | None
+) -> None:
+    begun = Begun(TransactionAttempt(4, 1), [0, 1], 1, "", False, replaces=replaces)
+    asset = Asset("totals")
+    event = SimpleNamespace(extra={})
+    case: Any = SimpleNamespace(begun=begun, spec=SimpleNamespace(topology="flights"))
+    context: Any = {"outlet_events": {asset: event}}
+    note_commit(SimpleNamespace(outlets=[asset]), context, case)
+    said = {} if restates is None else {"restates": restates}
+    assert event.extra == {"topology": "flights", "txid": 4, "attempt": 1, **said}
+
+    operator = LineageOperator()
+    operator.note_lineage("flights", begun)
+    assert operator._transaction_facet is not None
+    assert operator._transaction_facet["restates"] == restates
+
+
+def test_what_a_person_skips_is_said_to_count_where_a_restatement_was_skipped(books: Books) -> None:
+    books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
+    books.pipeline.skip(books.pipeline.begin("run 2").txid)
+    books.skip()
+    target: Any = SimpleNamespace(ledger=books.pipeline.ledger)
+    said = [TransactionSkip(target, txid)._afterwards(txid) for txid in (5, 6)]
+    assert said[0] == "Transaction 2, which it was to restate, counts"
+    assert said[1] == "To get its rows back: airflow tx readmit flights 6 --why TEXT"
