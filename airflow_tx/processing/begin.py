@@ -19,6 +19,7 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, RestatedBatch
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Counter, TopologyRecord, dumps
+from airflow_tx.protocol.wish import Wish
 from airflow_tx.sources.api import Source, SourceKind
 from airflow_tx.spec import COMMITTED, TransactionSpec
 
@@ -133,7 +134,9 @@ def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> di
     read = Reader(store)
     current = read.peek(Counter, paths.current).txid
     allocated = read.peek(Counter, paths.allocated).txid
-    own = key is not None and read.peek_if_any(Binding, paths.run(key)) is not None
+    binding = None if key is None else read.peek_if_any(Binding, paths.run(key))
+    # A run whose transaction is wanted restated has one, and waits for room for another one.
+    own = binding is not None and read.peek_if_any(Wish, paths.wish(binding.txid)) is None
     return {"current": current} if own or allocated + 1 < current + max_pending else None
 
 

@@ -181,7 +181,8 @@ class Calls:
         state = memory_state(index, self.shape.source)
         state.database.restore(world.states[index])
         if method in STATE_READS:
-            return world, Reply(getattr(state, method)(*arguments))
+            found = getattr(state, method)(*arguments)
+            return world, Reply(tuple(each is not None for each in found) if method == "multi_get" else found)
         raised, highest = world.raised, world.raised[index]
         try:
             if method == "write":

@@ -13,7 +13,7 @@ from tests.model.shapes import TASK
 from tests.model.world import Actor, Run, World
 
 Step = tuple[str, World]
-ASIDE = ("skip", "withdraw", "readmit", "press", "coordinate", "repair", "accept")
+ASIDE = ("skip", "withdraw", "readmit", "restate", "press", "coordinate", "repair", "accept")
 
 
 class Rules(Airflow):
@@ -58,6 +58,7 @@ class Rules(Airflow):
         wanted = skipped is not None and skipped.readmit is None and skipped.readmitted_as is None
         if "skip" in self.shape.people and wanted and not busy and world.runs[number].stage == "green":
             yield f"run {number}: readmit {txid}", self.aside(world, number, "readmit", (txid, number))
+        yield from self._restatements(world, number)
         for name, task in world.runs[number].tasks:
             if task.state == "running" and world.live(number, name) is None:
                 yield f"run {number}: {name} is found dead", self.retry(world, number, name)
@@ -66,6 +67,13 @@ class Rules(Airflow):
         blocked = world.topology.blocked
         if blocked is not None and blocked["txid"] == txid and world.runs[number].stage == "failed":
             yield f"run {number}: a person replays {txid}", self.begin(world, number)
+
+    def _restatements(self, world: World, number: int) -> Iterator[Step]:
+        txid = world.bound(self.shape, number)
+        counts = txid in {final.txid for final in world.counted() if not final.skipped}
+        if world.wished < self.shape.restates and counts and world.runs[number].stage == "green":
+            wished = replace(world, wished=world.wished + 1)
+            yield f"run {number}: restate {txid}", self.aside(wished, number, "restate", (txid, number))
 
     def _skips(self, spent: World, number: int) -> Iterator[Step]:
         txid = spent.bound(self.shape, number)

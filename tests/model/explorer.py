@@ -103,7 +103,9 @@ def _check_ends(seen: set[int], before: dict[int, list[int]], ends: list[int]) -
 def successors(rules: Rules, world: World, *, reduce: bool = True) -> list[Step]:
     """What can happen next; of one run alone, where the others cannot notice."""
     runs = range(len(world.runs))
-    if reduce and not rules.shape.led and "lane" not in rules.shape.people:
+    # A run whose transaction is committed may have another one: what it can touch then is not worked out.
+    alone = not rules.shape.led and "lane" not in rules.shape.people
+    if reduce and alone and (len(runs) == 1 or not rules.shape.restates):
         for run in runs:
             if _alone(rules, world, run):
                 return _moves(rules, world, run)

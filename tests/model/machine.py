@@ -19,7 +19,7 @@ from airflow_tx.errors import RequirementFailed, TxError
 from tests.model.showing import shown, variables
 
 READS = ("get", "children", "versions", "sync", "xcom", "tasks", "run", "lost", "current")
-STATE_READS = ("fence", "holds")
+STATE_READS = ("fence", "holds", "multi_get")
 EPOCH = datetime(2013, 1, 1, tzinfo=timezone.utc)
 
 

@@ -22,13 +22,17 @@ from airflow_tx.protocol import (
     commit,
     end,
     processing,
+    rebuild,
+    rebuild_plan,
     recovery,
+    repair,
     replay,
     rotating_state,
     run_slots,
     skip,
     step,
     version,
+    wish,
 )
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
@@ -65,6 +69,9 @@ PRESS = Shape("opaque", 1, 1, 1, people=("press",))
 SET_BACK = Shape("transactional", 1, 1, 1, clears_only=True, people=("skip", "set back"))
 SET_BACK_VARIES = Shape("transactional", 1, 1, 1, clears_only=True, people=("set back",), varies=True)
 TWO_SKIP = Shape("opaque", 1, 2, 1, people=("skip",))
+RESTATED = Shape("opaque", 1, 1, 1, clears_only=True, restates=1)
+RESTATED_TWICE = Shape("opaque", 1, 1, 0, clears_only=True, restates=2)
+RESTATED_AND_SKIPPED = Shape("opaque", 1, 1, 1, clears_only=True, people=("skip",), restates=1)
 NEW_BINDING = (
     "Create(paths.run(key), encode(Binding(txid))) if given is None "
     "else Put(paths.run(key), encode(given.bound(txid, record.birth))),"
@@ -117,6 +124,15 @@ def _trace(owner: Any, name: str, **topology: Any) -> Trace:
     return Trace(partial(test, owner()) if isinstance(owner, type) else test, topology)
 
 
+def _restated(owner: Any, name: str) -> Trace:
+    return _trace(owner, name, journals=True)
+
+
+def _rebuilt(name: str, *, gone: bool) -> Trace:
+    test = getattr(test_restatements.TestRebuilt(), name)
+    return Trace(partial(test, gone=gone), {"journals": True})
+
+
 MUTANTS = (
     Mutant(
         "no attempt check, nor the one of tries behind it",
@@ -156,7 +172,7 @@ MUTANTS = (
             (
                 writing.write,
                 "for update in case.updates:\n        update.state.raise_fence(grant)",
-                "rows = [list(found) for found in rows]\n"
+                "rows = [list(found) for found in prepared.rows]\n"
                 "    for update, found in zip(case.updates, rows):\n"
                 "        found and update.state.raise_fence(grant)",
             ),
@@ -462,6 +478,147 @@ MUTANTS = (
         "a version is of the first of its transactions alone",
         ((version._version, "in sorted(set(txids))", "in sorted(set(txids))[:1]"),),
         _trace(test_actions, "test_who_acts_on_one_outdates_what_was_shown_of_several"),
+    ),
+    # --- restatements
+    Mutant(
+        "an entry holds what the state was given",
+        (
+            (
+                writing.read,
+                "write_entry(case, processed, rows)",
+                "write_entry(case, processed, [d.rows for d in replacing.values()] or rows)",
+            ),
+        ),
+        RESTATED_TWICE,
+    ),
+    Mutant(
+        "the whole output is added once more",
+        ((writing.write, "found if replacing is None else replacing.rows", "found"),),
+        RESTATED,
+    ),
+    Mutant(
+        "a run is bound to its restatement once that begins",
+        ((wish.Restatement.bound, 'replace(self.binding, restating={"txid": txid, "birth": birth})', "Binding(txid)"),),
+        RESTATED_AND_SKIPPED,
+    ),
+    Mutant(
+        "a mark leaves the binding as it is",
+        ((end.ended, "(record.journal or record.replaces is not None)", "record.replaces is None"),),
+        RESTATED,
+    ),
+    Mutant(
+        "a skip binds the run to what is skipped",
+        ((end.ended, "outcome is Outcome.COMMITTED and", "True and"),),
+        RESTATED_AND_SKIPPED,
+    ),
+    Mutant(
+        "a begin does not look for the restatement of its transaction",
+        ((begin.begin, "restating(read, paths, binding) or binding.txid", "binding.txid"),),
+        RESTATED,
+    ),
+    Mutant(
+        "the rows of a restatement are not kept",
+        ((begin._allocated, "pinned=given is not None,", ""),),
+        RESTATED,
+    ),
+    Mutant(
+        "a restatement moves the position",
+        ((begin._pinned, "after = unmoved(position, rows, partitioned=partitioned)", "after = rows[0]"),),
+        RESTATED,
+    ),
+    Mutant(
+        "a grant keeps the entry of the one before it",
+        ((commit.acquire, "journal=request.journal,", "journal=record.journal or request.journal,"),),
+        _restated(test_restatements.TestRestatement, "test_an_output_that_is_acked_again_has_an_entry_of_its_own"),
+    ),
+    Mutant(
+        "an attempt keeps the entry of the one before it",
+        ((replay._next_attempt, 'claim=None, journal=""', "claim=None"),),
+        _restated(test_restatements.TestRestatement, "test_an_attempt_after_a_grant_forgets_the_entry_of_that_grant"),
+    ),
+    Mutant(
+        "what is compared between replays may be left out of the record",
+        ((commit.acquire, "outputs={**request.outputs, **record.outputs},", "outputs={},"),),
+        _trace(
+            test_restatements,
+            "test_a_replay_compares_the_output_and_never_the_difference",
+            journals=True,
+            source="transactional",
+        ),
+    ),
+    Mutant(
+        "a restatement is known by its txid alone",
+        ((wish.restating, 'record.birth != noted["birth"]', "False"),),
+        _restated(test_restatements, "test_a_txid_that_is_given_again_is_not_taken_for_the_restatement"),
+    ),
+    Mutant(
+        "a wish is fulfilled more than once",
+        ((wish.Restatement.writes, "return (Delete(paths.wish(self.binding.txid)),)", "return ()"),),
+        _restated(test_restatements.TestSkipOfARestatement, "test_the_restated_transaction_counts"),
+    ),
+    Mutant(
+        "a state that went back is not looked at",
+        ((wish.check_held, "txid < first", "False"),),
+        _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),
+    ),
+    Mutant(
+        "a state that went back is not noted",
+        ((repair.state_lost, "taken_back_from={**topology.taken_back_from, state: current.txid},", ""),),
+        _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),
+    ),
+    Mutant(
+        "a new state has the name of another one",
+        ((end._topology_after, "if state in topology.renamed", "if False"),),
+        _restated(
+            test_restatements.TestRename,
+            "test_a_state_that_takes_an_earlier_name_holds_nothing_of_what_came_before",
+        ),
+    ),
+    Mutant(
+        "a skipped restatement keeps its rows",
+        ((skip.commit_skip, "if record.replaces is None:", "if True:"),),
+        _restated(test_restatements.TestSkipOfARestatement, "test_nothing_of_it_can_be_readmitted"),
+    ),
+    Mutant(
+        "a fence does not say what was to be replaced",
+        ((end.make_grant, "if record.replaces is not None:", "if False:"),),
+        _rebuilt("test_at_one_that_is_begun_anew_the_restated_transaction_counts", gone=True),
+    ),
+    Mutant(
+        "a fence does not name the entry",
+        ((end.make_grant, "if record.journal:", "if False:"),),
+        _rebuilt("test_at_a_restatement_that_is_complete_it_counts_and_can_be_restated", gone=True),
+    ),
+    Mutant(
+        "a rebuilt ledger re-admits a skipped restatement",
+        ((rebuild._without_rows, "if replaces is None", "if True"),),
+        _rebuilt("test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back", gone=True),
+    ),
+    Mutant(
+        "a rebuilt ledger binds the run to the skipped restatement",
+        ((rebuild_plan._bound, 'or batch["skip"] is not None', ""),),
+        _rebuilt("test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back", gone=False),
+    ),
+    Mutant(
+        "a rebuilt ledger binds the run to a restatement that was skipped earlier",
+        ((rebuild._counts_now, "if skipped.replaces is not None:", "if False:"),),
+        _rebuilt("test_one_that_was_skipped_earlier_is_known_by_its_receipt_alone", gone=True),
+    ),
+    Mutant(
+        "a rebuilt ledger restates what came before",
+        ((rebuild._topology_after, "plan.current - bool(plan.transaction)", "0"),),
+        _rebuilt("test_what_came_before_is_restated_no_more", gone=False),
+    ),
+    Mutant(
+        "a rebuilt ledger keeps wishes",
+        (
+            (
+                rebuild._emptied,
+                'writes += [Delete(f"{paths.wishes}/{name}") for name in read.names_if_any(paths.wishes)]',
+                "",
+            ),
+        ),
+        _rebuilt("test_wishes_are_forgotten", gone=False),
     ),
     Mutant(
         "a skipped transaction is of no version",

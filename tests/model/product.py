@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.sources.api import Batch, Source, SourceKind
 from airflow_tx.spec import PhaseSpec, TransactionSpec
 from airflow_tx.state import Sum
-from airflow_tx.state.api import FencedState
+from airflow_tx.state.api import QueryableState
 from airflow_tx.state.memory import MemoryDatabase, MemoryState
 from tests.model.machine import Env
 from tests.model.shapes import TASK, Shape
@@ -37,7 +38,7 @@ def memory_state(index: int, kind: str) -> MemoryState:
     return MemoryState(f"s{index}", keys=["key"], values={"n": Sum()}, kind=kind, database=MemoryDatabase())
 
 
-class ModelState(FencedState):
+class ModelState(QueryableState):
     """A state as a process has it: each call is one store transaction, made by the world on a real `MemoryState`."""
 
     shown = "state"
@@ -66,6 +67,14 @@ class ModelState(FencedState):
     def fence(self) -> Any:
         return self._env.ask("state", self._index, "fence", None, ())
 
+    def key_types(self) -> dict[str, str]:
+        return {"key": "text"}
+
+    def multi_get(self, keys: Any) -> list[dict[str, Any] | None]:
+        """Which keys there are; their values nobody asks for."""
+        found = self._env.ask("state", self._index, "multi_get", None, (tuple(map(tuple, keys)),))
+        return [{} if there else None for there in found]
+
     def clear(self) -> None:
         self._env.ask("state", self._index, "clear", None, ())
 
@@ -85,7 +94,7 @@ class ModelSource(Source):
         self._env, self._shape, self._size = env, shape, size
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        raise NotImplementedError
+        return "tests.model.product.ModelSource", {}
 
     def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Any:
         raise NotImplementedError
@@ -134,10 +143,32 @@ class ModelSpec(TransactionSpec):
         return STAGING
 
 
+class ModelFiles:
+    """The files of the journal. One is named by its content, so all worlds may share them; none is ever old."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, bytes] = {}
+
+    def write(self, name: str, content: bytes) -> None:
+        self._contents[name] = content
+
+    def read(self, name: str) -> bytes:
+        return self._contents[name]
+
+    def uri(self, name: str) -> str:
+        return name
+
+    def list(self, name: str) -> dict[str, int]:
+        return {}
+
+
 class NoStaging:
     """Nothing is staged: all output travels in XComs."""
 
     shown = "staging"
+
+    def __init__(self) -> None:
+        self.files = ModelFiles()
 
     @property
     def kept(self) -> NoStaging:
@@ -167,6 +198,7 @@ def spec_of(env: Env, shape: Shape, size: tuple[tuple[str, int], ...] = ()) -> M
         inside=shape.tasks[1:],
         phase=phase,
         env=env,
+        journal=timedelta(days=30 if shape.restates else 0),
     )
 
 

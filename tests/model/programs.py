@@ -37,8 +37,9 @@ from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
 from airflow_tx.protocol.run_slots import Waiter, bid
 from airflow_tx.protocol.skip import note_readmission
 from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import WishRequest, want
 from tests.model.machine import Env
-from tests.model.product import LOG, ModelSpec, ModelTi, run_info, spec_of, states_of, updates_of
+from tests.model.product import LOG, ModelSpec, ModelTi, run_id, run_info, spec_of, states_of, updates_of
 from tests.model.shapes import TASK, Shape
 
 Size = tuple[tuple[str, int], ...]
@@ -81,7 +82,8 @@ def process(env: Env, shape: Shape, run: int, handed: str, task_try: str, how: s
         task.fail("on purpose")
         raise FailedBatch(reason="on purpose")
     value = output(shape, begun, task_try)
-    task.ack(returned(value, multiple=True), consumed_rows=sum(row["n"] for rows in value.values() for row in rows))
+    rows = sum(high - low for _, low, high in spans(begun.metadata))
+    task.ack(returned(value, multiple=True), consumed_rows=rows)
     if how == "late":
         env.ask("marked")
         try:
@@ -99,13 +101,17 @@ def xcoms_of(shape: Shape, handed: str, task_try: str) -> tuple[tuple[str, str],
 
 
 def output(shape: Shape, begun: Begun, task_try: str) -> dict[str, list[dict[str, Any]]]:
-    """Even and odd rows counted, per partition; where it varies, also which try did it."""
+    """Even and odd rows counted, per partition; where it varies, also which try did it.
+
+    The job of a restatement counts them otherwise.
+    """
+    weight = 1 if begun.replaces is None else begun.txid
     found: dict[str, list[dict[str, Any]]] = {f"s{index}": [] for index in range(shape.states)}
     for partition, low, high in spans(begun.metadata):
         for parity, word in enumerate(("even", "odd")):
             count = sum(row % 2 == parity for row in range(low, high))
             if count:
-                found[f"s{parity % shape.states}"].append({"key": partition + word, "n": count})
+                found[f"s{parity % shape.states}"].append({"key": partition + word, "n": count * weight})
     if shape.varies:
         found["s0"].append({"key": f"{begun.txid} by {task_try}", "n": 0})
     return found
@@ -217,6 +223,13 @@ def readmit(env: Env, shape: Shape, txid: int, run: int) -> Any:
     env.ask("start_run", run, True)
 
 
+def restate(env: Env, shape: Shape, txid: int, run: int) -> Any:
+    """As `airflow tx restate`: a wish, and then the run is cleared."""
+    key = run_id(shape, run)
+    spec_of(env, shape).ledger(env).run(want, WishRequest(txid, key, key), AUDIT)
+    env.ask("start_run", run, True)
+
+
 class _WatchedTarget(ActionTarget):
     """Says who acts on what was previewed."""
 
@@ -322,6 +335,7 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
     "skip": skip,
     "withdraw": withdraw,
     "readmit": readmit,
+    "restate": restate,
     "press": press,
     "coordinate": coordinate,
     "lane": lane,

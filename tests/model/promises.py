@@ -65,8 +65,14 @@ def became_final(before: World, after: World) -> World:
     elif record is None or record.skip is None:
         raise Violation(f"transaction {txid} was skipped, and nobody wanted it")
     _check_receipts(before, after)
-    final = Final(txid, skipped, spans(RotatingTransactionalState(Reader(store), PATHS).get_state(txid).rows), tries)
-    taken = {row for other in after.counted() for row in _rows(other)}
+    assert record is not None
+    rows = spans(RotatingTransactionalState(Reader(store), PATHS).get_state(txid).rows)
+    final = Final(txid, skipped, rows, tries, record.replaces["txid"] if record.replaces else None)
+    counted = {other.txid: other for other in after.counted()}
+    if final.replaces is not None and final.replaces not in counted:
+        raise Violation(f"transaction {txid} replaces {final.replaces}, which does not count")
+    counted.pop(final.replaces or 0, None)
+    taken = {row for other in counted.values() for row in _rows(other)}
     if taken & _rows(final):
         raise Violation(f"transaction {txid} has rows {final.spans}, of which others were final before")
     return replace(after, book=(*before.book, final))
@@ -148,21 +154,26 @@ def check(shape: Shape, world: World) -> None:
         raise Violation(f"all {len(world.runs)} runs are final, and {last} of {world.allocated} transactions")
     counted = world.counted()
     _check_rows(world, counted)
-    expected: dict[str, int] = {}
-    tries = set()
-    for final in counted:
-        if not final.skipped:
-            for name, row in _rows(final):
-                key = name + ("odd" if row % 2 else "even")
-                index = row % 2 % shape.states
-                if (index, final.txid) not in world.missing:
-                    expected[key] = expected.get(key, 0) + 1
-            tries |= {f"{final.txid} by {each}" for each in final.tries}
+    expected = _expected(shape, world, [final for final in counted if not final.skipped])
+    # The keys of an output that was replaced stay, with 0.
+    tries = {f"{final.txid} by {each}" for final in world.book for each in final.tries}
     found, made = _found(shape, world)
     if found != expected:
         raise Violation(f"of {[(f.txid, f.spans) for f in counted]} expected {expected}, found {found}")
     if shape.varies and made != tries:
         raise Violation(f"committed were {sorted(tries)}, and written were {sorted(made)}")
+
+
+def _expected(shape: Shape, world: World, counted: list[Final]) -> dict[str, int]:
+    """What the states have to hold: as if the last output of each batch had been there from the start."""
+    expected: dict[str, int] = {}
+    for final in counted:
+        for name, row in _rows(final):
+            key = name + ("odd" if row % 2 else "even")
+            index = row % 2 % shape.states
+            if (index, final.txid) not in world.missing:
+                expected[key] = expected.get(key, 0) + final.weight
+    return expected
 
 
 def check_outputs(shape: Shape, world: World) -> None:
@@ -180,7 +191,11 @@ def check_outputs(shape: Shape, world: World) -> None:
 
 def begun_late(shape: Shape, world: World) -> list[int]:
     """The runs that ended for want of data before an older `begin` of theirs, held up, took a transaction for them."""
-    ended = [run.number for run in world.runs if run.stage == "green" and run.task("begin").state == "skipped"]
+    ended = [
+        run.number
+        for run in world.runs
+        if run.stage == "green" and (shape.restates or run.task("begin").state == "skipped")
+    ]
     return [number for number in ended if world.record(world.bound(shape, number)) is not None]
 
 

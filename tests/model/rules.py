@@ -123,6 +123,8 @@ class Airflow(Calls):
         label = f"{number}{program}{world.budget}"
         if program == "press":
             label += arguments[-1]
+        if program == "restate":
+            label += f".{world.wished}"
         if program in ("coordinate", "lane"):
             label += f".{world.allocated}.{world.current}"
         return self._added(world, number, program, (program, label, self.shape, *arguments))

@@ -31,6 +31,7 @@ class Shape:
     :param varies: the output depends on the try that made it.
     :param lags: reads may be served by a follower that lags until it is told to catch up.
     :param replays: `max_replays` of the coordinator.
+    :param restates: how often, in all, a person wants a committed transaction restated; this costs no disruption.
     """
 
     source: str
@@ -47,6 +48,7 @@ class Shape:
     varies: bool = False
     lags: bool = False
     replays: int = 3
+    restates: int = 0
 
     @property
     def staggered(self) -> bool:
@@ -74,6 +76,7 @@ class Shape:
         also += ["output by try"] if self.varies else []
         also += ["lagging readers"] if self.lags else []
         also += [f"{self.replays} replays"] if self.replays != 3 else []
+        also += [f"{self.restates} restatements"] if self.restates else []
         what += f" with {' and '.join(also)}" if also else ""
         return f"{self.source}, {self.states} state(s), {self.runs} transactions x {self.budget} {what}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -79,6 +80,7 @@ class Waiting:
             phase=None,
             ackers=None,
             requires_proof=False,
+            journal_time=timedelta(0),
         )
         states = {run.run_id: {"p": "success"}}
         ti = SimpleNamespace(

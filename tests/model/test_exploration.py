@@ -43,6 +43,13 @@ SHAPES: list[Any] = [
     Shape("opaque", 1, 1, 0, people=("ahead", "lane")),
     Shape("opaque", 1, 1, 1, people=("lane",)),
     long(Shape("transactional", 1, 1, 1, clears_only=True, people=("skip", "set back"))),
+    Shape("opaque", 1, 1, 1, restates=1),
+    Shape("opaque", 1, 1, 0, restates=3),
+    Shape("opaque", 1, 1, 1, clears_only=True, people=("skip",), restates=1),
+    long(Shape("opaque", 1, 1, 1, clears_only=True, restates=2)),
+    long(Shape("opaque", 1, 2, 0, restates=2)),
+    long(Shape("transactional", 2, 1, 1, restates=1)),
+    long(Shape("opaque", 2, 1, 1, phase=True, restates=1)),
     Shape("transactional", 1, 1, 1, clears_only=True, people=("set back",), varies=True),
 ]
 

@@ -13,6 +13,7 @@ from airflow_tx.errors import (
     StaleBatch,
     UnknownTransaction,
 )
+from airflow_tx.processing.begin import room
 from airflow_tx.protocol.answers import (
     AlreadyCommitted,
     Begun,
@@ -21,6 +22,7 @@ from airflow_tx.protocol.answers import (
     GivenUp,
     Replaced,
     ReplayNoted,
+    WindowFull,
 )
 from airflow_tx.protocol.api import Delete
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -170,6 +172,15 @@ class TestRestatement:
         restated(journaled, 1, {"a": 12})
         assert journaled.totals() == {"a": 12}
 
+    def test_an_output_that_is_acked_again_has_an_entry_of_its_own(self, journaled: Topology) -> None:
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 7})
+        run.written()
+        run.process({"a": 10})
+        run.commit()
+        restated(journaled, 1, {"a": 12})
+        assert journaled.totals() == {"a": 12}
+
     def test_an_attempt_after_a_grant_forgets_the_entry_of_that_grant(self, journaled: Topology) -> None:
         run = Run(journaled, "r1")
         run.processed(2, {"a": 7})
@@ -231,6 +242,22 @@ class TestRestatement:
         two.commit()
         one.commit()
         assert (journaled.totals(), bound(journaled, "r1"), bound(journaled, "r2")) == ({"a": 50}, 4, 3)
+
+    def test_its_run_waits_for_room_as_any_other(self, journaled: Topology) -> None:
+        """It is bound to the transaction that counts, which makes no room."""
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        others = [Run(journaled, f"r{number}") for number in range(2, 10)]
+        for run in others:
+            run.processed(1, {"b": 1})
+        store = journaled.store()
+        assert Run(journaled, "r1").begin(2) == WindowFull(2, 9, 8)
+        assert room(store, journaled.paths, max_pending=8, key="r1") is None
+        others[0].commit()
+        assert room(store, journaled.paths, max_pending=8, key="r1") == {"current": 3}
+        assert Run(journaled, "r1").begin(2).txid == 10
+        # A begin that was thought dead may have taken it: whoever waits asks again.
+        assert room(store, journaled.paths, max_pending=8, key="r1") == {"current": 3}
 
 
 class TestSkipOfARestatement:
@@ -425,30 +452,29 @@ class TestGivenUp:
         assert isinstance(journaled.note_replay(2, 4, limit=1), Blocked)
 
 
-class TestTransactionalState:
-    def test_a_replay_compares_the_output_and_never_the_difference(self, store: Any, root: str) -> None:
-        state = counts("s0", kind="transactional")
-        topology = Topology(store, root, [state], source="transactional", journals=True)
-        committed(topology, {"a": 2})
-        topology.want(1)
-        run = Run(topology, "r1")
-        run.processed(2, {"a": 3})
-        run.written()
-        record = topology.record(2)
-        assert record is not None
-        assert record.outputs == {"s0": digest({"a": 3})}
-        topology.note_replay(2, 1)
-        Run(topology, "r1").whole(2, {"a": 3})
-        assert topology.totals() == {"a": 3}
+def test_a_replay_compares_the_output_and_never_the_difference(transactional: Topology) -> None:
+    transactional.journals = True
+    committed(transactional, {"a": 2})
+    transactional.want(1)
+    run = Run(transactional, "r1")
+    run.processed(2, {"a": 3})
+    run.written()
+    record = transactional.record(2)
+    assert record is not None
+    assert record.outputs == {"s0": digest({"a": 3})}
+    transactional.note_replay(2, 1)
+    Run(transactional, "r1").whole(2, {"a": 3})
+    assert transactional.totals() == {"a": 3}
 
 
 # --- the ledger is lost ------------------------------------------------------------------------------------------
 
 
-def rebuilt(topology: Topology, *, gone: bool) -> None:
+def rebuilt(topology: Topology, *, gone: bool, first: int = 1) -> None:
     """Rebuild the ledger from the fence of its state.
 
     :param gone: whether nothing of it is left.
+    :param first: the first transaction of which the state still has a receipt.
     """
     store = topology.store()
     if gone:
@@ -456,7 +482,8 @@ def rebuilt(topology: Topology, *, gone: bool) -> None:
     state = topology.states[0]
     fence = state.fence()
     assert fence is not None
-    held = HeldState.of(state.name, undoable=True, fence=fence, receipts=state.receipts())
+    receipts = [each for each in state.receipts() or () if each.txid >= first]
+    held = HeldState.of(state.name, undoable=True, fence=fence, receipts=receipts)
     Repairs(topology.ledger()).ledger_lost([held], topology.request, ADA)
 
 
@@ -473,7 +500,7 @@ class TestRebuilt:
         rebuilt(journaled, gone=gone)
         binding = journaled.binding("r1")
         assert binding is not None
-        assert (binding.txid, journaled.journal[binding.entry][1]) == (2, {"a": 3})
+        assert (binding.txid, journaled.journal.get(binding.entry)) == (2, ([0, 2], {"a": 3}))
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(2)
         restated(journaled, 2, {"a": 5}, key="r1")
         assert journaled.totals() == {"a": 5}
@@ -517,6 +544,15 @@ class TestRebuilt:
         with pytest.raises(RestatementSkipped):
             journaled.ledger().run(note_readmission, 2, ADA)
 
+    def test_one_that_was_skipped_earlier_is_known_by_its_receipt_alone(self, journaled: Topology, gone: bool) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Run(journaled, "r1").processed(2, {"a": 3})
+        journaled.skip(2)
+        Run(journaled, "r3").whole(2, {"b": 1})
+        rebuilt(journaled, gone=gone, first=2)
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+
     def test_what_came_before_is_restated_no_more(self, journaled: Topology, gone: bool) -> None:
         committed(journaled, {"a": 2}, {"b": 2})
         rebuilt(journaled, gone=gone)
@@ -533,11 +569,14 @@ class TestRebuilt:
 
 
 def test_a_txid_that_is_given_again_is_not_taken_for_the_restatement(journaled: Topology) -> None:
-    committed(journaled, {"a": 2})
+    committed(journaled, {"a": 2}, {"b": 2})
     journaled.want(1)
     Run(journaled, "r1").begin(2)
     rebuilt(journaled, gone=False)
-    other = Run(journaled, "r2").begin(2)
-    assert (other.txid, bound(journaled, "r1")) == (2, 1)
+    binding = journaled.binding("r1")
+    assert binding is not None
+    assert binding.restating is not None
+    other = Run(journaled, "r3").begin(2)
+    assert (other.txid, binding.restating["txid"]) == (3, 3)
     assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
-    assert journaled.phase(2) is Phase.PROCESSING
+    assert journaled.phase(3) is Phase.PROCESSING

@@ -85,12 +85,19 @@ class Final:
     """A transaction as it was when it became final; the ledger itself forgets its rows.
 
     :param tries: the tries of processing whose output was acked.
+    :param replaces: the transaction that it restated.
     """
 
     txid: int
     skipped: bool
     spans: tuple[tuple[str, int, int], ...]
     tries: tuple[str, ...] = ()
+    replaces: int | None = None
+
+    @property
+    def weight(self) -> int:
+        """How often its job counts each row: a corrected one counts otherwise than any before it."""
+        return 1 if self.replaces is None else self.txid
 
 
 class ModelStore(MemoryStore):
@@ -114,6 +121,7 @@ class World:
     :param missing: per state, the transactions whose part a lost state has lost for good.
     :param lost: the row that the source has lost.
     :param acted: the versions of transactions that a person has acted on.
+    :param wished: how many restatements people have wanted.
     :param behind: the ledger as a follower has it that lags by one write; `lagging`: the next process reads from that.
     """
 
@@ -132,6 +140,7 @@ class World:
     lost: int | None = None
     restored: bool = False
     acted: frozenset[str] = frozenset()
+    wished: int = 0
     behind: Any = None
     lagging: bool = False
 
@@ -144,7 +153,7 @@ class World:
         )
         runs = tuple((r.stage, r.tries, tuple((n, t.state, t.xcoms) for n, t in r.tasks)) for r in self.runs)
         rest: tuple[Any, ...] = (self.budget, self.book, self.backup_key, self.missing, self.lost, self.restored)
-        rest = (*rest, self.acted)
+        rest = (*rest, self.acted, self.wished)
         rest = (*rest, None if self.behind is None else store_key(self.behind))
         return hash((self.store_key, self.states, self.raised, frozenset(places), len(places), runs, rest))
 
@@ -161,9 +170,14 @@ class World:
         return decode(TopologyRecord, PATHS.record, self.nodes[PATHS.record].data)
 
     def bound(self, shape: Shape, run: int) -> int | None:
-        """The txid that a run stands for."""
+        """The txid that a run stands for: the open one that restates its transaction, if there is one."""
         node = self.nodes.get(PATHS.run(run_id(shape, run)))
-        return None if node is None else decode(Binding, "", node.data).txid
+        if node is None:
+            return None
+        binding = decode(Binding, "", node.data)
+        again = binding.restating
+        record = self.record(again["txid"]) if again else None
+        return binding.txid if again is None or record is None or record.birth != again["birth"] else again["txid"]
 
     def record(self, txid: int | None) -> TransactionRecord | None:
         node = None if txid is None else self.nodes.get(PATHS.transaction(txid))
@@ -179,9 +193,12 @@ class World:
         return None if node is None else decode(Skipped, "", node.data)
 
     def counted(self) -> list[Final]:
-        """What is final, without what came back under another txid."""
+        """What is final and counts: without what came back under another txid, or was replaced."""
         found = []
+        replaced = {final.replaces for final in self.book if not final.skipped}
         for final in self.book:
+            if final.txid in replaced or (final.skipped and final.replaces is not None):
+                continue
             skipped = self.skipped(final.txid)
             if skipped is None or skipped.readmitted_as is None:
                 found.append(final)
