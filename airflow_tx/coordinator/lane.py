@@ -239,6 +239,7 @@ class Lane(NoLane):
             assert transaction.commit is not None
             failpoint("lane.after_process", **transaction.commit.commit.case.where)
             self._turn.waiting[begun.txid] = transaction.commit
+            transaction.commit.prepare_ahead()
             self._window.processed(transaction)
 
     # --- in the thread that commits

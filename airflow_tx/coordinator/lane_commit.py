@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
@@ -120,6 +121,7 @@ class LaneCommit:
             case, ports=CommitPorts(self._mark, lambda _: nullcontext(), _nothing, _nothing)
         )
         self._turn = turn
+        self._preparing = Lock()
 
     def processed(self, ack: BoundStep[Done]) -> None:
         """Run the ack of the last task, and with it what it completes."""
@@ -137,7 +139,6 @@ class LaneCommit:
             return self._acquire_step() if self._turn.txid == self.txid else None
 
         self.commit.take(case.ledger.run(in_one_multi, noted, turn).then)
-        self._prepared()  # in this thread: the one that commits may work on an earlier transaction
 
     def commit_granted(self) -> bool:
         """Write and mark, if the turn is taken already. Raises as `Commit.commit`."""
@@ -147,16 +148,22 @@ class LaneCommit:
         return True
 
     def _acquire_step(self) -> BoundStep[AcquireAnswer] | None:
-        prepared = self._prepared()
+        prepared = self.prepare_ahead()
         return None if prepared is None else acquire_step(self.commit.case, prepared)
 
-    def _prepared(self) -> Prepared | None:
-        if self.commit.processed is None:
-            return None
-        try:
-            return self.commit.prepare()
-        except Exception:  # noqa: BLE001 - raised again when its turn has come, where it is noted
-            return None
+    def prepare_ahead(self) -> Prepared | None:
+        """Prepare the commit, in the thread of its tasks: the one that commits may work on an earlier transaction.
+
+        :return: None: it cannot be prepared now.
+        """
+        # The mark of the transaction before may ask for it at the same time.
+        with self._preparing:
+            if self.commit.processed is None:
+                return None
+            try:
+                return self.commit.prepare()
+            except Exception:  # noqa: BLE001 - raised again when its turn has come, where it is noted
+                return None
 
     def _mark(self, step: BoundStep[Committed]) -> Committed:
         """Mark, and let the commit that waits behind this one take its turn in the same multi."""

@@ -9,6 +9,8 @@ POINTS = (
     "process.after_start",
     "process.before_ack",
     "process.after_ack",
+    "commit.before_journal",
+    "commit.after_journal",
     "commit.before_acquire",
     "commit.after_acquire",
     "commit.before_mark",

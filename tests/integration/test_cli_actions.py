@@ -465,13 +465,17 @@ def test_show_puts_a_batch_with_partitions_together(
 
 
 def test_a_topology_gets_the_new_name_of_its_dag_and_its_states_follow(
-    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = zookeeper_root
     old = Pipeline(pipeline.store, root, pipeline.states, topology="old")
     old.request = TopologyRequest("old_dag", "transactional", 8)
     old.run("r1")
     old.begin("r2")
+    monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
+    staged = StagingArea.of_ledger("zookeeper_default", root).files
+    staged.write("old/1/output", b"")
+    staged.write(f"@journal/{old.ledger.incarnation()}/2013-01-31/entry", b"")
     rename = ("tx", "rename", "old", "flights", "--dag-id", "the_dag")
     why = ("--why", "the DAG was renamed")
     assert one_line(airflow.run(*rename, root=root, fails=True)).startswith(
@@ -488,6 +492,8 @@ def test_a_topology_gets_the_new_name_of_its_dag_and_its_states_follow(
     assert said.startswith(
         "Renamed: topology old is called flights now. Transaction 2 commits next. Open transactions: "
     )
+    assert not staged.list("old")
+    assert list(staged.list(f"@journal/{pipeline.ledger.incarnation()}/2013-01-31")) == ["entry"]
     (listed,) = airflow.json("tx", "list", "--no-lag", root=root)
     assert listed.items() >= {"topology": "flights", "dag_id": "the_dag", "next_commit": "2", "repairs": "1"}.items()
     (shown,) = airflow.json("tx", "show", "flights", "--no-lag", root=root)

@@ -13,14 +13,15 @@ import pytest
 
 from airflow_tx import failpoints
 from airflow_tx.commit.commit import acquire_step
-from airflow_tx.commit.entry import no_contribution
+from airflow_tx.commit.entry import no_contribution, write_entry
 from airflow_tx.commit.handoff import GRACE, entries_in_use, sweep_journal
 from airflow_tx.errors import StagingUnavailable
 from airflow_tx.failpoints import FailpointError
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.journal.entry import Entry
-from airflow_tx.protocol.answers import Granted
+from airflow_tx.protocol.answers import Granted, Replaced
 from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, encode
 from airflow_tx.protocol.wish import Wish
 from airflow_tx.state import Avg, Count, DeltaState, MemoryState, Sum
@@ -91,6 +92,18 @@ def test_the_entry_is_named_by_the_grant_the_fence_and_the_receipt(make: Any, st
     assert json.loads(fence.batch)["journal"] == named(run) == entry.name
 
 
+def test_the_binding_names_the_entry_from_the_mark_on(make: Any, store: CountingStore) -> None:
+    run = begun(make)
+    path = run.spec.paths.run("r1")
+    commit = run.commit()
+    commit.complete()
+    granted = commit.case.ledger.run(acquire_step(commit.case, commit.prepare()))
+    commit.take(granted)
+    assert Reader(store).peek(Binding, path).entry == ""
+    commit.use()
+    assert Reader(store).peek(Binding, path) == Binding(1, named(run))
+
+
 def test_a_composite_column_is_kept_in_the_parts_that_are_stored(make: Any) -> None:
     means = MemoryState("means", keys=["word"], values={"delay": Avg()})
     rows = [{"word": "a", "delay": 1.0}, {"word": "a", "delay": 2.0}]
@@ -99,6 +112,20 @@ def test_a_composite_column_is_kept_in_the_parts_that_are_stored(make: Any) -> N
     found = entries(run)[0].contributions["means"]
     assert list(found.rows()) == [{"word": "a", "delay_sum": 3.0, "delay_count": 2}]
     assert set(found.values) == {"delay_sum", "delay_count"}
+
+
+def test_the_entry_of_a_restatement_names_what_it_replaces_and_holds_the_whole_output(make: Any) -> None:
+    run = begun(make)
+    run.commit_now()
+    again = begun(make, "r2")
+    commit = again.commit()
+    commit.complete()
+    assert commit.processed is not None
+    restating = replace(commit.case, begun=replace(again.begun, replaces=Replaced(1, named(run))))
+    name = write_entry(restating, commit.processed, [ROWS[:2]])
+    found = journal_of(run).read(name)
+    assert found.replaces == {"txid": 1, "entry": named(run)}
+    assert list(found.contributions["words"].rows()) == ROWS[:2]
 
 
 def test_a_batch_without_rows_leaves_an_entry_without_rows(make: Any) -> None:
