@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_tx.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
@@ -167,7 +168,7 @@ class TransactionSpec:
         """Seconds from begin until everything has to be processed."""
         return self.message_timeout or Settings.load().message_timeout
 
-    @property
+    @cached_property
     def journal_time(self) -> timedelta:
         """Say how long a committed transaction can be restated; 0: it never can."""
         return timedelta(days=Settings.load().journal) if self.journal is None else self.journal

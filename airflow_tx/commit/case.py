@@ -20,6 +20,7 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.records import dumps
 from airflow_tx.spec import TransactionSpec
+from airflow_tx.staging import StagingArea
 from airflow_tx.state.api import FencedState, Grant
 
 InstanceStates = Mapping[tuple[str, int], "str | None"]
@@ -90,6 +91,11 @@ class CommitCase:
     @cached_property
     def run(self) -> CommittingRun:
         return self.own_run or airflow_run(self.ti)
+
+    @cached_property
+    def area(self) -> StagingArea:
+        """The staging area of its ledger."""
+        return self.spec.staging()
 
     @cached_property
     def states(self) -> dict[str, FencedState]:

@@ -241,7 +241,7 @@ def rows_of(case: CommitCase, update: Update, processed: Processed) -> RowsToWri
     attempt = case.begun.attempt
     empty = case.begun.metadata is None  # a replay that found no rows
     values = values_of(update, processed.acks, attempt, case.run.output, empty=empty)
-    return rows_to_write(update, values, case.spec.staging(), attempt)
+    return rows_to_write(update, values, case.area, attempt)
 
 
 # --- acquire: the turn --------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def write_and_mark(
     with ports.show(grant):
         ports.log("Transaction %s of %s commits", case.begun.attempt, case.spec.topology)
         failpoint("commit.after_acquire", **case.where)
-        staged = NewValues(case.spec.staging().kept, grant, case.run.task_id)
+        staged = NewValues(case.area.kept, grant, case.run.task_id)
         with outranked_explained(case.ledger, case.states, grant):
             take_other_output(case.ledger, case.states, granted, prepared.outputs)
             written = write(case, grant, prepared, staged)
@@ -357,9 +357,7 @@ def committed_before(case: CommitCase) -> dict[str, Any]:
     """Do what follows a commit that an earlier try has marked; references to its new values, by name."""
     # The task that marked it may have been killed before it left its new values.
     own = case.begun.attempt
-    left = found_again(
-        case.spec.staging().kept, case.spec.topology, own, case.run.task_id, case.updates
-    )
+    left = found_again(case.area.kept, case.spec.topology, own, case.run.task_id, case.updates)
     case.log.info(
         "Transaction %s of %s is already committed: nothing to do", own.txid, case.spec.topology
     )

@@ -214,7 +214,7 @@ def _write_own(
 
     :raises Outranked: the grant does not hold any more.
     """
-    staged = NewValues(case.spec.staging().kept, grant, task_id)
+    staged = NewValues(case.area.kept, grant, task_id)
     written = dict[str, Written]()
     for update in updates:
         failpoint("commit.before_write", state=update.state.name, **case.where)
@@ -245,7 +245,7 @@ def _given(
         return _rows_in_phase(case, update, processed)
     ref = shared[name]
     own = case.begun.attempt
-    return [] if ref is None else StagedRows(case.spec.staging(), ref, update.state, own)
+    return [] if ref is None else StagedRows(case.area, ref, update.state, own)
 
 
 def _rows_in_phase(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:
@@ -256,7 +256,7 @@ def _rows_in_phase(case: CommitCase, update: Update, processed: Processed) -> Ro
     if task not in phase.inside:
         return rows_of(case, update, processed)
     if task in phase.committers:
-        area = case.spec.staging().kept
+        area = case.area.kept
         left = newest_outputs(area, case.spec.topology, own.txid, task, own.birth)
         values = [left[name].to_json()] if name in left else []
         return rows_to_write(update, values, area, own)
@@ -264,7 +264,7 @@ def _rows_in_phase(case: CommitCase, update: Update, processed: Processed) -> Ro
     _check_inside(case, task, name, value)
     if value is None and case.begun.metadata is not None:
         check_empty(update, own)
-    return rows_to_write(update, [] if value is None else [value], case.spec.staging(), own)
+    return rows_to_write(update, [] if value is None else [value], case.area, own)
 
 
 def _check_inside(case: CommitCase, task: str, name: str, value: Any) -> None:

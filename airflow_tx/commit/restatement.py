@@ -112,7 +112,7 @@ def differences(
     if replaces is None:
         return {}
     topology = case.ledger.topology()
-    entry = JournalArea(case.spec.staging(), topology.incarnation).read(replaces.entry)
+    entry = JournalArea(case.area, topology.incarnation).read(replaces.entry)
     problem = refuses_restatement(
         case.updates, entry, inside=_inside(case.spec), renamed=topology.renamed
     )
@@ -120,7 +120,7 @@ def differences(
         # The DAG was changed since this transaction began.
         raise NotTakenBack(state=", ".join(case.states), problem=problem, remedy=INSTEAD)
     own = case.begun.attempt
-    place = StagingPlace(case.spec.staging(), case.spec.topology, own, case.run.task_id)
+    place = StagingPlace(case.area, case.spec.topology, own, case.run.task_id)
     taken = contributions(entry, topology.renamed)
     found = dict[str, Difference]()
     for update, new in zip(case.updates, rows, strict=True):

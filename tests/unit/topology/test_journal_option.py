@@ -26,11 +26,13 @@ def test_a_time_that_is_none_is_refused_while_the_file_is_parsed(journal: Any) -
 
 
 def test_a_block_says_for_how_long_or_the_configuration_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = TransactionSpec("numbers", "numbers", Numbers())
-    assert spec.journal_time == timedelta(days=30)
+    def configured() -> timedelta:
+        return TransactionSpec("numbers", "numbers", Numbers()).journal_time
+
+    assert configured() == timedelta(days=30)
     monkeypatch.setenv("AIRFLOW__TX__JOURNAL", "0")
-    assert spec.journal_time == timedelta(0)
+    assert configured() == timedelta(0)
     assert block(journal=timedelta(hours=36))._spec.journal_time == timedelta(hours=36)
     monkeypatch.setenv("AIRFLOW__TX__JOURNAL", "-1")
     with pytest.raises(ConfigError, match=r"\[tx\] journal = '-1' .*whole number, 0 or more"):
-        _ = spec.journal_time
+        configured()
