@@ -21,6 +21,8 @@ from airflow_tx.commit import write
 from airflow_tx.commit.rows import StagedRows
 from airflow_tx.errors import ConfigError, OutputChanged, RowsDiffer, StateError
 from airflow_tx.failpoints import VARIABLE
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.spark.writers import WritersFailed
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.eventually import eventually
@@ -182,6 +184,26 @@ def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chu
     assert dies.reached
     assert content(url) == expected
     assert Watch(SECRET, spark_connect.folder).files() == []
+
+
+@pytest.mark.parametrize("by", ["submit", "server"])
+def test_executors_write_the_difference_of_a_restatement(
+    by: str, postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
+) -> None:
+    values: dict[str, Any] = {"n": Count(), "amount": Sum("numeric")}
+    url = secret_url(postgres)
+    state = SqlState.from_url(url, table="totals", keys=["id", "day", "code"], values=values)
+    rows = table(KEYS + 1000).drop_columns(["word"])
+    committed(numbers, "r1", rows.slice(0, KEYS), state, writers="worker")
+    numbers.spec.ledger(numbers.store).run(want, WishRequest(1, "r1", "r1"), Audit("ada", "a bug in the job"))
+    new = rows.slice(1000).set_column(3, "n", pa.array(range(KEYS)))
+    spark = spark_connect.url if by == "server" else "local[2]"
+    run = committed(numbers, "r1", new, state, writers="spark", spark=spark)
+    assert (run.begun.txid, run.begun.replaces.txid) == (2, 1)
+    found = {row["id"]: (row["n"], row["amount"]) for row in state.read()}
+    gone = dict.fromkeys(range(1000), (0, 0))
+    assert found == gone | {number + 1000: (number, Decimal(number + 1000) / 4) for number in range(KEYS)}
+    assert len(chunks(url)) > 1
 
 
 def test_a_key_that_comes_twice_is_refused_in_the_words_of_the_state(

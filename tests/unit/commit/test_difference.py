@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_tx.commit import contributions
 from airflow_tx.commit import difference as forming
 from airflow_tx.commit.difference import difference_of
 from airflow_tx.commit.rows import StagedRows
@@ -51,6 +52,7 @@ def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     if request.param == "in portions":
         monkeypatch.setattr(forming, "FEW", 0)
         monkeypatch.setattr(forming, "PORTION", 2)
+        monkeypatch.setattr(contributions, "_ROWS_AT_ONCE", 1)
     return str(request.param)
 
 
@@ -69,6 +71,7 @@ def test_equal_contributions_have_no_rows(size: str, area: StagingArea) -> None:
 
 def test_a_key_with_the_same_sum_that_is_new_is_a_difference(size: str, area: StagingArea) -> None:
     assert by_key(formed(sums(), rows(a=1), rows(a=1, b=0), area)) == {"a": 0, "b": 0}
+    assert by_key(formed(sums(), rows(a=1), rows(a=1, b=None), area)) == {"a": 0, "b": None}
 
 
 def test_floats_that_were_added_in_another_order_are_equal(size: str, area: StagingArea) -> None:
@@ -101,10 +104,10 @@ def test_a_state_without_keys_has_one_row(area: StagingArea) -> None:
 @pytest.mark.usefixtures("size")
 def test_both_sides_are_brought_into_the_types_of_the_state(area: StagingArea) -> None:
     state = MemoryState("sums", keys=["key"], values={"n": Sum("numeric")}, types={"key": "numeric"})
-    old: Rows = [{"key": 1, "n": 3}, {"key": Decimal("2.50"), "n": 3}]
-    new: Rows = [{"key": Decimal("1.0"), "n": Decimal(4)}, {"key": Decimal("2.5"), "n": Decimal(4)}]
+    old: Rows = [{"key": Decimal(f"{number}.50"), "n": 3} for number in range(9)] + [{"key": 9, "n": 3}]
+    new: Rows = [{"key": Decimal(f"{number}.5"), "n": 4} for number in range(9)] + [{"key": Decimal("9.0"), "n": 4}]
     found = list(formed(state, old, new, area))
-    assert sorted((row["key"], row["n"]) for row in found) == [(1, 1), (Decimal("2.5"), 1)]
+    assert [row["n"] for row in found] == [1] * 10
 
 
 @pytest.mark.usefixtures("size")
@@ -129,6 +132,14 @@ def test_a_column_that_the_earlier_one_lacks_gets_the_whole(area: StagingArea) -
             ],
         )
     )
+
+
+@pytest.mark.usefixtures("size")
+def test_a_new_column_is_written_also_where_nothing_else_differs(area: StagingArea) -> None:
+    state = sums(n=Sum(), first=First("text"))
+    old = contribution(state, rows(a=1), without=["first"])
+    found = difference_of(state, old, [{"key": "a", "n": 1, "first": "x"}], place(area)).rows
+    assert list(found) == [{"key": "a", "n": 0, "first": "x"}]
 
 
 def test_in_portions_it_is_staged_as_an_output_of_the_committer(area: StagingArea, monkeypatch: Any) -> None:
