@@ -133,6 +133,11 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
             f"transaction {txid} is not complete in every state; "
             f"it is next, from where transaction {txid - 1} ended"
         )
+        if "replaces" in newest.batch:
+            summary += (
+                f"; it restated transaction {newest.batch['replaces']['txid']}, which counts: what the states hold of "
+                "it goes with the next commit"
+            )
     final = current - 1
     return RebuildPlan(
         incarnation=newest.incarnation,

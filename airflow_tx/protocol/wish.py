@@ -162,10 +162,18 @@ def restating(read: Reader, paths: Paths, binding: Binding) -> int | None:
     return int(noted["txid"])
 
 
-def check_held(paths: Paths, topology: TopologyRecord, txid: int, states: Collection[str]) -> None:
+def check_held(
+    paths: Paths,
+    topology: TopologyRecord,
+    txid: int,
+    states: Collection[str],
+    *,
+    wanted: bool = False,
+) -> None:
     """Refuse to take back what a state may not hold.
 
     :param states: to which the transaction contributed.
+    :param wanted: whether there is a wish, which has to be taken back.
     :raises RestateRefused: one was lost since, or the ledger was rebuilt.
     """
     for state in sorted(states):
@@ -175,7 +183,9 @@ def check_held(paths: Paths, topology: TopologyRecord, txid: int, states: Collec
                 paths,
                 txid,
                 f"a repair has accepted what state {state!r} held before transaction {first}, so it may lack this one",
-                f"To begin anew: airflow tx repair {paths.topology} --reset --why TEXT",
+                f"To withdraw it: airflow tx restate {paths.topology} {txid} --withdraw"
+                if wanted
+                else f"To begin anew: airflow tx repair {paths.topology} --reset --why TEXT",
             )
 
 
@@ -263,7 +273,7 @@ class Restatement:
         found = begins.facts.entries.get(entry)
         if found is None:
             return NeedEntry(attempt, Replaced(txid, entry), self.wish.changed_rows)
-        check_held(begins.paths, begins.topology, txid, found.states)
+        check_held(begins.paths, begins.topology, txid, found.states, wanted=True)
         if self.wish.changed_rows and found.rows is not None:
             return decided_anew(begins, attempt, found.rows)
         return found.rows

@@ -8,6 +8,7 @@ from dataclasses import replace
 from airflow_tx.protocol.api import Node
 from tests.model.machine import STATE_READS, Reply
 from tests.model.promises import begun_late
+from tests.model.repairs import rebuilt
 from tests.model.rules import Airflow
 from tests.model.shapes import TASK
 from tests.model.world import Actor, Run, World
@@ -29,6 +30,7 @@ class Rules(Airflow):
             return
         yield from self._free(world, number)
         yield from self._set_back(world, number)
+        yield from self._rebuilds(world)
         if not world.budget:
             return
         spent = replace(world, budget=world.budget - 1)
@@ -103,6 +105,23 @@ class Rules(Airflow):
         if not world.restored and world.bound(self.shape, number) == world.current:
             nodes = {path: _restored(node, world.nodes.get(path)) for path, node in world.backup.items()}
             yield "the ledger is set back to before the grant", replace(world, restored=True).with_nodes(nodes)
+
+    def _rebuilds(self, world: World) -> Iterator[Step]:
+        """Rebuild the ledger from the fences, once.
+
+        Whoever does it has ended all processes, since a committer that has its grant may still raise a fence. Then the
+        runs that are not green are cleared.
+        """
+        if "rebuild" not in self.shape.people or world.restored:
+            return
+        after = rebuilt(self.shape, world)
+        if after is None:
+            return
+        after = replace(after, actors=())
+        for run in after.runs:
+            if run.stage not in ("absent", "green"):
+                after = self.begin(after, run.number)
+        yield "the ledger is rebuilt from the fences", after
 
     def _yields(self, spent: World, number: int) -> Iterator[Step]:
         """A waiter that finds the run whose turn it is queued gives up its run slot."""

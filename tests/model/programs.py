@@ -226,7 +226,7 @@ def readmit(env: Env, shape: Shape, txid: int, run: int) -> Any:
 def restate(env: Env, shape: Shape, txid: int, run: int) -> Any:
     """As `airflow tx restate`: a wish, and then the run is cleared."""
     key = run_id(shape, run)
-    spec_of(env, shape).ledger(env).run(want, WishRequest(txid, key, key), AUDIT)
+    spec_of(env, shape).ledger(env).run(want, WishRequest(txid, key, key, tuple(states_of(env, shape))), AUDIT)
     env.ask("start_run", run, True)
 
 

@@ -232,7 +232,7 @@ class Airflow(Calls):
 
     @property
     def goes_back(self) -> bool:
-        return "set back" in self.shape.people
+        return bool({"set back", "rebuild"}.intersection(self.shape.people))
 
     def start_run(self, world: World, number: int, *, reset: bool) -> tuple[World, Reply]:
         if number >= len(world.runs):

@@ -22,7 +22,8 @@ class Shape:
         "press" a button at once, as the board shows both a transaction; waiters "yield"; a
         task is marked success and fails "late"; the coordinator allocates "ahead" of the runs, or only "recovers"
         transactions whose run has failed, and a "lane" processes and commits some itself, without a coordinator those
-        of runs that are there; the ledger is "set back" to before the first grant of the transaction whose turn it is.
+        of runs that are there; the ledger is "set back" to before the first grant of the transaction whose turn it is,
+        or somebody takes it for lost, and a "rebuild" takes its place from the fences.
     :param partitions: whether the source has partitions, of which other ones take part in a replay.
     :param rows: how many rows there are in all; None: always enough.
     :param shrinks: a replay of an opaque source finds one row less than the first attempt; by 2: none at all.

@@ -49,7 +49,8 @@ SHAPES: list[Any] = [
     long(Shape("opaque", 1, 1, 1, clears_only=True, restates=2)),
     long(Shape("opaque", 1, 2, 0, restates=2)),
     long(Shape("transactional", 2, 1, 1, restates=1)),
-    long(Shape("opaque", 2, 1, 1, phase=True, restates=1)),
+    Shape("opaque", 1, 1, 0, people=("rebuild",), restates=2),
+    Shape("opaque", 2, 1, 0, people=("rebuild", "skip"), restates=1),
     Shape("transactional", 1, 1, 1, clears_only=True, people=("set back",), varies=True),
 ]
 

@@ -355,7 +355,7 @@ class TestWant:
         committed(journaled, {"a": 2}, {"a": 1})
         journaled.want(1)
         journaled.ledger().run(state_lost, "s0", ADA)
-        with pytest.raises(RestateRefused, match="may lack this one"):
+        with pytest.raises(RestateRefused, match="may lack this one.*airflow tx restate trace 1 --withdraw"):
             Run(journaled, "r1").begin(2)
         assert journaled.allocated == 2
 

@@ -91,6 +91,15 @@ def test_a_transaction_that_is_complete_everywhere_was_the_last_one() -> None:
     assert found.summary == "transaction 7 is complete in every state; 8 is next"
 
 
+def test_a_restatement_that_is_begun_anew_is_said_to_count_for_nothing() -> None:
+    found = plan(held("s", 7, applied=False, key="r3", replaces={"txid": 3, "entry": "2013-01-01/3-ab"}))
+    assert found.bound == {"r3": Binding(3, "2013-01-01/3-ab")}
+    assert found.summary == (
+        "transaction 7 is not complete in every state; it is next, from where transaction 6 ended; it restated "
+        "transaction 3, which counts: what the states hold of it goes with the next commit"
+    )
+
+
 def test_whose_it_was_is_known_if_the_fences_say_so() -> None:
     assert plan(held("s", 7, key="r7")).transaction["key"] == "r7"
 
