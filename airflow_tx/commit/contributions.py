@@ -25,10 +25,6 @@ LOST = 2.0**-53
 """The part of a double that its last digit may be wrong by."""
 VISIBLE = 1e6
 """From how many times the new value on an old one leaves a visible error in the sum."""
-_REMEDY = (
-    "The earlier transaction still counts. Skip this one; where the number has to change, compute the table from the "
-    "beginning of the source, by a DAG of another id."
-)
 
 
 # --- the two sides ----
@@ -121,11 +117,14 @@ class _Again(Iterable[Mapping[str, Any]]):
 class DifferenceRows:
     """Compares the values of keys, portion by portion, and adds up how far they are apart.
 
+    :param known: the value columns that the earlier transaction knew.
+    :param remedy: what to do about a value that cannot be taken back.
     :ivar lost: see `Difference`.
     """
 
-    def __init__(self, columns: Columns, known: Sequence[str]) -> None:
+    def __init__(self, columns: Columns, known: Sequence[str], remedy: str) -> None:
         self.columns = columns
+        self._remedy = remedy
         self.lost: dict[str, float] = {}
         self._at = [known.index(name) if name in known else None for name in columns.values]
         self._differs = False
@@ -206,7 +205,7 @@ class DifferenceRows:
                 problem = (
                     f"key {shown}: the {aggregator.name} of column {name} {values}; this {error}"
                 )
-                return NotTakenBack(state=self.columns.state, problem=problem, remedy=_REMEDY)
+                return NotTakenBack(state=self.columns.state, problem=problem, remedy=self._remedy)
         raise AssertionError("one of them was refused")
 
 

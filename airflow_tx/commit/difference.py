@@ -45,6 +45,14 @@ class StagingPlace:
     attempt: TransactionAttempt
     task_id: str
 
+    @property
+    def remedy(self) -> str:
+        """Say what to do if the restatement is refused."""
+        return (
+            "The earlier transaction still counts. To leave this one out: "
+            f"airflow tx skip {self.topology} {self.attempt.txid} --why TEXT"
+        )
+
     def new_try(self) -> TryDir:
         """Name a folder that nobody else writes to."""
         task = TaskTry(self.task_id, -1, f"{_NAME}-{uuid.uuid4().hex}")
@@ -58,11 +66,13 @@ class Difference:
     :param rows: none, if the contributions are equal.
     :param taken: the keys that are taken back, in portions; the state has to hold each of them.
     :param lost: per column of doubles, by how much its sums may be wrong afterwards.
+    :param remedy: what else there is to do about a key that is not there.
     """
 
     rows: RowsToWrite
     taken: Callable[[], Iterator[list[Cells]]]
     lost: Mapping[str, float] = field(default_factory=dict)
+    remedy: str = ""
 
     def check_taken(self, state: QueryableState) -> None:
         """Refuse to take back what a state does not hold: a key that somebody deleted would become minus its value.
@@ -76,7 +86,7 @@ class Difference:
                         state=state.name,
                         problem=f"key {shown_key(state.columns, key)} is not there, although the "
                         "transaction that is restated wrote it: somebody has deleted it",
-                        remedy="Restore the key, or skip this transaction: the earlier one still counts.",
+                        remedy=f"Restore the key. {self.remedy}",
                     )
 
 
@@ -103,7 +113,7 @@ def difference_of(
     if not isinstance(new, Sized):
         new = list(new)
     coming = Side(columns, key_types, new, "what this transaction contributes")
-    compared = DifferenceRows(columns, list(counting.columns.values))
+    compared = DifferenceRows(columns, list(counting.columns.values), place.remedy)
     count = old.count + len(new)
     if count <= FEW and not staged:
         before = counting.by_key(counting.portions())
@@ -116,7 +126,7 @@ def difference_of(
         rows = StagedRows(place.area, _stage(place, parts, types), state, place.attempt)
     if compared.equal:
         return Difference([], lambda: iter(()))
-    return Difference(rows, counting.keys, compared.lost)
+    return Difference(rows, counting.keys, compared.lost, place.remedy)
 
 
 def _in_portions(
