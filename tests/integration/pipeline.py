@@ -128,7 +128,7 @@ class Pipeline:
         """Take the turn."""
         names = tuple(state.name for state in self.states)
         batch = {"metadata": begun.metadata, "position": begun.position, "rows": 1}
-        journal = f"2026-01-01/{begun.txid}-{'0' * 64}" if self.journals else ""
+        journal = f"2013-01-01/{begun.txid}-{'0' * 64}" if self.journals else ""
         request = AcquireRequest(
             begun.attempt, processed.epoch, begun.rows_digest, states=names, journal=journal, **batch
         )

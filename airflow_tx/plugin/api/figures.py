@@ -34,7 +34,7 @@ class Spread:
 class FigurePoint:
     """What was committed in one stretch of time.
 
-    :param rows: null: none of these transactions counted its rows.
+    :param rows: without those of restatements, which were counted before; null: none of the others counted its rows.
     :param processing: seconds from the begin of the last attempt until every task had acked.
     :param commit: seconds from the grant until the end.
     :param size: rows of a batch.
@@ -146,14 +146,16 @@ def _rows(view: TransactionView) -> int | None:
 
 
 def _point(start: datetime, some: Sequence[TransactionView]) -> FigurePoint:
-    rows = [rows for each in some if (rows := _rows(each)) is not None]
+    sizes = {each.txid: rows for each in some if (rows := _rows(each)) is not None}
+    # Those of a restatement were counted before.
+    counted = [sizes[each.txid] for each in some if each.txid in sizes and each.restates is None]
     return FigurePoint(
         start=start,
         transactions=len(some),
-        rows=sum(rows) if rows else None,
+        rows=sum(counted) if counted else None,
         processing=spread([each.processing_seconds for each in some]),
         commit=spread([each.commit_seconds for each in some]),
-        size=spread(rows),
+        size=spread(sizes.values()),
     )
 
 

@@ -12,13 +12,18 @@ from airflow_tx.actions.skip import TransactionSkip
 from airflow_tx.cli import receipts, render
 from airflow_tx.operators.commit import note_commit
 from airflow_tx.operators.lineage import LineageOperator
+from airflow_tx.plugin.api.figures import _point
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.timeline import timeline_row
+from airflow_tx.plugin.api.transaction_page import _actions, _audit
 from airflow_tx.protocol.answers import Begun, Replaced
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.evidence import StateEvidence
 from airflow_tx.protocol.receipt import restated
+from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.verification import verified
-from airflow_tx.protocol.view import topology_view, transaction_details
+from airflow_tx.protocol.view import final_txids, topology_view, transaction_details
 from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.triggers.watcher import CommitsProducer, CommitsTrigger
 from tests.unit.protocol.books import Books
@@ -110,7 +115,7 @@ def test_a_receipt_line_says_what_it_restates_and_what_counts_now(books: Books) 
         (None, None),
         (1, None),
     ]
-    assert lines[3]["journal"] == f"2026-01-01/4-{'0' * 64}"
+    assert lines[3]["journal"] == f"2013-01-01/4-{'0' * 64}"
 
 
 def test_the_newest_of_several_restatements_counts_and_a_skipped_one_never(books: Books) -> None:
@@ -172,3 +177,50 @@ def test_what_a_person_skips_is_said_to_count_where_a_restatement_was_skipped(bo
     said = [TransactionSkip(target, txid)._afterwards(txid) for txid in (5, 6)]
     assert said[0] == "Transaction 2, which it was to restate, counts"
     assert said[1] == "To get its rows back: airflow tx readmit flights 6 --why TEXT"
+
+
+# --- the board
+
+
+def snapshot(books: Books, finals: dict[int, TransactionView]) -> TopologySnapshot:
+    """What the board has read, and what it keeps of committed transactions."""
+    view = topology_view(books.store, books.pipeline.paths, recent=0)
+    place: Any = SimpleNamespace(name="flights", paths=books.pipeline.paths)
+    final = final_txids(books.store, books.pipeline.paths)
+    return TopologySnapshot(view.record, place, books.store, view, final, finals=finals)
+
+
+def rows(found: TopologySnapshot) -> dict[int, tuple[int | None, int | None, bool]]:
+    """What the timeline says of each transaction."""
+    lines = [timeline_row(each, (), has_run=True) for each in found.transaction_views(found.final)]
+    return {each.txid: (each.restates, each.restated_by, each.to_restate) for each in lines}
+
+
+def test_the_board_says_what_counts_now_also_of_what_it_has_read_before(books: Books) -> None:
+    finals = dict[int, TransactionView]()
+    none = (None, None, False)
+    assert rows(snapshot(books, finals)) == {1: (None, 4, False), 2: none, 3: none, 4: (1, None, False)}
+    books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
+    assert rows(snapshot(books, finals))[2] == (None, None, True)
+    books.pipeline.restate(4, "run 1", 1)
+    assert rows(snapshot(books, finals))[1] == (None, 5, False)
+
+
+def test_the_board_offers_no_readmission_of_a_skipped_restatement(books: Books) -> None:
+    books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
+    books.pipeline.skip(books.pipeline.begin("run 2").txid)
+    books.skip()
+    restatement, other = snapshot(books, {}).transaction_views([5, 6])
+    assert (_actions(restatement), _actions(other)) == ([], ["readmit"])
+
+
+def test_who_wanted_a_restatement_is_in_its_audit(books: Books) -> None:
+    found = transaction_details(books.store, books.pipeline.paths, 4).transaction
+    assert [(line.what, line.who, line.why) for line in _audit(found)] == [("restate", "ada", "a bug")]
+
+
+def test_figures_count_the_rows_of_a_restated_batch_once(books: Books) -> None:
+    views = snapshot(books, {}).transaction_views([1, 4])
+    now = views[0].ended
+    assert now is not None
+    assert (_point(now, views).transactions, _point(now, views).rows) == (2, 1)
