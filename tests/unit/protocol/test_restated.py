@@ -20,6 +20,7 @@ from airflow_tx.protocol.answers import Begun, Replaced
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.evidence import StateEvidence
 from airflow_tx.protocol.receipt import restated
+from airflow_tx.protocol.skip import note_readmission
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.verification import verified
@@ -74,8 +75,17 @@ def test_a_restatement_counts_once_it_is_committed(books: Books) -> None:
 def test_a_wish_is_listed_until_a_run_begins_it_also_of_a_forgotten_transaction(books: Books) -> None:
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
     assert notes(books)[2] == "to be restated: a bug (ada)"
+    assert render.wished(topology_view(books.store, books.pipeline.paths)) == []
     view = topology_view(books.store, books.pipeline.paths, recent=1)
     assert [(row["txid"], row["note"]) for row in render.wished(view)] == [(2, "to be restated: a bug (ada)")]
+
+
+def test_a_transaction_that_was_readmitted_is_not_called_restated(books: Books) -> None:
+    books.skip()
+    books.pipeline.ledger.run(note_readmission, 5, ADA)
+    assert books.pipeline.run("run 4") == 6
+    assert "restated" not in str(notes(books)[5])
+    assert notes(books)[6] is None
 
 
 def test_one_transaction_shows_what_it_restates_and_what_counts_instead(books: Books) -> None:
@@ -131,6 +141,14 @@ def test_verify_names_a_restatement_and_finds_nothing_wrong(books: Books) -> Non
     assert [note.partition(" (ada")[0] for note in found.notes] == ["transaction 4: it restates 1: a bug"]
 
 
+def test_verify_says_that_what_a_skipped_restatement_restated_counts(books: Books) -> None:
+    books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
+    books.pipeline.skip(books.pipeline.begin("run 2").txid)
+    found = books.verify()
+    assert found.findings == ()
+    assert found.notes[-1].endswith("; transaction 2, which it restated, counts")
+
+
 def test_verify_adds_differences_up(books: Books) -> None:
     for total, is_found in ((1 + 2 + 3 + 5, False), (1 + 2 + 3, True)):
         states = [StateEvidence(each.name, each.fence(), each.receipts(), totals={"n": total}) for each in books.states]
@@ -148,6 +166,16 @@ def test_an_event_of_a_watcher_names_what_was_restated_and_counts_no_row_twice(b
     producer._stored = 0
     event = producer._next(books.store)
     assert event == {"topology": "flights", "first": 1, "last": 4, "committed": 4, "rows": 3, "restates": [1]}
+
+
+def test_an_event_of_a_watcher_does_not_name_what_a_skipped_restatement_was_to_restate(books: Books) -> None:
+    books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
+    books.pipeline.skip(books.pipeline.begin("run 2").txid)
+    place: dict[str, Any] = {"zookeeper_conn_id": "c", "root": "/tx", "topology": "flights", "watcher": "w"}
+    producer = CommitsProducer(CommitsTrigger(**place, settle=0.0))
+    producer._stored = producer._read = 4
+    event = producer._next(books.store)
+    assert event == {"topology": "flights", "first": 5, "last": 5, "committed": 0, "rows": 0, "restates": []}
 
 
 @pytest.mark.parametrize(("replaces", "restates"), [(Replaced(1, "entry"), 1), (None, None)])
