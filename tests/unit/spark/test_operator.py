@@ -68,7 +68,7 @@ class Processing:
 
     def __init__(self, staging: StagingArea) -> None:
         self.attempt = TransactionAttempt(3, 2)
-        self.begun = SimpleNamespace(txid=3, attempt=self.attempt, position=None)
+        self.begun = SimpleNamespace(txid=3, attempt=self.attempt, position=None, replaces=None)
         paths = SimpleNamespace(root="/tx")
         self.spec = SimpleNamespace(staging=lambda: staging, ackers=None, acker_store=None, paths=paths)
         self.anchored = True
