@@ -10,7 +10,9 @@ from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.coordinator import CoordinatorPause
 from airflow_tx.actions.loss import LossAcceptance
 from airflow_tx.actions.replay import FailedReplay, NamedReplay
+from airflow_tx.actions.restatement import TransactionRestatement
 from airflow_tx.actions.skip import Readmission, TransactionSkip
+from airflow_tx.actions.withdrawal import WishWithdrawal
 from airflow_tx.errors import Refused
 
 
@@ -22,11 +24,16 @@ class ActionName(str, Enum):
     SKIP = "skip"
     READMIT = "readmit"
     ACCEPT_LOSS = "accept-loss"
+    RESTATE = "restate"
+    WITHDRAW = "withdraw"
     PAUSE = "pause"
     UNPAUSE = "unpause"
 
 
 _OF_ONE = frozenset({ActionName.SKIP, ActionName.READMIT})
+_OF_SEVERAL = frozenset({ActionName.REPLAY, ActionName.RESTATE, ActionName.WITHDRAW})
+_WITH_ROWS = frozenset({ActionName.REPLAY, ActionName.RESTATE})
+_ASKING = frozenset({ActionName.SKIP, ActionName.ACCEPT_LOSS, ActionName.RESTATE})
 
 
 class UnclearRequest(Refused):
@@ -41,9 +48,11 @@ class ActionRequest:
 
     :param conn_id: the connection of its ledger; `root`: the path that holds it.
     :param coordinator: the DAG that coordinates it, of pause and unpause.
-    :param txids: of replay one or several, of skip and readmit one, else none.
+    :param txids: of replay one or several, of skip and readmit one, of restate and withdraw any number, else none.
     :param force: of replay: also transactions whose run is queued or running.
-    :param changed_rows: of replay: with the rows as they are now.
+    :param changed_rows: of replay and restate: with the rows as they are now.
+    :param in_flight: of restate: how many at once; None: as many as leave a place to other batches.
+    :param dated: of restate: whether dates have named the transactions.
     :param may_create: whether the person may create runs of the DAG.
     """
 
@@ -56,11 +65,13 @@ class ActionRequest:
     force: bool = False
     changed_rows: bool = False
     may_create: bool = True
+    in_flight: int | None = None
+    dated: bool = False
 
     @property
     def needs_dag(self) -> bool:
         """Whether it asks the source or the states, which only the DAG file names."""
-        return self.changed_rows or self.name in (ActionName.SKIP, ActionName.ACCEPT_LOSS)
+        return self.changed_rows or self.name in _ASKING
 
     @property
     def needs_reason(self) -> bool:
@@ -79,6 +90,16 @@ class ActionRequest:
             return TransactionSkip(target, self.txids[0])
         if self.name is ActionName.READMIT:
             return Readmission(target, self.txids[0])
+        if self.name is ActionName.RESTATE:
+            return TransactionRestatement(
+                target,
+                self.txids,
+                changed_rows=self.changed_rows,
+                in_flight=self.in_flight,
+                dated=self.dated,
+            )
+        if self.name is ActionName.WITHDRAW:
+            return WishWithdrawal(target, self.txids)
         if self.name is ActionName.REPLAY_FAILED:
             return FailedReplay(target)
         if self.name is ActionName.ACCEPT_LOSS:
@@ -98,9 +119,11 @@ class ActionRequest:
             problem = "name one transaction"
         elif self.name is ActionName.REPLAY and not self.txids:
             problem = "name the transactions"
-        elif self.name not in (*_OF_ONE, ActionName.REPLAY) and self.txids:
+        elif self.name not in _OF_ONE | _OF_SEVERAL and self.txids:
             problem = "it is of no single transaction"
-        elif self.name is not ActionName.REPLAY and (self.force or self.changed_rows):
-            problem = "force and changed_rows are of replay"
+        elif self.force and self.name is not ActionName.REPLAY:
+            problem = "force is of replay"
+        elif self.changed_rows and self.name not in _WITH_ROWS:
+            problem = "changed_rows is of replay and restate"
         if problem:
             raise UnclearRequest(action=self.name.value, topology=self.topology, problem=problem)

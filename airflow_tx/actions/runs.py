@@ -51,13 +51,16 @@ class CommandRuns:
     def restart(self, run_id: str) -> None:
         compat.clear_run(self.dag_id, run_id, past_limit=False)
 
-    def start(self, run_id: str, key: str, *, past_limit: bool = False) -> str:
+    def start(
+        self, run_id: str, key: str, *, past_limit: bool = False, latest: bool = False
+    ) -> str:
         """Clear a run, or create it; says in words which of these.
 
         :param past_limit: let it start although the DAG has as many running runs as it may.
+        :param latest: by the newest version of the DAG, also if the run was of another one.
         :raises RunForbidden: it was deleted, and the person may not create it.
         """
-        if compat.clear_run(self.dag_id, run_id, past_limit=past_limit):
+        if compat.clear_run(self.dag_id, run_id, past_limit=past_limit, latest=latest):
             return "its run was cleared"
         self.check_state(run_id, None)
         compat.create_run(self.dag_id, run_id, conf_of(key), interval_of_key(key))

@@ -81,9 +81,9 @@ def _act(
     )
     if request.needs_reason:
         changed = ["--changed-rows"] if request.changed_rows else []
-        _check_why(args, " ".join([name, args.topology, *map(str, txids), *changed]))
+        check_reason(args, " ".join([name, args.topology, *map(str, txids), *changed]))
     with store_of(args) as store:
-        _do(request.action(_target(store, args)), args, confirmed=confirmed)
+        _do(request.action(target_of(store, args)), args, confirmed=confirmed)
 
 
 @action
@@ -91,10 +91,10 @@ def accept_loss(args: Namespace) -> None:
     """`airflow tx accept-loss TOPOLOGY --why TEXT`."""
     from airflow_tx.actions.loss import LossAcceptance
 
-    _check_why(args, f"accept-loss {args.topology}")
+    check_reason(args, f"accept-loss {args.topology}")
     with store_of(args) as store:
-        acceptance = LossAcceptance(_target(store, args))
-        if _is_shown(acceptance, args, confirmed=True):
+        acceptance = LossAcceptance(target_of(store, args))
+        if is_previewed(acceptance, args, confirmed=True):
             return
         losses = acceptance.accept(audit_of(args))
     render.print_rows([_loss_line(loss) for loss in losses], args.output)
@@ -105,12 +105,12 @@ def accept_change(args: Namespace) -> None:
     """`airflow tx accept-change TOPOLOGY --state STATE --why TEXT`."""
     from airflow_tx.actions.changed_values import ChangeAcceptance
 
-    _check_why(args, f"accept-change {args.topology} --state {args.state}")
+    check_reason(args, f"accept-change {args.topology} --state {args.state}")
     with store_of(args) as store:
-        _do(ChangeAcceptance(_target(store, args), args.state), args, confirmed=True)
+        _do(ChangeAcceptance(target_of(store, args), args.state), args, confirmed=True)
 
 
-def _target(store: Store, args: Namespace) -> ActionTarget:
+def target_of(store: Store, args: Namespace) -> ActionTarget:
     """:raises UnknownTransaction: there is no such topology."""
     from airflow_tx.actions.action import ActionTarget
 
@@ -120,18 +120,18 @@ def _target(store: Store, args: Namespace) -> ActionTarget:
 
 def _do(chosen: PersonalAction, args: Namespace, *, confirmed: bool = False) -> None:
     """Do it, once a person has confirmed it if need be; with `--dry-run` say what would be done."""
-    if not _is_shown(chosen, args, confirmed=confirmed):
-        _show(chosen.execute(audit_of(args)), args)
+    if not is_previewed(chosen, args, confirmed=confirmed):
+        show_effects(chosen.execute(audit_of(args)), args)
 
 
-def _is_shown(chosen: PersonalAction, args: Namespace, *, confirmed: bool) -> bool:
+def is_previewed(chosen: PersonalAction, args: Namespace, *, confirmed: bool) -> bool:
     """Print the preview if that is all that is wanted; otherwise have it confirmed."""
     if not args.dry_run and not confirmed:
         return False
     return is_shown(args, chosen.preview())
 
 
-def _show(effects: Iterable[EffectLine], args: Namespace) -> None:
+def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
     """Print what was done, also if what comes after it fails."""
     rows: list[render.TableRow] = []
     try:
@@ -144,7 +144,7 @@ def _show(effects: Iterable[EffectLine], args: Namespace) -> None:
     render.print_rows(rows, args.output)
 
 
-def _check_why(args: Namespace, command: str) -> None:
+def check_reason(args: Namespace, command: str) -> None:
     if not args.dry_run:  # which keeps nothing
         check_why(args, command)
 

@@ -183,6 +183,24 @@ ARG_FROM_DATE = _arg(
     "--from", dest="first", type=parsedate, required=True, help="The first logical date"
 )
 ARG_TO_DATE = _arg("--to", dest="last", type=parsedate, required=True, help="The last logical date")
+ARG_FROM_RESTATED = _arg(
+    "--from",
+    dest="first",
+    type=parsedate,
+    help="In place of TXID: the first logical date, of a DAG whose source is a DataIntervalSource",
+)
+ARG_TO_RESTATED = _arg("--to", dest="last", type=parsedate, help="The last logical date")
+ARG_WITHDRAW = _flag(
+    "--withdraw", "Take the wish back, of these TXIDs or of all; what has begun goes on"
+)
+ARG_RESTATED_ROWS = _flag(
+    "--changed-rows", "Take the rows of the same place as they are now, with those that came late"
+)
+ARG_RESTATED_IN_FLIGHT = _arg(
+    "--in-flight",
+    type=positive_int(allow_zero=False),  # type: ignore[no-untyped-call]
+    help="How many transactions may be restated at once (default: max_pending of the block, minus 1)",
+)
 ARG_IN_FLIGHT = _arg(
     "--in-flight",
     type=positive_int(allow_zero=True),  # type: ignore[no-untyped-call]

@@ -5,19 +5,17 @@ Nothing is remembered but what the ledger and Airflow know, so the command can b
 
 from __future__ import annotations
 
-import time
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 
 from airflow.utils.platform import getuser
 
 from airflow_tx import compat
 from airflow_tx.cli import render
 from airflow_tx.cli.context import action
+from airflow_tx.cli.progress import Progress, WorkStatus
 from airflow_tx.errors import ConfigError
 from airflow_tx.processing.order import is_in_lane
 from airflow_tx.protocol.ledger import Ledger
@@ -34,9 +32,6 @@ from airflow_tx.sources.run.data_interval import (
     order_from,
 )
 from airflow_tx.spec import TransactionSpec
-
-# Seconds between two readings; a commit ends the wait.
-_PACE = 1.0
 
 
 @action
@@ -61,18 +56,9 @@ def backfill(args: Namespace) -> None:
             left = dates.read()
         for line in left_to_do(spec, left):
             print(line)
-        if any(each.status is not DateStatus.DONE for each in left):
+        if any(each.status is not WorkStatus.DONE for each in left):
             print("To continue, repeat the command.")
             raise SystemExit(1)
-
-
-class DateStatus(Enum):
-    """What has become of an interval."""
-
-    DONE = "done"
-    FAILED = "failed"
-    IN_FLIGHT = "in flight"
-    WAITING = "waiting"
 
 
 @dataclass(frozen=True)
@@ -80,7 +66,7 @@ class BackfilledDate:
     """An interval of a backfill, with its run and its transaction, if it has one."""
 
     interval: compat.ScheduledInterval
-    status: DateStatus
+    status: WorkStatus
     run: compat.DatedRun | None
     txid: int | None
 
@@ -88,7 +74,7 @@ class BackfilledDate:
     def is_in_flight(self) -> bool:
         """A run that has committed only ends, while the next one begins."""
         return (
-            self.status is not DateStatus.DONE
+            self.status is not WorkStatus.DONE
             and self.run is not None
             and self.run.state in LIVE_RUN_STATES
         )
@@ -122,6 +108,11 @@ class BackfilledDates:
         self._txids: dict[datetime, int | None] = {}
         self._current: int | None = None
         self._order: datetime | None = None
+
+    @property
+    def in_order(self) -> bool:
+        """Whether a date that has failed holds up all that come later."""
+        return self.source.in_order
 
     @property
     def order(self) -> datetime | None:
@@ -221,15 +212,15 @@ class BackfilledDates:
             interval.logical_date in self._done or self.ledger.status(txid) is None
         ):
             self._done[interval.logical_date] = txid  # what is final stays so
-            status = DateStatus.DONE
+            status = WorkStatus.DONE
         elif run is None:
             status = (
-                DateStatus.IN_FLIGHT if txid and self._is_in_lane(interval) else DateStatus.WAITING
+                WorkStatus.IN_FLIGHT if txid and self._is_in_lane(interval) else WorkStatus.WAITING
             )
         elif run.state in LIVE_RUN_STATES or run.run_id in yielded:
-            status = DateStatus.IN_FLIGHT
+            status = WorkStatus.IN_FLIGHT
         else:
-            status = DateStatus.FAILED
+            status = WorkStatus.FAILED
         return BackfilledDate(interval, status, run, txid)
 
     def _begun(self, interval: compat.ScheduledInterval, run: compat.DatedRun | None) -> int | None:
@@ -268,80 +259,8 @@ def _paused(spec: TransactionSpec, order: datetime | None) -> str:
     return f"{stands}DAG {spec.dag_id} is paused and starts no run: {unpause}, then repeat this command."
 
 
-class Progress:
-    """Creates runs while there is room in flight, and says how far they are.
-
-    :param in_flight: how many runs may be queued or running without having committed; 0: a lane takes all dates.
-    """
-
-    def __init__(
-        self,
-        dates: BackfilledDates,
-        in_flight: int,
-        sleep: Callable[[float], object] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._dates = dates
-        self._in_flight = in_flight
-        self._sleep = sleep or dates.await_commit
-        self._clock = clock
-
-    def follow(self) -> list[BackfilledDate]:
-        """Go on until all is done, or nothing can without a person; give the dates as they are then."""
-        dates = self._dates.read()
-        began = self._clock()
-        shown = ""
-        at_first = _counts(dates)[DateStatus.DONE]
-        while True:
-            counts = _counts(dates)
-            line = f"done {counts[DateStatus.DONE]} of {len(dates)}, " + ", ".join(
-                f"{status.value} {counts[status]}"
-                for status in DateStatus
-                if status is not DateStatus.DONE
-            )
-            if line != shown:
-                seconds = self._seconds_left(
-                    counts, counts[DateStatus.DONE] - at_first, self._clock() - began
-                )
-                print(line + seconds, flush=True)
-                shown = line
-            created = self._create(dates)
-            if not created and _is_over(dates, in_order=self._dates.source.in_order):
-                return dates
-            if not created:
-                self._sleep(_PACE)
-            dates = self._dates.read()
-
-    def _create(self, dates: Sequence[BackfilledDate]) -> bool:
-        room = max(self._in_flight - sum(each.is_in_flight for each in dates), 0)
-        wanted = [each for each in dates if each.status is DateStatus.WAITING][:room]
-        for each in wanted:
-            self._dates.create(each)
-        return bool(wanted)
-
-    def _seconds_left(self, counts: Counter[DateStatus], done: int, elapsed: float) -> str:
-        left = counts[DateStatus.IN_FLIGHT] + counts[DateStatus.WAITING]
-        return f", about {round(left * elapsed / done)} s left" if done and left else ""
-
-
-def _counts(dates: Sequence[BackfilledDate]) -> Counter[DateStatus]:
-    return Counter(each.status for each in dates)
-
-
-def _is_over(dates: Sequence[BackfilledDate], *, in_order: bool) -> bool:
-    """Ask whether nothing can be committed any more: the first that is not done has failed, and others wait for it."""
-    open_ones = [
-        each
-        for each in dates
-        if each.status is DateStatus.IN_FLIGHT
-        or each.status is DateStatus.WAITING
-        or (each.status is DateStatus.FAILED and (in_order or each.txid is not None))
-    ]
-    return not open_ones or open_ones[0].status is DateStatus.FAILED
-
-
 def _row(each: BackfilledDate) -> render.TableRow:
-    create = "create its run" if each.status is DateStatus.WAITING else "leave it"
+    create = "create its run" if each.status is WorkStatus.WAITING else "leave it"
     return {
         "interval": f"{each.interval.start.isoformat()}/{each.interval.end.isoformat()}",
         "status": each.status.value,
@@ -353,11 +272,11 @@ def _row(each: BackfilledDate) -> render.TableRow:
 
 def left_to_do(spec: TransactionSpec, dates: Sequence[BackfilledDate]) -> list[str]:
     """Say what is left to do, one line each."""
-    failed = [each for each in dates if each.status is DateStatus.FAILED and each.run is not None]
+    failed = [each for each in dates if each.status is WorkStatus.FAILED and each.run is not None]
     lines = [_failure(spec, each) for each in failed]
     if any(each.txid is not None for each in failed):
         lines.append(f"To replay what has failed: airflow tx replay {spec.topology} --failed")
-    for status in (DateStatus.IN_FLIGHT, DateStatus.WAITING):
+    for status in (WorkStatus.IN_FLIGHT, WorkStatus.WAITING):
         some = [each.interval.start.isoformat() for each in dates if each.status is status]
         if some:
             lines.append(f"{len(some)} {status.value}: {some[0]} to {some[-1]}")

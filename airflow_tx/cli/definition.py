@@ -141,6 +141,31 @@ TX_COMMANDS = (
         ),
     ),
     ActionCommand(
+        name="restate",
+        help="Process committed transactions again, and replace what they contributed",
+        description=(
+            "Use it after a bug was fixed, a file came late, or a column was added. Each transaction is processed "
+            "again as a new one, by the newest version of the DAG. The old contribution counts until the new one is "
+            "committed. The command follows the runs. If you interrupt it, repeat it, or give no TXID: it goes on "
+            "with what is left. The ledger keeps who, when and --why."
+        ),
+        func=_command("restatement.restate"),
+        args=(
+            own.ARG_TOPOLOGY,
+            own.ARG_TXIDS,
+            own.ARG_FROM_RESTATED,
+            own.ARG_TO_RESTATED,
+            own.ARG_REASON,
+            own.ARG_RESTATED_ROWS,
+            own.ARG_WITHDRAW,
+            own.ARG_RESTATED_IN_FLIGHT,
+            own.ARG_DRY_RUN,
+            own.ARG_DAG_ID,
+            ARG_OUTPUT,
+            *_LEDGER,
+        ),
+    ),
+    ActionCommand(
         name="accept-loss",
         help="Continue without rows that the source has lost",
         description=(

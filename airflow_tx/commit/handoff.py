@@ -130,13 +130,24 @@ def entries_in_use(ledger: Ledger) -> set[str]:
 # --- skips -------------------------------------------------------------------------------------------------------
 
 
-def states_of(dag: Any) -> dict[str, FencedState]:
+class DagStates(dict[str, "FencedState"]):
+    """The states that the committers of a DAG update, by name.
+
+    :param dag: as its file makes it.
+    """
+
+    def __init__(self, dag: Any) -> None:
+        super().__init__(
+            (update.state.name, update.state)
+            for task in dag.tasks
+            for update in getattr(task, "updates", ())
+        )
+        self.dag = dag
+
+
+def states_of(dag: Any) -> DagStates:
     """Return the states that the committers of a DAG update, by name."""
-    return {
-        update.state.name: update.state
-        for task in dag.tasks
-        for update in getattr(task, "updates", ())
-    }
+    return DagStates(dag)
 
 
 def due_skip(ledger: Ledger) -> int | None:

@@ -13,12 +13,15 @@ _AT_ONCE = 500
 _TEST_BUNDLE = "airflow-tx-trial"
 
 
-def clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False) -> bool:
+def clear_run(
+    dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False, latest: bool = False
+) -> bool:
     """Clear a run so that it is executed again; False if there is no such run.
 
     :param past_limit: let it start although the DAG has as many running runs as it may; also one that was cleared
         before and waits.
     :param only_failed: clear the tasks that have failed, not all; a run without any is left as it is.
+    :param latest: run the newest version of the DAG, whatever the DAG says of runs that are cleared.
     :raises RunNotStarted: Airflow has no DAG any more to run it by.
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
@@ -41,7 +44,7 @@ def clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool =
             run_id=run_id,
             only_failed=only_failed,
             dag_run_state=DagRunState.RUNNING if past_limit else DagRunState.QUEUED,
-            run_on_latest_version=resolve_run_on_latest_version(None, dag_id, session),
+            run_on_latest_version=resolve_run_on_latest_version(latest or None, dag_id, session),
             session=session,
         )
         # A clear gives its state to a run that has ended, and leaves one that waits already.

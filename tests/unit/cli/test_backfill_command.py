@@ -13,7 +13,8 @@ import pytest
 from airflow.sdk import CronDataIntervalTimetable
 
 from airflow_tx import compat
-from airflow_tx.cli.backfill import BackfilledDates, DateStatus, Progress, left_to_do
+from airflow_tx.cli.backfill import BackfilledDates, left_to_do
+from airflow_tx.cli.progress import Progress, WorkStatus
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.errors import AheadOfOrder, ConfigError, SourceError
 from airflow_tx.processing.begin import allocate, ask
@@ -194,7 +195,7 @@ def test_a_run_that_has_yielded_is_in_flight(airflow: Airflow, monkeypatch: pyte
     airflow.backfill(0, 0)
     airflow.states[1] = "failed"
     monkeypatch.setattr(type(airflow.dates(0, 1)), "_yielded", lambda self: {"day 1"})
-    assert [each.status for each in airflow.dates(0, 1).read()] == [DateStatus.DONE, DateStatus.IN_FLIGHT]
+    assert [each.status for each in airflow.dates(0, 1).read()] == [WorkStatus.DONE, WorkStatus.IN_FLIGHT]
 
 
 class Watched:
@@ -299,7 +300,7 @@ def test_a_run_before_an_order_without_transactions_is_told_how_it_begins_earlie
 def test_a_dry_run_notes_nothing(airflow: Airflow) -> None:
     dates = airflow.dates(0, 3)
     dates.check_order(note=False)
-    assert [each.status for each in dates.read()] == [DateStatus.WAITING] * 4
+    assert [each.status for each in dates.read()] == [WorkStatus.WAITING] * 4
     assert airflow.store.children("/airflow_tx") is None
 
 
@@ -350,6 +351,6 @@ def test_a_day_of_a_lane_that_lives_is_in_flight_and_one_of_a_dead_lane_waits_fo
     lane, dates = DaysInLane(airflow), airflow.dates(0, 1)
     dates.check_order(note=True)
     lane.begin()
-    assert [each.status for each in dates.read()] == [DateStatus.IN_FLIGHT, DateStatus.WAITING]
+    assert [each.status for each in dates.read()] == [WorkStatus.IN_FLIGHT, WorkStatus.WAITING]
     lane.die()
-    assert [each.status for each in dates.read()] == [DateStatus.WAITING, DateStatus.WAITING]
+    assert [each.status for each in dates.read()] == [WorkStatus.WAITING, WorkStatus.WAITING]

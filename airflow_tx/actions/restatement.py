@@ -1,0 +1,352 @@
+"""Restatement by a person: committed transactions are processed again, each as a new one that replaces it.
+
+Wishes are written first, all of them, and then runs are started. So whatever dies, what is left is a wish that the same
+command, or a coordinator, takes up. Source: protocol.md §11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx import compat
+from airflow_tx.actions.action import ActionTarget, PersonalAction
+from airflow_tx.actions.contribution_words import contribution_in_words, state_readers
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer
+from airflow_tx.commit.restatement import INSTEAD, refuses_restatement
+from airflow_tx.errors import Refused, RestateRefused, SourceError, TxError
+from airflow_tx.failpoints import failpoint
+from airflow_tx.journal.area import JournalArea
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.reading import LedgerReader
+from airflow_tx.protocol.records import Binding, Outcome, TopologyRecord
+from airflow_tx.protocol.step import Audit, is_committed
+from airflow_tx.protocol.wish import (
+    Wish,
+    WishRequest,
+    most_restated,
+    restating,
+    want,
+    wishes,
+    wishes_to_start,
+)
+
+if TYPE_CHECKING:
+    from airflow_tx.journal.entry import Entry
+    from airflow_tx.spec import TransactionSpec
+
+_STARTED = (
+    "its rows are processed again as a new transaction, which replaces it once it is committed"
+)
+_READ = "task {} reads states: what later transactions have read there is not corrected"
+_LATER = "its run is started when there is room: by the coordinator, or by airflow tx restate {} --why TEXT"
+
+
+class SeveralRefused(Refused):
+    """Several transactions that cannot be restated; nothing was changed."""
+
+    template = "{lines}"
+
+
+@dataclass(frozen=True)
+class RestatedRun:
+    """A run whose transaction a person names.
+
+    :param named: the txid that was named, or that the run of a date is bound to.
+    :param txid: what the binding of its key says: the transaction that counts.
+    :param begun: the open transaction that restates it; None: none does.
+    """
+
+    named: int
+    txid: int
+    key: str
+    run_id: str
+    begun: int | None = None
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A transaction that can be restated.
+
+    :param wish: what somebody has wanted before; None: nobody has.
+    """
+
+    run: RestatedRun
+    request: WishRequest
+    entry: Entry | None
+    wish: Wish | None = None
+
+
+class TransactionRestatement(PersonalAction):
+    """Processes the batches of committed transactions again, as new transactions that replace them.
+
+    :param txids: the transactions, or those that they replaced; none: those that are wanted already.
+    :param changed_rows: with the rows as they are now.
+    :param in_flight: how many may be restated at once; None: as many as leave a place to other batches.
+    :param dated: they were named by their dates: one that was restated for the same reason is done.
+    :ivar chosen: what is, or was to be, restated when it was done.
+    """
+
+    needs_reason = True
+
+    def __init__(
+        self,
+        target: ActionTarget,
+        txids: Sequence[int],
+        *,
+        changed_rows: bool = False,
+        in_flight: int | None = None,
+        dated: bool = False,
+    ) -> None:
+        super().__init__(target)
+        self.txids = sorted(set(txids))
+        self.changed_rows = changed_rows
+        self._in_flight = in_flight
+        self._dated = dated
+        self.chosen: list[RestatedRun] = []
+
+    def preview(self) -> PreviewAnswer:
+        version = self.target.version(self.txids)
+        chosen, refused = self._choose(self.txids)
+        told = [self._outlook(each) for each in chosen]
+        told += [EffectLine(None, None, _READ.format(task)) for task in self._readers(chosen)]
+        waiting = [
+            each for each in self._wishes() if each.txid not in {c.request.txid for c in chosen}
+        ]
+        told += [
+            EffectLine(each.txid, each.run_id, f"wanted by {each.who}: {each.why}")
+            for each in waiting
+        ]
+        if refused:  # all are restated, or none
+            held = "nothing is done to it, since others are refused"
+            refused += [EffectLine(each.txid, each.run_id, held) for each in told if self.txids]
+            told = []
+        return self.answer(
+            version, self._sentence([each.request.txid for each in chosen]), told, refused
+        )
+
+    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
+        """Write all wishes, or none, and start as many runs as there is room for.
+
+        :raises RestateRefused, SeveralRefused: one of them cannot be restated; nothing was changed.
+        """
+        chosen, refused = self._choose(self.txids)
+        if refused:
+            raise SeveralRefused(lines="\n".join(each.what for each in refused))
+        done = [each for each in chosen if self._is_done(each, audit)]
+        for each in done:
+            what = f"nothing: transaction {each.run.txid} has restated it for this reason. For another: another --why"
+            yield EffectLine(each.run.named, each.run.run_id, what)
+        self.chosen = [each.run for each in chosen if each not in done]
+        for each in chosen:
+            if each.run.begun is not None:
+                what = f"transaction {each.run.begun} restates it already"
+                yield EffectLine(each.run.txid, each.run.run_id, what)
+            if each in done or each.wish is not None or each.run.begun is not None:
+                continue
+            self.ledger.run(want, each.request, audit)
+            failpoint("restate.after_wish", topology=self.target.topology, txid=each.request.txid)
+        yield from self.start()
+
+    def start(self) -> Iterator[EffectLine]:
+        """Start the runs of wishes, as many as there is room for."""
+        found = self._wishes()
+        started = self.startable(found)
+        for wish in started:
+            self.target.runs.check_state(wish.run_id, self._states([wish])[wish.run_id])
+            how = self.target.runs.start(wish.run_id, wish.key, past_limit=True, latest=True)
+            failpoint("restate.after_start", topology=self.target.topology, txid=wish.txid)
+            yield EffectLine(wish.txid, wish.run_id, f"{how}: {_STARTED}")
+        for wish in found:
+            if wish not in started:
+                yield EffectLine(wish.txid, wish.run_id, self._why_not_now(wish))
+
+    def startable(self, found: Sequence[Wish]) -> tuple[Wish, ...]:
+        """Choose the wishes whose runs can be started now."""
+        limit = self._in_flight or most_restated(self.ledger.topology().max_pending)
+        opened = LedgerReader(self.ledger.store, self.ledger.paths).settled().opened
+        return wishes_to_start(found, opened, self._states(found), limit=limit)
+
+    def _why_not_now(self, wish: Wish) -> str:
+        state = self._states([wish])[wish.run_id]
+        if state in ("queued", "running"):
+            return f"its run is {state}, and takes its rows again"
+        return _LATER.format(self.target.topology)
+
+    def _wishes(self) -> tuple[Wish, ...]:
+        self.ledger.store.sync()
+        return wishes(self.ledger.store, self.ledger.paths)
+
+    def _states(self, found: Sequence[Wish]) -> dict[str, str | None]:
+        run_ids = [wish.run_id for wish in found]
+        return {**dict.fromkeys(run_ids), **compat.runs_of(self.target.record.dag_id, run_ids)}
+
+    # --- which ones
+
+    def _choose(self, txids: Collection[int]) -> tuple[list[_Chosen], list[EffectLine]]:
+        """Check each transaction; give those that can be restated, and why others cannot."""
+        wished = {wish.txid: wish for wish in self._wishes()}
+        chosen: dict[int, _Chosen] = {}
+        refused = []
+        for txid in txids:
+            try:
+                each = self._checked(txid, wished)
+            except TxError as error:
+                refused.append(EffectLine(txid, None, str(error)))
+            else:
+                chosen.setdefault(each.request.txid, each)
+        return list(chosen.values()), refused
+
+    def _checked(self, txid: int, wished: Mapping[int, Wish]) -> _Chosen:
+        """Check one transaction, and change nothing.
+
+        :raises TxError: it cannot be restated.
+        """
+        run = find_run(self.ledger, self._journal, txid)
+        first_day = (self.ledger.clock.now() - self._spec.journal_time).date().isoformat()
+        request = WishRequest(
+            run.txid, run.key, run.run_id, changed_rows=self.changed_rows, first_day=first_day
+        )
+        if run.txid in wished or run.begun is not None:
+            return _Chosen(run, request, None, wished.get(run.txid))
+        if not run.key and is_committed(Reader(self.ledger.store), self.ledger.paths, txid):
+            raise self._refused(txid, "neither history nor journal knows its run", INSTEAD)
+        nobody = Audit("", "")
+        self.ledger.preview(want, request, nobody)  # what the ledger itself refuses
+        entry = self._journal.read(self._binding(run.key).entry)
+        self._check_states(run.txid, entry)
+        self._check_source(run.txid, entry)
+        self.target.runs.check([run.run_id])
+        names = tuple(self._topology.renamed.get(name, name) for name in entry.contributions)
+        request = replace(request, states=names)
+        self.ledger.preview(want, request, nobody)
+        return _Chosen(run, request, entry)
+
+    def _check_states(self, txid: int, entry: Entry) -> None:
+        phase = self._spec.phase
+        problem = refuses_restatement(
+            [update for task in self._dag.tasks for update in getattr(task, "updates", ())],
+            entry,
+            inside=() if phase is None else phase.inside,
+            renamed=self._topology.renamed,
+        )
+        if problem is not None:
+            raise self._refused(txid, problem, INSTEAD)
+
+    def _check_source(self, txid: int, entry: Entry) -> None:
+        topology = self.target.topology
+        rows = entry.metadata
+        if rows is None:
+            return
+        gone = None
+        with closing(self._spec.named_source) as source:
+            if self.changed_rows and not source.rows_can_change:
+                gone = f"{source!r} reads a log, in which no row is ever another one"
+                remedy = f"Without --changed-rows: airflow tx restate {topology} {txid} --why TEXT"
+            elif not self.changed_rows:
+                gone = _asked_again(source, txid, rows)
+                remedy = "The transaction still counts as it is."
+        if gone is not None:
+            raise self._refused(txid, gone, remedy)
+
+    def _refused(self, txid: int, problem: str, remedy: str) -> RestateRefused:
+        return RestateRefused(
+            txid=txid, topology=self.target.topology, problem=problem, remedy=remedy
+        )
+
+    def _is_done(self, each: _Chosen, audit: Audit) -> bool:
+        """Whether the same person has had it restated for the same reason: the command was repeated."""
+        if each.entry is None or (not self._dated and each.run.named == each.run.txid):
+            return False
+        history = self.ledger.outcome(each.run.txid)
+        wish = ((history.receipt if history is not None else None) or {}).get("wish") or {}
+        return (wish.get("who"), wish.get("why")) == (audit.who, audit.reason)
+
+    def _readers(self, chosen: Sequence[_Chosen]) -> list[str]:
+        return state_readers(self._dag) if chosen else []
+
+    # --- words
+
+    def _outlook(self, each: _Chosen) -> EffectLine:
+        run = each.run
+        if run.begun is not None:
+            what = f"transaction {run.begun} restates it already"
+        elif each.wish is not None:
+            what = f"wanted by {each.wish.who}: {each.wish.why}"
+        else:
+            assert each.entry is not None
+            rows = "with its rows as they are now" if self.changed_rows else "with its rows"
+            taken = contribution_in_words(each.entry, self._topology.renamed)
+            what = f"restated {rows}. It replaces {taken}"
+        if run.named != run.txid:
+            what = f"it restated transaction {run.named}; {what}"
+        return EffectLine(run.txid, run.run_id, what)
+
+    def _sentence(self, txids: Sequence[int]) -> str:
+        if not txids:
+            return f"Start the runs of what is wanted restated of topology {self.target.topology}."
+        named = ", ".join(map(str, txids))
+        return f"Process transaction {named} of topology {self.target.topology} again, and replace what it contributed."
+
+    # --- the DAG, the ledger, the journal
+
+    @cached_property
+    def _parsed(self) -> tuple[TransactionSpec, Any]:
+        return self.target.dag()
+
+    @property
+    def _spec(self) -> TransactionSpec:
+        return self._parsed[0]
+
+    @property
+    def _dag(self) -> Any:
+        return self._parsed[1].dag
+
+    @cached_property
+    def _topology(self) -> TopologyRecord:
+        return self.ledger.topology()
+
+    @cached_property
+    def _journal(self) -> JournalArea:
+        return JournalArea(self._spec.staging(), self._topology.incarnation)
+
+    def _binding(self, key: str) -> Binding:
+        return Reader(self.ledger.store).peek(Binding, self.ledger.paths.run(key))
+
+
+def find_run(ledger: Any, journal: JournalArea, txid: int) -> RestatedRun:
+    """Find the run of a transaction, and which transaction counts for it: by the history, else by the journal.
+
+    Of a transaction that is open, or skipped, the ledger itself says why it cannot be restated.
+    """
+    history = ledger.outcome(txid)
+    receipt = (history.receipt if history is not None else None) or {}
+    key = receipt.get("key", "")
+    run_id = receipt.get("run_id", "")
+    if not key:
+        for name in journal.names(txid):
+            entry = journal.read(name)
+            key = entry.key
+            run_id = entry.run_id
+    binding = Reader(ledger.store).peek_if_any(Binding, ledger.paths.run(key)) if key else None
+    if binding is None or (history is not None and history.outcome is not Outcome.COMMITTED):
+        return RestatedRun(txid, txid, key, run_id)
+    begun = restating(Reader(ledger.store), ledger.paths, binding)
+    return RestatedRun(txid, binding.txid, key, run_id, begun)
+
+
+def _asked_again(source: Any, txid: int, rows: Any) -> str | None:
+    try:
+        gone = source.refuses_again(rows)
+    except TxError:
+        raise
+    except Exception as error:
+        raise SourceError(
+            source=type(source).__name__,
+            problem=f"transaction {txid}: {type(error).__name__}: {error}",
+            remedy="Nothing was changed; correct the source, then repeat.",
+        ) from error
+    return None if gone is None else f"its rows cannot be read again: {gone}"

@@ -1,0 +1,177 @@
+"""`airflow tx restate` as a person types it, on a real ZooKeeper and a real database of Airflow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_tx.journal.area import JournalArea
+from airflow_tx.journal.entry import Entry
+from airflow_tx.protocol.answers import Begun, Granted
+from airflow_tx.protocol.commit import AcquireRequest, acquire
+from airflow_tx.protocol.wish import wishes
+from airflow_tx.staging import StagingArea
+from airflow_tx.state import Sum
+from airflow_tx.state.columns import Columns
+from tests.integration.cli_runs import Runs, one_line, state_of
+from tests.integration.commands import DAG, Commands
+from tests.integration.pipeline import Pipeline
+
+COLUMNS = {name: Columns(f"tx_state.{name}", ("key",), {"n": Sum()}, {}) for name in ("one", "two")}
+
+
+@pytest.fixture(scope="module")
+def airflow(commands: Commands) -> Commands:
+    readable = DAG.replace('FileSource("/nowhere/*.csv")', "Rows()").replace("\nwith DAG(", _SOURCE + "\nwith DAG(")
+    commands.begin({"the_dag.py": readable}, known=True)
+    return commands
+
+
+_SOURCE = """
+class Rows(FileSource):
+    def __init__(self):
+        super().__init__("/nowhere/*.csv")
+
+    def refuses_again(self, metadata):
+        return "file 2.csv is missing" if metadata == 2 else None
+"""
+
+
+class _Journaled(Pipeline):
+    """A pipeline whose commits leave an entry in the journal of the DAG."""
+
+    area: StagingArea
+
+    def commit(self, run: str) -> Begun:
+        begun = self.begin(run)
+        incarnation = self.ledger.incarnation()
+        journal = JournalArea(self.area, incarnation)
+        day = time.strftime("%Y-%m-%d", time.gmtime())
+        rows = [{"key": "total", "n": 1}]
+        entry = Entry(
+            "flights",
+            incarnation,
+            begun.txid,
+            attempt=1,
+            birth=begun.attempt.birth,
+            key=run,
+            run_id=run,
+            began=day,
+            written=f"{day}T00:00:00",
+            metadata=begun.metadata,
+            source=("source", {}),
+            contributions={
+                f"tx_state.{name}": journal.contribution(columns, rows, day=day) for name, columns in COLUMNS.items()
+            },
+        )
+        epoch = self.process(begun).epoch
+        names = tuple(state.name for state in self.states)
+        request = AcquireRequest(
+            begun.attempt,
+            epoch,
+            begun.rows_digest,
+            states=names,
+            metadata=begun.metadata,
+            position=begun.position,
+            journal=journal.write(entry),
+        )
+        granted = self.ledger.run(acquire, request)
+        assert isinstance(granted, Granted)
+        self.write(granted.grant, 1)
+        self.mark(granted.grant)
+        return begun
+
+
+@pytest.fixture
+def committed(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[_Journaled]:
+    """Transactions 1 and 2, which can be restated."""
+    states = [state_of(airflow, table) for table in ("one", "two")]
+    made = _Journaled(pipeline.store, zookeeper_root, states)
+    made.request = pipeline.request
+    runs.pause(paused=False)
+    monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
+    made.area = StagingArea.of_ledger("zookeeper_default", zookeeper_root)
+    made.commit("r1")
+    made.commit("r2")
+    yield made
+    for state in states:
+        state.clear()
+
+
+def test_a_wish_is_written_its_run_is_cleared_and_followed_until_it_is_committed(
+    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str, pool: ThreadPoolExecutor
+) -> None:
+    runs.make(r1="success", r2="success")
+    command = pool.submit(airflow.run, "tx", "restate", "flights", "1", "--why", "a bug", root=zookeeper_root)
+    while runs.states()["r1"] == "success" and not command.done():
+        time.sleep(0.05)
+    assert [wish.why for wish in wishes(committed.store, committed.paths)] == ["a bug"]
+    begun = committed.commit("r1")
+    assert begun.replaces is not None
+    told = command.result(60)
+    assert "All 1 are restated." in told
+    assert "done 0 of 1" in told
+
+
+def test_a_dry_run_says_what_would_be_replaced_and_changes_nothing(
+    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
+) -> None:
+    runs.make(r1="success", r2="success")
+    told = airflow.json("tx", "restate", "flights", "1", "2", "--dry-run", root=zookeeper_root)
+    assert [row["done"] for row in told] == [
+        "refused: Restatement of transaction 2 of flights refused: its rows cannot be read again: file 2.csv is "
+        "missing. Nothing was changed. The transaction still counts as it is.",
+        "refused: nothing is done to it, since others are refused",
+    ]
+    (told,) = airflow.json("tx", "restate", "flights", "1", "--dry-run", root=zookeeper_root)
+    assert told["done"] == "restated with its rows. It replaces 1 keys of tx_state.one, 1 keys of tx_state.two"
+    assert runs.states() == {"r1": "success", "r2": "success"}
+    assert wishes(committed.store, committed.paths) == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("1",), "Say why, it is kept in the ledger: airflow tx restate flights 1 --why TEXT"),
+        (
+            ("1", "--from", "2026-01-01", "--to", "2026-01-02", "--why", "x"),
+            "Give either the txids, or --from and --to.",
+        ),
+        (("--from", "2026-01-01", "--why", "x"), "Give both --from and --to."),
+        (("1", "--withdraw", "--changed-rows"), "--withdraw takes the txids, or none for all, and --dry-run."),
+        (("--from", "2026-01-01", "--to", "2026-01-02", "--why", "x"), "--from, --to = 'Rows' cannot be used."),
+        (("1", "--withdraw"), "Restatement of transaction 1 of flights refused: nobody wants it"),
+        (("2", "--why", "x"), "Restatement of transaction 2 of flights refused: its rows cannot be read again"),
+        (("7", "--why", "x"), "No transaction 7 of topology 'flights'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    airflow: Commands,
+    committed: _Journaled,
+    runs: Runs,
+    zookeeper_root: str,
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    told = one_line(airflow.run("tx", "restate", "flights", *arguments, root=zookeeper_root, fails=True))
+    assert told.startswith(said)
+    assert wishes(committed.store, committed.paths) == ()
+
+
+def test_while_the_dag_is_paused_nothing_is_wanted(
+    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
+) -> None:
+    runs.pause(paused=True)
+    try:
+        told = airflow.run("tx", "restate", "flights", "1", "--why", "x", root=zookeeper_root, fails=True)
+    finally:
+        runs.pause(paused=False)
+    assert one_line(told) == (
+        "DAG the_dag is paused and starts no run: airflow dags unpause the_dag, then repeat this command."
+    )
+    assert wishes(committed.store, committed.paths) == ()

@@ -1,0 +1,335 @@
+"""What a person does to have transactions restated: all wishes, then runs, once each, however often it is repeated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx import compat
+from airflow_tx.actions.action import ActionTarget
+from airflow_tx.actions.preview import EffectLine
+from airflow_tx.actions.restatement import SeveralRefused, TransactionRestatement
+from airflow_tx.actions.withdrawal import WishWithdrawal
+from airflow_tx.cli.progress import Progress, WorkStatus
+from airflow_tx.cli.restatement import RestatedWork, left_over
+from airflow_tx.commit.handoff import DagStates, take_skip
+from airflow_tx.errors import RestateRefused
+from airflow_tx.failpoints import VARIABLE, FailpointError
+from airflow_tx.journal.area import JournalArea
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Binding
+from airflow_tx.protocol.skip import note_skip
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import wishes
+from airflow_tx.state import Count, MemoryState, Sum
+from airflow_tx.triggers.committed import commit_of
+from tests.stage import update
+from tests.unit.bench import Numbers
+from tests.unit.commit.run import Run, counts
+
+ADA = Audit("ada", "a bug in the job")
+
+
+class Rereadable(Numbers):
+    """Numbers whose rows may be gone.
+
+    :ivar gone: why they cannot be read again.
+    """
+
+    gone: str | None = None
+    rows_can_change = True
+
+    def refuses_again(self, metadata: Any) -> str | None:
+        return self.gone
+
+    def named(self, topology: str) -> Any:
+        return self
+
+
+class World:
+    """A topology in memory, and an Airflow that executes a run when it is told to.
+
+    :ivar counted: what the task counts from now on.
+    """
+
+    def __init__(self, make: Callable[..., Run], state: MemoryState, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.make = make
+        self.state = state
+        self.states: dict[str, str] = {}
+        self.versions: dict[str, bool] = {}
+        self.counted = 1
+        self.source = Rereadable()
+        self.updates = [update(state)]
+        self.most = 4
+        monkeypatch.setattr(compat, "runs_of", lambda dag_id, run_ids: self._states_of(run_ids))
+        monkeypatch.setattr(compat, "clear_run", self._clear)
+
+    def _states_of(self, run_ids: Any) -> dict[str, str]:
+        return {each: self.states[each] for each in run_ids if each in self.states}
+
+    def _clear(self, dag_id: str, run_id: str, *, past_limit: bool, latest: bool = False) -> bool:
+        self.versions[run_id] = latest
+        self.states[run_id] = "queued"
+        return True
+
+    def run_of(self, run_id: str) -> Run:
+        return self.make(run_id, self.updates, source=self.source, max_pending=self.most)
+
+    def execute(self, run_id: str) -> None:
+        run = self.run_of(run_id)
+        run.begin()
+        if run.begun is not None:
+            run.work(count=self.counted)
+            run.commit_now()
+        self.states[run_id] = "success"
+
+    def execute_queued(self, seconds: float = 0.0) -> None:
+        """Execute one run that is queued."""
+        for run_id in [each for each, state in self.states.items() if state == "queued"][:1]:
+            self.execute(run_id)
+
+    @property
+    def spec(self) -> Any:
+        return self.run_of("any").spec
+
+    @property
+    def ledger(self) -> Any:
+        return self.spec.ledger(self.spec.memory)
+
+    @property
+    def dag(self) -> Any:
+        return SimpleNamespace(tasks=[SimpleNamespace(task_id="commit", updates=self.updates)])
+
+    def target(self) -> ActionTarget:
+        return ActionTarget(self.ledger, self.ledger.topology(), lambda: (self.spec, DagStates(self.dag)))
+
+    def action(self, *txids: int, **options: Any) -> TransactionRestatement:
+        return TransactionRestatement(self.target(), txids, **options)
+
+    def restate(self, *txids: int, audit: Audit = ADA, **options: Any) -> list[EffectLine]:
+        return list(self.action(*txids, **options).execute(audit))
+
+    def follow(self, *txids: int, in_flight: int = 3, audit: Audit = ADA, **options: Any) -> list[str]:
+        """Do what the command does; what it says at its end."""
+        action = self.action(*txids, in_flight=in_flight, **options)
+        list(action.execute(audit))
+        work = RestatedWork(self.target(), action.chosen)
+        left = Progress(work, in_flight, sleep=self.execute_queued).follow()
+        return left_over("numbers", left)
+
+    @property
+    def wished(self) -> list[int]:
+        return [wish.txid for wish in wishes(self.spec.memory, self.spec.paths)]
+
+    @property
+    def total(self) -> int:
+        return counts(self.state)["count"]
+
+
+@pytest.fixture
+def state() -> MemoryState:
+    return MemoryState("words", keys=["word"], values={"count": Sum()})
+
+
+@pytest.fixture
+def world(make: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Five transactions are committed, each of which has counted 1; the bug is found, and 2 would have been right."""
+    made = World(make, state, monkeypatch)
+    for number in range(1, 6):
+        made.execute(f"r{number}")
+    made.counted = 2
+    return made
+
+
+def test_each_is_processed_again_and_replaces_what_it_contributed(world: World) -> None:
+    assert world.follow(1, 2, 3, 4, 5) == ["All 5 are restated."]
+    assert (world.total, world.wished) == (10, [])
+    assert set(world.versions.values()) == {True}
+
+
+def test_one_place_of_the_window_is_left_to_other_batches_and_the_rest_are_wishes(world: World) -> None:
+    done = world.restate(1, 2, 3, 4, 5)
+    started = [each.txid for each in done if each.what.startswith("its run was cleared")]
+    assert (started, world.wished) == ([1, 2, 3], [1, 2, 3, 4, 5])
+    assert "its run is started when there is room" in done[-1].what
+    assert "airflow tx restate numbers --why TEXT" in done[-1].what
+
+
+def test_without_transactions_it_goes_on_with_what_is_wanted(world: World) -> None:
+    world.restate(4, 5, in_flight=1)
+    assert world.follow() == ["All 2 are restated."]
+    assert world.total == 7
+
+
+@pytest.mark.parametrize("point", ["after_wish", "after_start"])
+@pytest.mark.parametrize("txid", [1, 2, 3])
+def test_killed_and_repeated_each_is_restated_once(
+    world: World, point: str, txid: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, f"restate.{point}:txid={txid}:raise:once={tmp_path / 'hit'}")
+    with pytest.raises(FailpointError):
+        world.follow(1, 2, 3, 4, 5, dated=True)
+    world.execute_queued()
+    left = 5 - len([each for each in by_date(world) if each > 5])
+    assert world.follow(*by_date(world), dated=True) == [f"All {left} are restated."]
+    assert world.follow(*by_date(world), dated=True) == ["All 0 are restated."]
+    assert world.total == 10
+    assert list(world.ledger.outcome(10).receipt["replaces"]) == ["entry", "txid"]
+    assert world.ledger.outcome(11) is None
+
+
+def by_date(world: World) -> list[int]:
+    """What the bindings of the dates say, as `--from --to` finds it."""
+    read = Reader(world.spec.memory)
+    return [read.peek(Binding, world.spec.paths.run(f"r{number}")).txid for number in range(1, 6)]
+
+
+def test_another_reason_restates_it_once_more(world: World) -> None:
+    world.follow(1, 2, dated=True)
+    world.counted = 5
+    world.follow(*by_date(world)[:2], dated=True, audit=Audit("ada", "another bug"))
+    assert world.total == 13
+
+
+def test_a_transaction_that_was_replaced_stands_for_the_one_that_counts(world: World) -> None:
+    world.follow(1)
+    assert "it restated transaction 1" in world.action(1).preview().effects[0].what
+    (told,) = world.restate(1)
+    assert told.what.startswith("nothing: transaction 6 has restated it for this reason")
+    world.counted = 7
+    world.follow(1, audit=Audit("ada", "another bug"))
+    assert world.total == 11
+
+
+def test_what_would_be_replaced_is_told_and_nothing_is_changed(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = MemoryState("words", keys=["word"], values={"count": Sum("double")})
+    world = World(make, state, monkeypatch)
+    world.counted = 2**40
+    world.execute("r1")
+    found = world.action(1).preview()
+    assert found.sentence.startswith("Process transaction 1 of topology numbers again")
+    assert [each.what for each in found.effects] == [
+        "restated with its rows. It replaces 1 keys of words (digits of count below 1e-04 are lost)"
+    ]
+    assert world.wished == []
+
+
+def test_tasks_that_read_states_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(rows: Any) -> Any:
+        return [state_query(row, state=None) for row in rows]  # type: ignore[name-defined] # noqa: F821
+
+    tasks = [*world.dag.tasks, SimpleNamespace(task_id="enrich", python_callable=look_up)]
+    monkeypatch.setattr(World, "dag", SimpleNamespace(tasks=tasks))
+    told = [each.what for each in world.action(1).preview().effects]
+    assert told[1] == "task enrich reads states: what later transactions have read there is not corrected"
+
+
+# --- refusals
+
+
+def refusal(world: World, *txids: int, **options: Any) -> str:
+    """Why nothing is restated, one line each; the preview says the same."""
+    told = [each.what for each in world.action(*txids, **options).preview().refused if each.run_id is None]
+    with pytest.raises(SeveralRefused) as refused:
+        world.restate(*txids, **options)
+    assert str(refused.value).splitlines() == told
+    assert world.wished == []
+    return str(refused.value)
+
+
+def test_rows_that_are_gone(world: World) -> None:
+    world.source.gone = "file a.csv is missing"
+    told = refusal(world, 1)
+    assert told == (
+        "Restatement of transaction 1 of numbers refused: its rows cannot be read again: file a.csv is missing. "
+        "Nothing was changed. The transaction still counts as it is."
+    )
+    assert world.follow(1, changed_rows=True) == ["All 1 are restated."]
+
+
+def test_changed_rows_of_a_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rereadable, "rows_can_change", False)
+    assert "in which no row is ever another one. Nothing was changed. Without --changed-rows" in refusal(
+        world, 1, changed_rows=True
+    )
+
+
+def test_one_that_is_open_skipped_or_unknown_and_all_are_refused_together(world: World) -> None:
+    run = world.run_of("r6")
+    run.begin()
+    told = refusal(world, 1, 6, 9).splitlines()
+    assert len(told) == 2
+    assert "refused: it is open. Nothing was changed. To process it again: airflow tx replay numbers 6" in told[0]
+    assert told[1].startswith("No transaction 9 of topology 'numbers'")
+
+
+def test_a_state_that_the_dag_does_not_write_any_more(world: World) -> None:
+    world.updates = [update(MemoryState("other", keys=["word"], values={"count": Count()}))]
+    told = refusal(world, 1)
+    assert "it has written state 'words', which the DAG does not write any more" in told
+    assert "--withdraw" not in told
+
+
+def test_an_entry_that_is_gone(world: World) -> None:
+    JournalArea(world.spec.staging(), world.ledger.incarnation()).forget()
+    assert re.search(r"entry \S+/1-\w+", refusal(world, 1), re.IGNORECASE)
+
+
+def test_one_that_is_being_restated_goes_on(world: World) -> None:
+    world.restate(1)
+    run = world.run_of("r1")
+    run.begin()
+    assert [each.what for each in world.restate(1)] == ["transaction 6 restates it already"]
+
+
+# --- withdrawal, skips
+
+
+def test_a_wish_is_taken_back_until_its_run_has_begun(world: World) -> None:
+    world.restate(1, 2, in_flight=1)
+    withdrawal = WishWithdrawal(world.target(), [2])
+    assert [each.txid for each in withdrawal.preview().effects] == [2]
+    assert [each.txid for each in withdrawal.execute(ADA)] == [2]
+    world.execute_queued()
+    with pytest.raises(RestateRefused, match="or its restatement has begun"):
+        list(WishWithdrawal(world.target(), [1]).execute(ADA))
+    assert (world.total, world.wished) == (6, [])
+
+
+def test_all_wishes_are_taken_back_at_once(world: World) -> None:
+    world.restate(1, 2, 3)
+    assert [each.txid for each in WishWithdrawal(world.target(), []).execute(ADA)] == [1, 2, 3]
+    assert world.wished == []
+
+
+def test_a_run_that_ends_before_it_begins_is_named_with_the_way_out(world: World) -> None:
+    def fails(seconds: float) -> None:
+        for run_id, found in world.states.items():
+            world.states[run_id] = "failed" if found == "queued" else found
+
+    action = world.action(1, in_flight=1)
+    list(action.execute(ADA))
+    fails(0.0)
+    left = Progress(RestatedWork(world.target(), action.chosen), 1, sleep=fails).follow()
+    assert [each.status for each in left] == [WorkStatus.FAILED]
+    (line, *_) = left_over("numbers", left)
+    assert line.endswith("To let it be: airflow tx restate numbers 1 --withdraw")
+
+
+def test_while_it_is_open_and_after_it_was_skipped_the_interval_is_committed(world: World) -> None:
+    world.restate(1)
+    run = world.run_of("r1")
+    run.begin()
+    interval = {"key": "r1"}
+    found = commit_of(world.spec.memory, world.spec.paths, interval)
+    assert found is not None
+    assert found["txid"] == 1
+    world.ledger.run(note_skip, 6, ADA)
+    take_skip(world.ledger, 6, {"words": world.state}, log=run.log)
+    assert commit_of(world.spec.memory, world.spec.paths, interval) == found
+    assert world.total == 5
