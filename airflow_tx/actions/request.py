@@ -51,8 +51,6 @@ class ActionRequest:
     :param txids: of replay one or several, of skip and readmit one, of restate and withdraw any number, else none.
     :param force: of replay: also transactions whose run is queued or running.
     :param changed_rows: of replay and restate: with the rows as they are now.
-    :param in_flight: of restate: how many at once; None: as many as leave a place to other batches.
-    :param dated: of restate: whether dates have named the transactions.
     :param may_create: whether the person may create runs of the DAG.
     """
 
@@ -65,8 +63,6 @@ class ActionRequest:
     force: bool = False
     changed_rows: bool = False
     may_create: bool = True
-    in_flight: int | None = None
-    dated: bool = False
 
     @property
     def needs_dag(self) -> bool:
@@ -91,13 +87,7 @@ class ActionRequest:
         if self.name is ActionName.READMIT:
             return Readmission(target, self.txids[0])
         if self.name is ActionName.RESTATE:
-            return TransactionRestatement(
-                target,
-                self.txids,
-                changed_rows=self.changed_rows,
-                in_flight=self.in_flight,
-                dated=self.dated,
-            )
+            return TransactionRestatement(target, self.txids, changed_rows=self.changed_rows)
         if self.name is ActionName.WITHDRAW:
             return WishWithdrawal(target, self.txids)
         if self.name is ActionName.REPLAY_FAILED:

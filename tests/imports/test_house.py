@@ -50,7 +50,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 33_700,
+    "statements": 34_000,
     "characters a line of code": 36.9,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,

@@ -17,6 +17,7 @@ from airflow_tx.plugin.api.timeline import TimelineRow, timeline_row
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.person import ChangedRows, Person, Words
 from airflow_tx.protocol.receipt import is_shortened, tasks_of
+from airflow_tx.protocol.records import Outcome
 from airflow_tx.protocol.status import TransactionView, size_in_words
 from airflow_tx.protocol.view import TransactionDetails
 
@@ -212,6 +213,9 @@ def _actions(view: TransactionView) -> list[str]:
         return [ActionName.REPLAY.value, ActionName.SKIP.value]
     if view.can_be_readmitted:
         return [ActionName.READMIT.value]
+    if view.status == Outcome.COMMITTED.value and view.restated_by is None:
+        is_wanted = view.restates is None and view.restate is not None
+        return [(ActionName.WITHDRAW if is_wanted else ActionName.RESTATE).value]
     return []
 
 

@@ -62,6 +62,7 @@ export function ActionDialog({ topology, action, txids, onClose }: Props) {
                     <Effects lines={answer.effects} title="What will happen" />
                     <Effects lines={answer.refused} title="Refused" />
                     {action === "replay" && <ReplayOptions onChange={setOptions} value={options} />}
+                    {action === "restate" && <RowsOption onChange={setOptions} value={options} />}
                     {answer.needs_reason && (
                       <Field.Root required>
                         <Field.Label>
@@ -149,9 +150,13 @@ function ReplayOptions({ value, onChange }: { value: Options; onChange: (value: 
   return (
     <HStack gap={4} wrap="wrap">
       <Option label="also if its run is queued or running" name="force" onChange={onChange} value={value} />
-      <Option label="take its rows as they are now" name="changed_rows" onChange={onChange} value={value} />
+      <RowsOption onChange={onChange} value={value} />
     </HStack>
   );
+}
+
+function RowsOption({ value, onChange }: { value: Options; onChange: (value: Options) => void }) {
+  return <Option label="take its rows as they are now" name="changed_rows" onChange={onChange} value={value} />;
 }
 
 function Option({ label, name, value, onChange }: { label: string; name: keyof Options; value: Options; onChange: (value: Options) => void }) {

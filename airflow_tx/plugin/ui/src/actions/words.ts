@@ -7,6 +7,8 @@ export const WORDS: Record<ActionName, { button: string; grave?: boolean }> = {
   "replay-failed": { button: "Replay all failed" },
   skip: { button: "Skip", grave: true },
   readmit: { button: "Re-admit" },
+  restate: { button: "Restate", grave: true },
+  withdraw: { button: "Do not restate" },
   "accept-loss": { button: "Accept a loss", grave: true },
   pause: { button: "Pause the coordinator" },
   unpause: { button: "Unpause the coordinator" },

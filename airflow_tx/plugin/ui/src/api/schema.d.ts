@@ -290,7 +290,7 @@ export interface components {
          * @description What a person can do to the transactions of a topology.
          * @enum {string}
          */
-        ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "pause" | "unpause";
+        ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "restate" | "withdraw" | "pause" | "unpause";
         /**
          * AttemptBar
          * @description One attempt of a transaction.
