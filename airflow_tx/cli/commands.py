@@ -37,8 +37,10 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import (
     TopologyView,
+    TransactionDetails,
     has_topology,
     topologies,
+    topology_record,
     topology_view,
     transaction_details,
 )
@@ -209,12 +211,30 @@ def show(args: Namespace) -> None:
     """`airflow tx show TOPOLOGY [TXID]`."""
     with store_of(args) as store:
         if args.txid is not None:
-            row = render.details(transaction_details(store, paths_of(args), args.txid))
+            row = render.details(_details(args, store))
         else:
             view = topology_view(store, paths_of(args), recent=0)
             listed = ListedTopology(view, ledger_on(store, args), conn_id_of(args))
             row = render.topology_details(view, _lags(args, [listed]).get(view.name))
     render.print_row(row, args.output)
+
+
+def _details(args: Namespace, store: Store) -> TransactionDetails:
+    """Read one transaction from the ledger, or from the journal if the ledger has forgotten it."""
+    from airflow_tx.journal.area import JournalArea
+    from airflow_tx.journal.entry_view import forgotten_details
+
+    paths = paths_of(args)
+    try:
+        return transaction_details(store, paths, args.txid)
+    except UnknownTransaction:
+        with suppress(TxError):  # staging says nothing: the ledger does
+            incarnation = topology_record(store, paths).incarnation
+            journal = JournalArea(staging_of(args), incarnation)
+            found = forgotten_details(store, paths, journal, args.txid)
+            if found is not None:
+                return found
+        raise
 
 
 @action

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.journal.entry import Entry
-from airflow_tx.protocol.api import Put, SystemClock, SystemIds
+from airflow_tx.protocol.api import Delete, Put, SystemClock, SystemIds
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.receipt import Receipt
@@ -257,3 +257,19 @@ def test_rows_of_a_restated_transaction_that_are_others_now_are_no_finding(
     told = airflow.run("tx", "verify", "flights", *alone, root=root)
     assert "now, and 1 rows were counted; transaction 6 has restated it" in told
     (airflow.dags / "twice").unlink()
+
+
+def test_a_transaction_that_the_ledger_has_forgotten_is_shown_from_its_journal_entry(
+    airflow: Commands, store: ZooKeeperStore, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
+    ledger = pipeline_of(airflow, store, root).ledger
+    journal = JournalArea(StagingArea.of_ledger("zookeeper_default", root), ledger.incarnation())
+    written = datetime.now(timezone.utc).isoformat()
+    own = Entry("flights", ledger.incarnation(), 2, 1, "", "run 2", "run 2", written, written, 2, ("numbers", {}))
+    counts = encode(Binding(2, journal.write(own)))
+    store.multi([], [Delete(ledger.paths.history(2)), Put(ledger.paths.run("run 2"), counts)])
+    (shown,) = airflow.json("tx", "show", "flights", "2", root=root)
+    assert (shown["run_id"], shown["status"], shown["batch"]) == ("run 2", "COMMITTED", "2")
+    told = airflow.run("tx", "show", "flights", "77", root=root, fails=True)
+    assert "transaction 77 of topology 'flights'" in told

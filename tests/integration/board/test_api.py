@@ -200,7 +200,8 @@ def test_a_search_asks_the_source_and_says_how_far_it_went(
     # What is shown may be that of a second ago.
     eventually(lambda: board.get("topologies/flights")["allocated"] == 3, 60, "the open transaction is seen")
     found = board.get("topologies/flights/search", what="02.csv")
-    named = {"txid": 2, "run_id": "r2", "phase": "COMMITTED", "batch_name": "02.csv"}
+    again = {"restates": None, "restated_by": None}
+    named = {"txid": 2, "run_id": "r2", "phase": "COMMITTED", "batch_name": "02.csv", **again}
     assert found == {"found": [named], "looked": 3, "oldest": 1, "unknown": 0, "complete": True}
     assert [each["txid"] for each in board.get("topologies/flights/search", what="03.csv")["found"]] == [3]
     assert board.get("topologies/flights/search", what="04.csv")["found"] == []
