@@ -292,6 +292,12 @@ def _compare_bindings(chain: Chain, now: Decisive) -> None:
             )
         elif bound != txid and not now.allocated < bound <= now.latest:
             _found(chain, now, txid, f"its run {key!r} is bound to transaction {bound}")
+        elif bound == txid and txid not in now.opened:
+            named = now.entries.get(key, "")
+            kept = chain.receipts[txid].journal or ""
+            if named != kept:
+                text = f"its run {key!r} names the journal entry {named or 'none'}, its receipt {kept or 'none'}"
+                chain.find(txid, text)
     _compare_others(chain, now, newest.keys())
 
 

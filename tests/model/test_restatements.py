@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,14 +25,16 @@ from airflow_tx.protocol.answers import (
     ReplayNoted,
     WindowFull,
 )
-from airflow_tx.protocol.api import Delete
+from airflow_tx.protocol.api import Delete, Put
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.commit import note_commit_failed
+from airflow_tx.protocol.evidence import ledger_evidence
 from airflow_tx.protocol.rebuild_plan import HeldState
-from airflow_tx.protocol.records import Binding, Phase, digest
+from airflow_tx.protocol.records import Binding, Phase, digest, encode
 from airflow_tx.protocol.repair import Repairs, rename_state, state_lost
 from airflow_tx.protocol.skip import note_readmission, withdraw_skip
 from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.verification import verified
 from airflow_tx.protocol.wish import Wish, WishRequest, want, wishes, withdraw
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
@@ -54,6 +57,12 @@ def bound(topology: Topology, key: str) -> int:
     binding = topology.binding(key)
     assert binding is not None
     return binding.txid
+
+
+def verify(topology: Topology) -> list[str]:
+    """What it finds, except that the driver leaves the number of rows out of its receipts."""
+    found = verified(ledger_evidence(topology.store(), topology.paths), ()).findings
+    return [each for each in map(str, found) if "the ledger says rows" not in each]
 
 
 class TestRestatement:
@@ -260,6 +269,31 @@ class TestRestatement:
         assert room(store, journaled.paths, max_pending=8, key="r1") == {"current": 3}
 
 
+class TestVerify:
+    """What `verify` says of a ledger with restatements."""
+
+    def test_it_finds_nothing_while_one_is_open_skipped_or_committed(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2}, {"b": 2})
+        journaled.want(1)
+        Run(journaled, "r1").begin(2)
+        assert verify(journaled) == []
+        journaled.skip(3)
+        assert verify(journaled) == []
+        restated(journaled, 1, {"a": 3})
+        assert verify(journaled) == []
+
+    def test_it_finds_a_binding_that_names_the_entry_of_another_transaction(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2}, {"b": 2})
+        one, other = journaled.binding("r1"), journaled.binding("r2")
+        assert one is not None
+        assert other is not None
+        changed = encode(replace(one, entry=other.entry))
+        journaled.store().multi([], [Put(journaled.paths.run("r1"), changed)])
+        assert verify(journaled) == [
+            f"transaction 1: its run 'r1' names the journal entry {other.entry}, its receipt {one.entry}"
+        ]
+
+
 class TestSkipOfARestatement:
     def test_the_restated_transaction_counts(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
@@ -350,6 +384,26 @@ class TestWant:
         Run(journaled, "r1").begin(2)
         with pytest.raises(RestateRefused, match="nobody wants it, or its restatement has begun"):
             journaled.ledger().run(withdraw, 1)
+
+    def test_a_reset_forgets_wishes(self, journaled: Topology) -> None:
+        """The next life gives the txid to another transaction."""
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Repairs(journaled.ledger()).reset(journaled.request, ADA, clear=journaled.states[0].clear)
+        committed(journaled, {"a": 5})
+        assert wishes(journaled.store(), journaled.paths) == ()
+        assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
+
+    def test_an_empty_batch_is_restated_with_rows_and_back(self, journaled: Topology) -> None:
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 1})
+        journaled.note_replay(1, 1)
+        Run(journaled, "r1").whole(0, {})
+        assert journaled.journal[journaled.binding("r1").entry] == (None, {})  # type: ignore[union-attr]
+        assert restated(journaled, 1, {"a": 4}).metadata is None
+        assert journaled.totals() == {"a": 4}
+        restated(journaled, 2, {}, key="r1")
+        assert journaled.totals() == {"a": 0}
 
     def test_a_state_that_went_back_after_the_wish_refuses_its_begin(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2}, {"a": 1})
