@@ -1,4 +1,4 @@
-"""Airflow DAG runs as transactions: clear, retry, backfill — and never count twice."""
+"""Airflow DAG runs as transactions: clear, retry, backfill, correct – and never count twice."""
 
 from __future__ import annotations
 
