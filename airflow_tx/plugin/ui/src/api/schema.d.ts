@@ -428,7 +428,7 @@ export interface components {
          * FigurePoint
          * @description What was committed in one stretch of time.
          *
-         *     :param rows: null: none of these transactions counted its rows.
+         *     :param rows: without those of restatements, which were counted before; null: none of the others counted its rows.
          *     :param processing: seconds from the begin of the last attempt until every task had acked.
          *     :param commit: seconds from the grant until the end.
          *     :param size: rows of a batch.
