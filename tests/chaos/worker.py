@@ -138,7 +138,8 @@ def act(topology: FiredTopology, ti: LittleTi) -> str:
 
 
 def _backfill(topology: FiredTopology, ledger: Ledger, first: datetime, last: datetime) -> str:
-    from airflow_tx.cli.backfill import BackfilledDates, Progress, left_to_do
+    from airflow_tx.cli.backfill import BackfilledDates, left_to_do
+    from airflow_tx.cli.progress import Progress
 
     dates = BackfilledDates(topology.spec, ledger, first, last)
     dates.check_order(note=True)
