@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,16 +18,18 @@ from airflow_tx.actions.preview import EffectLine
 from airflow_tx.actions.restatement import SeveralRefused, TransactionRestatement
 from airflow_tx.actions.withdrawal import WishWithdrawal
 from airflow_tx.cli.progress import Progress, WorkStatus
-from airflow_tx.cli.restatement import RestatedWork, left_over
+from airflow_tx.cli.restatement import RestatedWork, dated_transactions, left_over
 from airflow_tx.commit.handoff import DagStates, take_skip
-from airflow_tx.errors import RestateRefused
+from airflow_tx.errors import ConfigError, RestateRefused
 from airflow_tx.failpoints import VARIABLE, FailpointError
 from airflow_tx.journal.area import JournalArea
+from airflow_tx.protocol.api import Create
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Binding
+from airflow_tx.protocol.records import Binding, encode
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import wishes
+from airflow_tx.sources.run.data_interval import DataIntervalSource, key_of_interval
 from airflow_tx.state import Count, MemoryState, Sum
 from airflow_tx.triggers.committed import commit_of
 from tests.stage import update
@@ -187,6 +191,27 @@ def by_date(world: World) -> list[int]:
     """What the bindings of the dates say, as `--from --to` finds it."""
     read = Reader(world.spec.memory)
     return [read.peek(Binding, world.spec.paths.run(f"r{number}")).txid for number in range(1, 6)]
+
+
+def test_dates_stand_for_the_transactions_that_count_for_them(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    days = [datetime(2013, 1, day, tzinfo=timezone.utc) for day in range(1, 6)]
+    intervals = [compat.ScheduledInterval(start, start, end, end) for start, end in pairwise(days)]
+    monkeypatch.setattr(
+        compat,
+        "scheduled_intervals",
+        lambda dag_id, first, last: [each for each in intervals if first <= each.logical_date <= last],
+    )
+    for each, txid in zip(intervals, (4, 9, 2), strict=False):  # the last day has no transaction
+        key = key_of_interval((each.start, each.end))
+        world.spec.memory.multi((), (Create(world.spec.paths.run(key), encode(Binding(txid))),))
+    spec = SimpleNamespace(source=DataIntervalSource("package.reader"), dag_id="numbers")
+    target = ActionTarget(world.ledger, world.ledger.topology(), lambda: (spec, {}))  # type: ignore[arg-type, return-value]
+    assert dated_transactions(target, days[0], days[4]) == [4, 9, 2]
+    assert dated_transactions(target, days[1], days[1]) == [9]
+    with pytest.raises(ConfigError, match="None of the 1 intervals between these dates has a transaction"):
+        dated_transactions(target, days[3], days[3])
+    with pytest.raises(ConfigError, match=r"Its runs stand for no dates: airflow tx restate numbers TXID"):
+        dated_transactions(world.target(), days[0], days[1])
 
 
 def test_another_reason_restates_it_once_more(world: World) -> None:

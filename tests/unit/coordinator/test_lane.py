@@ -27,6 +27,7 @@ from airflow_tx.protocol.attempt import TaskTry, Token
 from airflow_tx.protocol.records import Phase, TopologyRecord, decode, encode
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import WishRequest, want, wishes
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state import Fence
 from tests.stage import StageRun
@@ -314,6 +315,28 @@ def test_a_transaction_of_the_lane_waits_for_a_restatement_as_long_as_that_takes
             lane.wait(0.1)
     world.assert_exact(2)
     assert not lane.rests
+
+
+def test_beside_five_restatements_it_goes_on_and_all_is_counted_once(make: Any) -> None:
+    world = make(source=Bounded(5))
+    world.coordinate()
+    world.assert_exact(5)
+    ledger = world.spec.ledger(world.store)
+    for txid in range(1, 6):
+        ledger.run(want, WishRequest(txid, f"tx-{txid}", f"tx-{txid}"), Audit("ada", "a bug in the job"))
+    world.source.count = 10
+    with world.executing():
+        while len(world.history) < 15:
+            world.coordinate()
+    assert wishes(world.store, PATHS) == ()
+    restated = {entry.restates for entry in world.history.values()} - {None}
+    assert restated == {1, 2, 3, 4, 5}
+    by_lane = [txid for txid, entry in world.history.items() if txid > 5 and entry.restates is None]
+    assert [world.history[txid].run_id for txid in by_lane] == [f"tx-{txid}" for txid in by_lane]
+    assert {run_id for run_id, state in world.runs.items() if state == "success"} == {
+        f"tx-{txid}" for txid in range(1, 6)
+    }
+    assert world.totals == (100, sum(range(100)))
 
 
 def test_a_lane_that_ends_while_it_waits_for_a_restatement_has_failed_at_nothing(
