@@ -1,0 +1,240 @@
+"""Committed transactions are corrected: the totals are as if the corrected output had been there from the start.
+
+Each story is compared with a computation over the files.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.processes import signal_process
+from examples import flights
+from examples.stored import rows
+from tests.airflow.dags.daily import FIRST as DAY_1
+from tests.airflow.stack import Stack
+
+Totals = dict[tuple[str, ...], tuple[int, ...]]
+APP = Path(__file__).resolve().parents[2] / "spark_apps" / "flight_counts.py"
+RIGHT = 'batch.read("carrier", "origin", "dep_delay")'
+WRONG = """batch.read("carrier", "origin", "dep_delay", "month").withColumn(
+        "carrier", F.expr("IF(month = 3, lower(carrier), carrier)")
+    )"""
+
+_FLIGHTS = """from airflow.sdk import DAG  # Airflow's
+
+from airflow_tx import CommitOperator, FileSource, SparkBatchOperator, Transaction, persistent_aggregate
+from airflow_tx.state import Count, SqlState, Sum
+
+values = {"flights": Count(), "dep_delay": Sum()}
+totals = SqlState("tx_state", table="corrected_flights", keys=["carrier", "origin"], values=values)
+
+with DAG("corrected_flights", schedule=None, max_active_runs=8):
+    with Transaction(source=FileSource("corrected_flights/*.csv", files_per_batch=1), max_pending=4):
+        counts = SparkBatchOperator(task_id="count", application="corrected_app.py")
+        CommitOperator(task_id="commit", updates=[persistent_aggregate(counts.output["counts"], state=totals)])
+"""
+_SCHEDULED = """from corrected import corrected_dag
+from daily import DAY, FIRST
+
+from airflow_tx import DataIntervalSource
+
+dag = corrected_dag(  # airflow DAG
+    "thirty_days",
+    DataIntervalSource("corrected.of_interval", {"folder": "thirty_days"}),
+    {"thirty_days": ["distance"]},
+    schedule="@daily",
+    start_date=FIRST,
+    catchup=False,
+    end_date=FIRST + 40 * DAY,
+)
+"""
+_DAYS = """from corrected import corrected_dag
+
+from airflow_tx import FileSource
+
+dag = corrected_dag({dag_id!r}, FileSource("{dag_id}/*.csv", files_per_batch=1), {tables!r})  # airflow DAG
+"""
+
+
+@dataclass
+class Corrected:
+    """A topology that is corrected, and the files that it reads."""
+
+    stack: Stack
+    dag_id: str
+    tables: dict[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return self.stack.folder / self.dag_id
+
+    def write(self) -> None:
+        """Write the DAG file, or write it again with other tables."""
+        text = _DAYS.format(dag_id=self.dag_id, tables=self.tables)
+        (self.stack.airflow_dags / f"{self.dag_id}.py").write_text(text)
+
+    def add(self, files: Sequence[Path]) -> None:
+        """Let the source have more files, and commit each in a run of its own."""
+        self.folder.mkdir(exist_ok=True)
+        for file in files:
+            shutil.copy(file, self.folder / file.name)
+        self.stack.commit_runs(self.dag_id, *(file.stem for file in files))
+
+    def restate(self, *txids: int, changed_rows: bool = False) -> None:
+        """Restate transactions, and wait until all runs have ended."""
+        options = ["--changed-rows"] if changed_rows else []
+        command = ["tx", "restate", self.dag_id, *map(str, txids), "--why", "the job had a bug", *options]
+        self.stack.airflow.command(*command, timeout=600)
+        for run in self.stack.airflow.runs(self.dag_id):
+            self.stack.airflow.wait_run(self.dag_id, run["dag_run_id"])
+
+    def stored(self, table: str = "", keys: str = "carrier") -> Totals:
+        """The totals in a table; a key to which nothing contributes any more is there with zeros."""
+        columns = ["flights", *self.tables.get(table or self.dag_id, ["dep_delay"])]
+        query = f"SELECT {keys}, {', '.join(columns)} FROM {table or self.dag_id}"
+        split = keys.count(",") + 1
+        found = rows(self.stack.folder / "state.db", query)
+        return {row[:split]: row[split:] for row in found if any(row[split:])}
+
+    def computed(self, table: str = "", keys: str = "carrier") -> Totals:
+        """The same totals by a computation over the files."""
+        columns = self.tables.get(table or self.dag_id, ["dep_delay"])
+        sums: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * (len(columns) + 1))
+        for path in self.folder.glob("*.csv"):
+            with path.open() as file:
+                for row in csv.DictReader(file):
+                    numbers = [1, *(0 if row[name] == "NA" else int(row[name]) for name in columns)]
+                    of = sums[tuple(row[key.strip()] for key in keys.split(","))]
+                    of[:] = map(sum, zip(of, numbers, strict=True))
+        return {key: tuple(found) for key, found in sums.items()}
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_month_whose_application_had_a_bug_is_restated_once_the_application_is_mended(stack: Stack) -> None:
+    app, keys = stack.airflow_dags / "corrected_app.py", "carrier, origin"
+    app.write_text(APP.read_text().replace(RIGHT, WRONG))
+    (stack.airflow_dags / "corrected_flights.py").write_text(_FLIGHTS)
+    corrected = Corrected(stack, "corrected_flights")
+    corrected.add(flights.write_months(stack.folder / "months")[:3])
+    before = corrected.stored(keys=keys)
+    assert ("ua", "EWR") in before
+
+    app.write_text(APP.read_text())
+    run_id = stack.ledger(corrected.dag_id).history()[2].run_id
+    stack.airflow.clear_run(corrected.dag_id, run_id)
+    stack.airflow.wait_run(corrected.dag_id, run_id)
+    assert corrected.stored(keys=keys) == before, "A clear alone restates nothing."
+
+    corrected.restate(3)
+    assert corrected.stored(keys=keys) == corrected.computed(keys=keys)
+    stored = rows(stack.folder / "state.db", "SELECT flights FROM corrected_flights WHERE carrier = 'ua'")
+    assert set(stored) == {(0,)}
+    last = stack.ledger(corrected.dag_id).history()[-1]
+    assert (last.txid, last.run_id, last.outcome) == (4, run_id, "COMMITTED")
+    assert stack.receipts(corrected.dag_id)[-1]["replaces"]["txid"] == 3
+    corrected.restate(4)
+    assert corrected.stored(keys=keys) == corrected.computed(keys=keys)
+
+
+@pytest.mark.long
+def test_late_rows_of_three_days_are_in_once_their_days_are_restated(stack: Stack) -> None:
+    corrected = Corrected(stack, "late_days", {"late_days": ["distance"]})
+    corrected.write()
+    days = flights.write_days(stack.folder / f"{corrected.dag_id}_days")
+    corrected.add(days[:5])
+    assert corrected.stored() == corrected.computed()
+    for day, later in zip(days[1:4], days[10:13], strict=True):
+        late = later.read_text().splitlines(keepends=True)[1:40]
+        with (corrected.folder / day.name).open("a") as file:
+            file.writelines(late)
+    assert corrected.stored() != corrected.computed()
+    corrected.restate(2, 3, 4, changed_rows=True)
+    assert corrected.stored() == corrected.computed()
+    corrected.add(days[5:6])
+    assert corrected.stored() == corrected.computed()
+    assert [each.outcome for each in stack.ledger(corrected.dag_id).history()] == ["COMMITTED"] * 9
+
+
+@pytest.mark.long
+def test_a_new_column_and_a_new_table_are_filled_day_by_day(stack: Stack) -> None:
+    corrected = Corrected(stack, "widened", {"widened": ["distance"]})
+    corrected.write()
+    days = flights.write_days(stack.folder / f"{corrected.dag_id}_days")
+    corrected.add(days[:3])
+    assert corrected.stored() == corrected.computed()
+
+    corrected.tables = {"widened": ["distance", "air_time"], "beside": ["hour"]}
+    with sqlite3.connect(stack.folder / "state.db", timeout=60) as database:
+        for column in ("air_time", "tx_prev_air_time"):
+            database.execute(f"ALTER TABLE widened ADD COLUMN {column} BIGINT")
+    database.close()
+    corrected.write()
+    corrected.add(days[3:4])
+    whole = {table: corrected.computed(table) for table in corrected.tables}
+    for txid in (1, 2, 3):
+        assert corrected.stored("beside") != whole["beside"]
+        corrected.restate(txid)
+    assert {table: corrected.stored(table) for table in corrected.tables} == whole
+
+
+@pytest.mark.long
+@pytest.mark.alone
+def test_thirty_days_are_restated_while_days_commit_and_everything_is_killed_on_the_way(stack: Stack) -> None:
+    corrected = Corrected(stack, "thirty_days", {"thirty_days": ["distance"]})
+    dag, airflow, ledger = corrected.dag_id, stack.airflow, stack.ledger(corrected.dag_id)
+    (stack.airflow_dags / f"{dag}.py").write_text(_SCHEDULED)
+    files = flights.write_days(stack.folder / f"{dag}_days")
+    corrected.folder.mkdir()
+    bugs = stack.folder / "bugs" / dag
+    bugs.parent.mkdir(exist_ok=True)
+    bugs.write_text(" ".join(file.stem.removeprefix("flights-") for file in files[2:30]))
+
+    def backfilled(first: int, last: int) -> None:
+        for file in files[first - 1 : last]:
+            shutil.copy(file, corrected.folder / file.name)
+        airflow.end_backfills(dag)
+        airflow.backfill(dag, DAY_1 + timedelta(days=first - 1), DAY_1 + timedelta(days=last - 1))
+
+    def whole(count: int) -> bool:
+        return [run["state"] for run in airflow.runs(dag)] == ["success"] * count
+
+    airflow.wait_dag(dag)
+    backfilled(1, 30)
+    eventually(lambda: whole(30), 900, "thirty days are committed", interval=1)
+    assert corrected.stored() != corrected.computed()
+    bugs.unlink()
+
+    killed = [
+        stack.failpoints.arm(point, "kill", topology=dag, txid=txid)
+        for point, txid in (("commit.before_mark", 33), ("commit.after_acquire", 37), ("commit.after_mark", 41))
+    ]
+    command = ["tx", "restate", dag, "--from", "2013-01-01", "--to", "2013-01-30", "--why", "the job had a bug"]
+    first = subprocess.Popen([sys.executable, "-m", "airflow", *command], env=airflow.environment)
+    eventually(lambda: len(ledger.history()) > 33, 600, "some days are restated", interval=0.5)
+    first.kill()
+    first.wait()
+    backfilled(31, 34)
+    signal_process(airflow._components["scheduler"].pid, signal.SIGKILL)
+    airflow.start_component("scheduler")
+    for _ in range(2):
+        airflow.command(*command, timeout=900)
+        eventually(lambda: whole(34), 900, "all days are committed", interval=1)
+        assert corrected.stored() == corrected.computed()
+        committed = Counter(each.run_id for each in ledger.history() if each.outcome == "COMMITTED")
+        assert sorted(committed.values()) == [1] * 4 + [2] * 30
+    assert all(each.reached for each in killed)
+    assert len(stack.receipts(dag)) == 64
