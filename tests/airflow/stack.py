@@ -111,17 +111,18 @@ class Stack:
 
     def receipts(self, topology: str) -> list[dict[str, Any]]:
         """The receipts of a topology that `airflow tx verify` has just found to be whole."""
-        verified = self._tx("verify", topology)
+        verified = self.tx("verify", topology)
         assert verified.returncode == 0, verified.stdout + verified.stderr
-        found: list[dict[str, Any]] = json.loads(self._tx("receipts", topology, "--output", "json").stdout)
+        found: list[dict[str, Any]] = json.loads(self.tx("receipts", topology, "--output", "json").stdout)
         return found
 
     def skip(self, topology: str, txid: int) -> None:
         """Skip a transaction, as a person does."""
-        skipped = self._tx("skip", topology, str(txid), "--why", "its file is broken", "--yes")
+        skipped = self.tx("skip", topology, str(txid), "--why", "its file is broken", "--yes")
         assert skipped.returncode == 0, skipped.stdout + skipped.stderr
 
-    def _tx(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def tx(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `airflow tx` as a person does, whatever it ends with."""
         command = [sys.executable, "-m", "airflow", "tx", *arguments]
         return subprocess.run(command, env=self.airflow.environment, capture_output=True, text=True, timeout=300)
 

@@ -65,25 +65,30 @@ _DAYS = """from corrected import corrected_dag
 
 from airflow_tx import FileSource
 
-dag = corrected_dag({dag_id!r}, FileSource("{dag_id}/*.csv", files_per_batch=1), {tables!r})  # airflow DAG
+dag = corrected_dag({dag_id!r}, FileSource("{files}/*.csv", files_per_batch=1), {tables!r})  # airflow DAG
 """
 
 
 @dataclass
 class Corrected:
-    """A topology that is corrected, and the files that it reads."""
+    """A topology that is corrected, and the files that it reads.
+
+    :param tables: per table the columns that it adds up; none: it has those of the flights of a month.
+    :param files: the folder of the files, if it has not the name of the DAG.
+    """
 
     stack: Stack
     dag_id: str
     tables: dict[str, Sequence[str]] = field(default_factory=dict)
+    files: str = ""
 
     @property
     def folder(self) -> Path:
-        return self.stack.folder / self.dag_id
+        return self.stack.folder / (self.files or self.dag_id)
 
     def write(self) -> None:
         """Write the DAG file, or write it again with other tables."""
-        text = _DAYS.format(dag_id=self.dag_id, tables=self.tables)
+        text = _DAYS.format(dag_id=self.dag_id, files=self.folder.name, tables=self.tables)
         (self.stack.airflow_dags / f"{self.dag_id}.py").write_text(text)
 
     def add(self, files: Sequence[Path]) -> None:
@@ -192,7 +197,28 @@ def test_a_new_column_and_a_new_table_are_filled_day_by_day(stack: Stack) -> Non
 
 
 @pytest.mark.long
+def test_a_new_version_beside_the_old_one_differs_until_it_is_corrected(stack: Stack) -> None:
+    old, new = (Corrected(stack, dag_id, {dag_id: ["distance"]}, "versions") for dag_id in ("version_1", "version_2"))
+    bugs = stack.folder / "bugs" / new.dag_id
+    bugs.parent.mkdir(exist_ok=True)
+    bugs.write_text("2013-01-02")
+    days = flights.write_days(stack.folder / "version_days")[:3]
+    for version in (old, new):
+        version.write()
+        version.add(days)
+    bugs.unlink()
+
+    differs = stack.tx("diff", old.dag_id, new.dag_id)
+    assert differs.returncode == 1, differs.stdout + differs.stderr
+    new.restate(2)
+    equal = stack.tx("diff", old.dag_id, new.dag_id)
+    assert equal.returncode == 0, equal.stdout + equal.stderr
+    assert new.stored() == new.computed() == old.stored()
+
+
+@pytest.mark.long
 @pytest.mark.alone
+@pytest.mark.timeout(1800)
 def test_thirty_days_are_restated_while_days_commit_and_everything_is_killed_on_the_way(stack: Stack) -> None:
     corrected = Corrected(stack, "thirty_days", {"thirty_days": ["distance"]})
     dag, airflow, ledger = corrected.dag_id, stack.airflow, stack.ledger(corrected.dag_id)
@@ -201,7 +227,7 @@ def test_thirty_days_are_restated_while_days_commit_and_everything_is_killed_on_
     corrected.folder.mkdir()
     bugs = stack.folder / "bugs" / dag
     bugs.parent.mkdir(exist_ok=True)
-    bugs.write_text(" ".join(file.stem.removeprefix("flights-") for file in files[2:30]))
+    bugs.write_text(" ".join(f"{file.stem.removeprefix('flights-')} renamed" for file in files[2:30]))
 
     def backfilled(first: int, last: int) -> None:
         for file in files[first - 1 : last]:
