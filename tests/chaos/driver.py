@@ -146,6 +146,9 @@ class ChaosRun:
         if not stuck and not wrong:
             stuck = self._readmit()
             wrong = [] if stuck else self._judged()
+        if not stuck and not wrong:
+            stuck = self._restate()
+            wrong = [] if stuck else self._judged()
         for entry in list(self._unrecovered):
             entry[0].ended = min(entry[0].ended, began)
             self._write(entry)
@@ -153,7 +156,8 @@ class ChaosRun:
         self.record.add("rest", rest)
         print(
             f"{self._now():6.0f} s  at rest after {rest.faults} faults, within {rest.seconds:.0f} s: {rest.numbers} "
-            f"numbers in {rest.transactions} transactions ({rest.attempts} attempts, {rest.skipped} skipped); "
+            f"numbers in {rest.transactions} transactions ({rest.attempts} attempts, {rest.skipped} skipped, "
+            f"{rest.restated} restatements of {self.person.asked} asked for); "
             f"wrong totals {len(wrong)}, stuck topologies {len(stuck)}",
             flush=True,
         )
@@ -215,6 +219,19 @@ class ChaosRun:
             return []
         stuck = self._wait_quiet()
         return stuck or self._readmit()
+
+    def _restate(self) -> list[str]:
+        """Let the person have some of each topology restated; the topologies that are stuck then."""
+        for name in STORES:
+            self.person.restate(name)
+        self._wait_ended()
+        return self._wait_quiet()
+
+    def _wait_ended(self) -> None:
+        """Wait until what the person wants is noted, or refused."""
+        while any(run.is_live for name in STORES for run in self.world.scheduler.of(name, "act")):
+            self.world.scheduler.step()
+            time.sleep(_TICK)
 
     def _judged(self) -> list[str]:
         return [each for name in STORES for each in self.judge.findings(name)]

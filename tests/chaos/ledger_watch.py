@@ -20,16 +20,23 @@ _POLL = 0.3
 
 @dataclass(frozen=True)
 class LedgerState:
-    """One topology: whose turn it is, the last txid, the records of the open ones, and what may be re-admitted."""
+    """One topology: whose turn it is, the last txid, the records of the open ones, what may be re-admitted, and what is
+    wanted restated."""
 
     current: int = 1
     allocated: int = 0
     opened: dict[int, dict[str, Any]] = field(default_factory=dict)
     skipped: tuple[int, ...] = ()
+    wanted: tuple[int, ...] = ()
 
     @property
     def is_quiet(self) -> bool:
-        return self.allocated == self.current - 1
+        return self.allocated == self.current - 1 and not self.wanted
+
+    @property
+    def restating(self) -> list[int]:
+        """The open transactions that restate another one."""
+        return [txid for txid, record in self.opened.items() if record.get("replaces") is not None]
 
 
 class LedgerWatch:
@@ -86,8 +93,10 @@ class LedgerWatch:
         found = {txid: self.read(f"{base}/transactions/{txid}") for txid in self.names(f"{base}/transactions")}
         opened = {int(txid): record for txid, record in found.items() if record is not None}
         records = {txid: self.read(f"{name}/skipped/{txid}") for txid in self.names(f"{name}/skipped")}
-        skipped = sorted(int(txid) for txid, each in records.items() if each and each["readmitted_as"] is None)
-        return LedgerState(current["txid"], allocated["txid"], opened, tuple(skipped))
+        # A restatement that was skipped has nothing to re-admit: what it was to replace counts.
+        skipped = sorted(int(txid) for txid, each in records.items() if each and is_away(each))
+        wanted = tuple(sorted(map(int, self.names(f"{name}/wanted"))))
+        return LedgerState(current["txid"], allocated["txid"], opened, tuple(skipped), wanted)
 
     def _watch(self) -> None:
         while not self._ending.is_set():
@@ -95,3 +104,8 @@ class LedgerWatch:
                 with contextlib.suppress(Exception):
                     self.states[name] = self.look(name)
             time.sleep(_POLL)
+
+
+def is_away(skipped: dict[str, Any]) -> bool:
+    """Whether the rows of a skipped transaction are in no other one."""
+    return skipped["readmitted_as"] is None and skipped.get("replaces") is None

@@ -87,7 +87,9 @@ def answered(ti: LittleTi) -> dict[str, Any]:
         dates = None if interval is None else tuple(each.isoformat() for each in interval)
         return bool(ti.asks("start_run", dag_id, run_id, dict(conf or {}), reset, dates))
 
-    def clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False) -> bool:
+    def clear_run(
+        dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False, latest: bool = False
+    ) -> bool:
         return ti.asks("run_state", dag_id, run_id) is not None and start_run(dag_id, run_id, reset=True)
 
     def create_run(dag_id: str, run_id: str, conf: Mapping[str, Any] | None = None, interval: Any = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,10 @@ if TYPE_CHECKING:
 VARIABLE = "AIRFLOW_TX_CHAOS_MUTANT"
 AGAIN = "again"
 """What a later grant of a transaction writes is added to what an earlier one has written, in place of replacing it."""
-RULES = (AGAIN,)
+WHOLE = "whole"
+"""A restatement adds its whole output to what the earlier transaction contributed, in place of replacing that."""
+BOUND = "bound"
+"""Whoever begins to restate a transaction counts at once, whatever becomes of it."""
 _for_ever = ExitStack()
 
 
@@ -23,8 +27,7 @@ def break_rule(name: str) -> None:
     if name:
         from tests.model.mutants import applied
 
-        assert name in RULES
-        _for_ever.enter_context(applied(written_again()))
+        _for_ever.enter_context(applied(RULES[name]()))
 
 
 def written_again() -> Mutant:
@@ -49,3 +52,26 @@ def written_again() -> Mutant:
         (KeyedRows.changes, "if self._opaque and turn.raising and turn.replayed:", "if False:"),
     )
     return Mutant("written again", changes, ONE)
+
+
+def added_whole() -> Mutant:
+    """Give the product without WHOLE."""
+    from airflow_tx.commit import restatement
+    from tests.model.mutants import ONE, Mutant
+
+    return Mutant("added whole", ((restatement.differences, "if replaces is None:", "if True:"),), ONE)
+
+
+def bound_at_begin() -> Mutant:
+    """Give the product without BOUND."""
+    from airflow_tx.protocol.wish import Restatement
+    from tests.model.mutants import ONE, Mutant
+
+    bound = "return replace(self.binding, restating={"
+    return Mutant(
+        "bound at begin", ((Restatement.bound, bound, "return replace(self.binding, txid=txid, restating={"),), ONE
+    )
+
+
+RULES: Mapping[str, Callable[[], Mutant]] = {AGAIN: written_again, WHOLE: added_whole, BOUND: bound_at_begin}
+"""Each gives the product without the rule."""

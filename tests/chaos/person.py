@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Collection
 
+from tests.chaos.bug import CHANGING
 from tests.chaos.dates import PER_DAY
 from tests.chaos.ledger_watch import LedgerWatch
 from tests.chaos.scheduler import TASKS
-from tests.chaos.topology import COORDINATED, DATED, STORES
+from tests.chaos.topology import COORDINATED, DATED, STORES, UNRESTATED
 from tests.chaos.world import World, chosen
 
 WEIGHTS = {
@@ -20,11 +22,19 @@ WEIGHTS = {
     "readmit": 2.0,
     "replay": 1.0,
     "replay --force": 2.0,
+    "restate": 4.0,
+    "withdraw": 0.7,
 }
 _UPKEEP = 2.0
 _NOW_AND_THEN = 8.0
 # As many does a person give at once.
 _COMMANDS = 2
+# So many transactions back a person looks for one to restate, and so often, in each look, withdraws what is refused.
+_LATELY = 15
+_WITHDRAWN = 0.2
+# So many restatements are skipped while they are open, and the earlier transactions count.
+_GIVEN_UP = 0.3
+_LOOKS = 30
 
 
 def triggered() -> list[str]:
@@ -39,13 +49,15 @@ class Person:
         self._world, self._watch, self._random = world, watch, random_
         self._upkept = 0.0
         self._went = dict[str, float]()
-        self.done = 0
+        self.deeds = Counter[str]()
+        self.asked = 0
+        self._looks = Counter[tuple[str, int]]()
 
     def act(self) -> None:
         """Do something to a topology."""
         name, action = self._random.choice(list(STORES)), chosen(self._random, WEIGHTS)
         scheduler, state = self._world.scheduler, self._watch.states[name]
-        self.done += 1
+        self.deeds[action] += 1
         if action == "trigger":
             self._trigger(self._random.choice(triggered()))
         elif action == "backfill":
@@ -54,11 +66,27 @@ class Person:
             runs = scheduler.of(name)[-8:]
             if runs:
                 scheduler.clear(self._random.choice(runs), self._random.choice(TASKS))
-        elif action == "readmit":
-            if state.skipped:
-                self._world.act(name, action, self._random.choice(state.skipped))
-        elif state.opened:
-            self._world.act(name, action, self._random.choice(sorted(state.opened)))
+        elif action == "restate":
+            self.restate(name)
+        elif action == "withdraw":
+            self._world.act(name, action, txids=list(state.wanted))
+        else:
+            self._act_on_one(name, action)
+
+    def _act_on_one(self, name: str, action: str) -> None:
+        """Do something to a transaction, if there is one to which that can be done."""
+        state = self._watch.states[name]
+        found = list(state.skipped if action == "readmit" else sorted(state.opened))
+        if found:
+            self._world.act(name, action, self._random.choice(found))
+
+    def restate(self, name: str) -> None:
+        """Want some of the last transactions restated, whatever became of them: the same one again and again, too."""
+        last = self._watch.states[name].current - 1
+        if last and not any(run.is_live for run in self._world.scheduler.of(name, "act")):
+            txids = {self._random.randint(max(last - _LATELY, 1), last) for _ in range(self._random.randint(1, 3))}
+            self._world.act(name, "restate", txids=sorted(txids), corrects=self._random.random() < 0.5)
+            self.asked += len(txids)
 
     def _trigger(self, name: str) -> None:
         if sum(run.is_live for run in self._world.scheduler.of(name)) < 4:
@@ -92,6 +120,26 @@ class Person:
                 self._trigger(name)
             elif name == DATED and not acting:
                 self._keep_dates(name in trigger)
+            self._skip_some(name, state.restating)
+            if state.wanted and not acting:
+                self._keep_wishes(name, state.wanted, at_rest=name in trigger)
+
+    def _skip_some(self, name: str, restating: Collection[int]) -> None:
+        """Think again of some restatements, and give those up whose files were changed behind their back."""
+        for txid in restating:
+            self._looks[name, txid] += 1
+            if name == CHANGING and self._looks[name, txid] % _LOOKS == 0:
+                self._world.act(name, "skip", txid)
+            if self._looks[name, txid] == 1 and self._random.random() < _GIVEN_UP:
+                self._world.act(name, "skip", txid)
+
+    def _keep_wishes(self, name: str, wanted: Collection[int], *, at_rest: bool) -> None:
+        """Let the runs of wishes start that no coordinator starts; withdraw what was refused."""
+        if name in UNRESTATED:
+            if at_rest or self._random.random() < _WITHDRAWN:
+                self._world.act(name, "withdraw", txids=list(wanted))
+        elif name not in COORDINATED:
+            self._world.act(name, "restate", txids=[], corrects=False)
 
     def _goes_on(self, name: str) -> bool:
         """Whether rows are left for certain; if that cannot be said, now and then."""

@@ -21,7 +21,7 @@ TASK_AT = {"begin": "begin", "process": "count", "commit": "commit"}
 # Whoever goes on much too late here does what another one has done meanwhile.
 _LATE = ("process.before_ack", "commit.before_acquire", "commit.after_acquire", "commit.before_mark")
 _LANE = ("lane.after_begin", "lane.after_process")
-_COORDINATOR = ("coordinator.after_allocate", "coordinator.after_note")
+_COORDINATOR = ("coordinator.after_allocate", "coordinator.after_note", "coordinator.before_restate")
 
 
 def killing_points(topology: str) -> tuple[str, ...]:

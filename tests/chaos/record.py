@@ -36,6 +36,7 @@ class Rest:
 
     :param stuck: topologies that did not come to rest; `wrong`: what is not as it has to be.
     :param numbers: how many were counted; `transactions`: how many were committed, `attempts`: in how many attempts.
+    :param restated: how many of these have replaced an earlier one.
     """
 
     faults: int
@@ -44,6 +45,7 @@ class Rest:
     transactions: int
     attempts: int
     skipped: int
+    restated: int = 0
     stuck: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 

@@ -13,10 +13,11 @@ _HEAD = """\
 # Under fire
 
 Real processes are killed, frozen and cut off at random while transactions run, disks run full, and a person clears,
-triggers, backfills, skips, re-admits and replays what there is. Again and again the world comes to rest, and everything
-is compared with what the sources were given: each number is in each state exactly once and in order, no transaction is
-open, no ack is left, and `airflow tx verify` has no finding, first with what is skipped left out, then with all of it
-re-admitted.
+triggers, backfills, skips, re-admits and replays what there is. The tasks have a bug: the person mends it, and has
+committed transactions restated, some of them again and again. Again and again the world comes to rest, and everything
+is compared with what the sources were given: each number is in each state exactly once and in order, as the newest
+transaction that has counted it computes it, no transaction is open, no ack is left, and `airflow tx verify` has no
+finding, first with what is skipped left out, then with all of it re-admitted.
 
 `script/chaos` does it, and makes this page of its records (`--report`). The servers are real ones, reached through
 proxies that cut them off: three ZooKeepers, each on a host of its own that loses the others, its clients or all of
@@ -25,7 +26,7 @@ go by runs that a person triggers or backfills, by runs of a coordinator, and by
 topic and data intervals, transactional and opaque; into SQLite, PostgreSQL, MariaDB, Redis and Delta, one of them into
 two stores at once. Their tasks are processes of a whole Airflow (`--airflow`: its components and its database are
 killed and frozen, too), or of a little scheduler that gives them what Airflow gives, and hundreds of them within
-minutes. The first runs had fewer of these: one ZooKeeper, PostgreSQL and Redis.
+minutes. The first runs had fewer of these: one ZooKeeper, PostgreSQL and Redis; and nothing was restated.
 """
 
 
@@ -60,6 +61,7 @@ def written(records: Sequence[Record]) -> str:
                 "transactions",
                 "attempts",
                 "skipped",
+                "restatements",
                 "wrong",
                 "stuck",
                 "s to rest",
@@ -91,7 +93,7 @@ def _run(record: Record, rests: Sequence[Rest]) -> tuple[object, ...]:
 
 
 def _rest(rest: Rest) -> tuple[object, ...]:
-    counts = (rest.faults, rest.numbers, rest.transactions, rest.attempts, rest.skipped)
+    counts = (rest.faults, rest.numbers, rest.transactions, rest.attempts, rest.skipped, rest.restated)
     return (*counts, len(rest.wrong), len(rest.stuck), f"{rest.seconds:.0f}")
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.chaos.dags.under_fire import REMAINDERS
-from tests.chaos.judge import Row, wrong_rows
-from tests.chaos.mutant import written_again
+from tests.chaos.judge import Counting, Row, wrong_rows
+from tests.chaos.mutant import RULES, WHOLE
 from tests.chaos.record import Fault, Record, Rest
 from tests.chaos.report import written
 from tests.model.mutants import applied
@@ -31,7 +31,8 @@ def counted(batches: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
 
 
 def found(rows: Sequence[Row], numbers: int, readmitted: set[int] | None = None) -> str:
-    return "\n".join(wrong_rows(rows, set(range(numbers)), readmitted or set()))
+    counting = Counting({1, 2}, late=readmitted or set(), mended=dict.fromkeys(range(numbers), 0))
+    return "\n".join(wrong_rows(rows, set(range(numbers)), counting))
 
 
 def test_numbers_that_are_counted_once_and_in_order_are_no_finding() -> None:
@@ -51,6 +52,39 @@ def test_what_is_lost_counted_twice_skipped_or_out_of_order_is_found() -> None:
     assert "row k2 is" in found(touched, 20)
 
 
+def restated(*, mended: bool = True) -> tuple[list[dict[str, Any]], Counting]:
+    """The rows of a state after transaction 3 has restated transaction 1, and what counts then."""
+    rows = counted([[], range(10, 20), range(10)])
+    counting = Counting({1, 2, 3}, {1}, {3: 1}, mended=dict.fromkeys(range(10), 1) if mended else {})
+    return rows, counting
+
+
+def test_what_a_transaction_has_restated_is_no_finding() -> None:
+    rows, counting = restated()
+    assert not wrong_rows(rows, set(range(20)), counting)
+    assert not counting.misbound([{"txid": 2}, {"txid": 3}])
+
+
+def test_what_a_restatement_has_not_replaced_is_found() -> None:
+    rows, counting = restated()
+    expected = set(range(20))
+    old = [{**row, "txid": 1} if row["key"] == "r3" else row for row in rows]
+    assert "transactions that do not count, and are counted: [1]" in wrong_rows(old, expected, counting)
+    twice = [{**row, "n": 2} if row["key"] == "r3" else row for row in rows]
+    assert "not counted once" in "".join(wrong_rows(twice, expected, counting))
+    left = [*rows, {"key": "x1", "n": 1, "total": 1, "txid": 3}]
+    assert "counted under two keys: 1" in "".join(wrong_rows(left, expected, counting))
+    assert "not what their transaction gave" in "".join(wrong_rows(rows, expected, restated(mended=False)[1]))
+
+
+def test_a_restatement_that_is_bound_before_it_counts_is_found() -> None:
+    counting = Counting({1, 2}, {1}, {2: 1})
+    assert counting.misbound([{"txid": 3}]) == ["transactions [2] count, and no run is bound to them"]
+    assert counting.misbound([{"txid": 1}, {"txid": 2}]) == [
+        "transactions [1] were restated, and their runs are bound to them"
+    ]
+
+
 def test_a_run_goes_on_after_its_last_good_rest_and_is_told(tmp_path: Path) -> None:
     record = Record(tmp_path / "run.jsonl")
     for number in range(1, 4):
@@ -62,11 +96,12 @@ def test_a_run_goes_on_after_its_last_good_rest_and_is_told(tmp_path: Path) -> N
     text = written([record, record])
     assert "4 faults, 4 times at rest. **Wrong totals: 2; stuck topologies: 0.**" in text
     assert "| commit | kill | 4 | 2.5 | 2.5 |" in text
-    assert "| 2 | 3 | 300 | 30 | 35 | 1 | 1 | 0 | 9 |" in text
+    assert "| 2 | 3 | 300 | 30 | 35 | 1 | 0 | 1 | 0 | 9 |" in text
 
 
-def test_the_rules_that_the_mutant_lacks_are_in_the_product() -> None:
-    with applied(written_again()):
+@pytest.mark.parametrize("rule", RULES)
+def test_the_rules_that_the_mutant_lacks_are_in_the_product(rule: str) -> None:
+    with applied(RULES[rule]()):
         pass
 
 
@@ -108,3 +143,14 @@ def test_what_a_second_grant_adds_to_is_found_in_each_kind_of_store(tmp_path: Pa
         "sparked: delta",
     ):
         assert any(line.startswith((f"{state}.", f"{state}:")) for line in twice), done.stderr[-9000:]
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1600)
+def test_a_restatement_that_adds_its_whole_output_is_found(tmp_path: Path) -> None:
+    record = tmp_path / "run.jsonl"
+    small = ("--without", "Spark", "Kafka", "MariaDB", "--faults", "5", "--every", "5")
+    done = chaos("--mutant", WHOLE, *small, "--record", str(record))
+    assert done.returncode == 1, done.stdout[-3000:]
+    (rest,) = Record(record).rests()
+    assert "numbers that were not counted once" in "\n".join(rest.wrong), done.stderr[-9000:]

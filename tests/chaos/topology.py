@@ -36,6 +36,8 @@ COORDINATED = ["late_files", "rows", "stream", "events", "sparked"]
 LANED = ["rows", "stream", "events"]
 REAL = "AIRFLOW_TX_CHAOS_AIRFLOW"
 """Is set where there is a whole Airflow, and a person's commands ask its database."""
+UNRESTATED = ("rows",)
+"""Those with a state from which nothing can be taken back: a guard's statements."""
 DATED = "dates"
 """The one over data intervals, which a person backfills."""
 _LEFT_OUT = "AIRFLOW_TX_CHAOS_WITHOUT"

@@ -35,11 +35,18 @@ from airflow_tx.actions.skip import Readmission, TransactionSkip
 from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import Lane, NoLane
 from airflow_tx.coordinator.worker import Coordination, Pace
-from airflow_tx.errors import FailedBatch
+from airflow_tx.errors import FailedBatch, RestateRefused
+from airflow_tx.journal.area import JournalArea
 from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
+from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.ledger import Ledger
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.reading import LedgerReader
+from airflow_tx.protocol.records import Binding
 from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import WishRequest, most_restated, want, wishes, wishes_to_start, withdraw
+from tests.chaos.bug import CHANGING, correct, is_corrected, mend, numbers_of
 from tests.chaos.dags.under_fire import number_of
 from tests.chaos.little_task import LittleTi, TasksSkipped, answered
 from tests.chaos.stacks import tell_stacks
@@ -117,13 +124,15 @@ def coordinate(topology: FiredTopology, ti: LittleTi) -> str:
 
 
 def act(topology: FiredTopology, ti: LittleTi) -> str:
-    """As `airflow tx` of a person: skip, readmit, replay, replay --force, replay --failed or backfill."""
+    """As `airflow tx` of a person: skip, readmit, replay, replay --force, replay --failed, restate or backfill."""
     what, txid = ti.conf["action"], int(ti.conf["txid"] or 0)
     with topology.spec.store() as store:
         ledger = topology.spec.ledger(store)
         if what == "backfill":
             return _backfill(topology, ledger, *map(datetime.fromisoformat, ti.conf["dates"]))
         target = ActionTarget(ledger, ledger.topology(), lambda: (topology.spec, topology.states))
+        if what in ("restate", "withdraw"):
+            return RESTATING[what](topology, target, ti.conf)
         if what == "skip":
             effects = TransactionSkip(target, txid).execute(AUDIT)
         elif what == "readmit":
@@ -135,6 +144,78 @@ def act(topology: FiredTopology, ti: LittleTi) -> str:
         for effect in effects:
             logging.info("%s %s: %s", what, effect.txid, effect.what)
     return "success"
+
+
+def _restate(topology: FiredTopology, target: ActionTarget, conf: Mapping[str, Any]) -> str:
+    """Want what counts now of these transactions restated, mended; then start the runs of all that is wanted."""
+    ledger, spec = target.ledger, topology.spec
+    for txid in conf["txids"]:
+        request = _wish_for(topology, ledger, txid)
+        if request is None:
+            continue
+        try:
+            ledger.preview(want, request, AUDIT)
+            _mend(topology, ledger, request, corrects=conf["corrects"])
+            ledger.run(want, request, AUDIT)
+            logging.info("transaction %s is wanted restated", request.txid)
+        except RestateRefused as refused:
+            logging.info("%s", refused)
+    found = wishes(ledger.store, ledger.paths)
+    reading = LedgerReader(ledger.store, ledger.paths).read()
+    opened = reading.opened if reading else {}
+    states = compat.runs_of(target.record.dag_id, [wish.run_id for wish in found])
+    known = {wish.run_id: states.get(wish.run_id) for wish in found}
+    for wish in wishes_to_start(found, opened, known, limit=most_restated(spec.window)):
+        logging.info(
+            "restate %s: %s", wish.txid, target.runs.start(wish.run_id, wish.key, past_limit=True, latest=True)
+        )
+    return "success"
+
+
+def _wish_for(topology: FiredTopology, ledger: Ledger, txid: int) -> WishRequest | None:
+    """Ask for what counts now of the run of a transaction; None: it was never committed."""
+    journal = JournalArea(topology.spec.staging(), ledger.incarnation())
+    names = journal.names(txid)
+    if not names:
+        return None
+    entry = journal.read(names[0])
+    binding = Reader(ledger.store).peek_if_any(Binding, ledger.paths.run(entry.key))
+    if binding is None or not binding.entry:
+        return None
+    now = journal.read(binding.entry)
+    return WishRequest(now.txid, now.key, now.run_id, tuple(now.contributions), topology.name == CHANGING)
+
+
+def _mend(topology: FiredTopology, ledger: Ledger, request: WishRequest, *, corrects: bool) -> None:
+    """Mend the output of a transaction for later ones; and correct its files, if they are restated as they are now."""
+    journal = JournalArea(topology.spec.staging(), ledger.incarnation())
+    binding = Reader(ledger.store).peek(Binding, ledger.paths.run(request.key))
+    metadata = journal.read(binding.entry).metadata
+    if request.changed_rows:
+        files = [file["name"] for file in metadata["files"]] if metadata else []
+        mend(topology.name, request.txid, [number for file in files for number in numbers_of(file)])
+        for file in files if corrects else ():
+            correct(file)
+        return
+    source = topology.spec.named_source.for_key(request.key)
+    rows: Any = source.emit_batch(TransactionAttempt(1, 1), metadata) if metadata else ()
+    mend(topology.name, request.txid, [number_of(row) for row in rows])
+
+
+def _withdraw(topology: FiredTopology, target: ActionTarget, conf: Mapping[str, Any]) -> str:
+    for txid in conf["txids"]:
+        try:
+            target.ledger.run(withdraw, txid)
+            logging.info("the wish for transaction %s is withdrawn", txid)
+        except RestateRefused as refused:
+            logging.info("%s", refused)
+    return "success"
+
+
+RESTATING: Mapping[str, Callable[[FiredTopology, ActionTarget, Mapping[str, Any]], str]] = {
+    "restate": _restate,
+    "withdraw": _withdraw,
+}
 
 
 def _backfill(topology: FiredTopology, ledger: Ledger, first: datetime, last: datetime) -> str:
@@ -170,8 +251,6 @@ def read(topology: FiredTopology, ti: LittleTi) -> str:
 
 def skipped(topology: FiredTopology, ti: LittleTi) -> str:
     """Read, from the source, the numbers of batches."""
-    from airflow_tx.protocol.attempt import TransactionAttempt
-
     found = list[int]()
     for metadata in ti.conf["batches"]:
         rows: Any = topology.spec.named_source.emit_batch(TransactionAttempt(1, 1), metadata) if metadata else ()
@@ -180,8 +259,24 @@ def skipped(topology: FiredTopology, ti: LittleTi) -> str:
     return "success"
 
 
+def corrected(topology: FiredTopology, ti: LittleTi) -> str:
+    """Find, of each transaction that counts, the numbers that it had from a corrected file."""
+    found: dict[int, list[int]] = {}
+    with topology.spec.store() as store:
+        ledger = topology.spec.ledger(store)
+        journal = JournalArea(topology.spec.staging(), ledger.incarnation())
+        for name in ti.conf["entries"]:
+            entry = journal.read(name)
+            files = [
+                file for file in (entry.metadata or {"files": []})["files"] if is_corrected(file["name"], file["size"])
+            ]
+            found[entry.txid] = [number for file in files for number in numbers_of(file["name"])]
+    ti.xcom_push("numbers", found)
+    return "success"
+
+
 PROGRAMS: Mapping[str, Callable[[FiredTopology, LittleTi], str]] = {
-    each.__name__: each for each in (execute, coordinate, act, verify, read, skipped)
+    each.__name__: each for each in (execute, coordinate, act, verify, read, skipped, corrected)
 }
 
 

@@ -22,6 +22,7 @@ from airflow_tx.testing.eventually import NotInTime, eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.processes import signal_process
 from airflow_tx.testing.servers.server import LocalServer
+from tests.chaos.bug import content_of
 from tests.chaos.dags.under_fire import ROWS
 from tests.chaos.dates import day_of
 from tests.chaos.kafka import FiredKafka
@@ -234,7 +235,7 @@ class World:
             self.kafka.add(numbers)
         else:
             new = self.folder / name / ".new"
-            new.write_text("\n".join(["number", *map(str, numbers), ""]))
+            new.write_text(content_of(numbers))
             new.rename(self.folder / name / f"{numbers.start:08}.csv")
 
     def coordinate(self, name: str) -> None:

@@ -1,6 +1,7 @@
 """The topologies under fire: numbers out of each kind of source, counted into each kind of store.
 
 A row of a number says in which transaction it was counted, and a row of a remainder is touched by every transaction.
+What they count is wrong at first, see `bug.py`: a person mends it, and has committed transactions restated.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from airflow_tx import (
     partition_persist,
     persistent_aggregate,
 )
+from airflow_tx.processing.task import Processing
 from airflow_tx.state import CombinerAggregator, Count, RedisState, SqlGuard, SqlState, Sum
+from tests.chaos.bug import CORRECTED, is_mended, mended_after, output_of
 from tests.chaos.dates import FIRST, LAST, numbers_of_dates
 from tests.chaos.delta import FiredDelta
 from tests.chaos.stacks import tell_stacks
@@ -40,7 +43,12 @@ COUNTED: dict[str, Any] = {"keys": ["key"], "values": VALUES}
 
 
 def number_of(row: Any) -> int:
-    """The number that a row of any of these sources is about; an entry of a stream has it in its message."""
+    """The number that a row of any of these sources is about."""
+    return value_of(row) % CORRECTED
+
+
+def value_of(row: Any) -> int:
+    """What a row says its number is; an entry of a stream has it in its message."""
     if "value" in row:  # of a topic
         return int(row["value"])
     return int(row["number"] if "number" in row else row["message"]["number"])
@@ -63,15 +71,17 @@ def added(rows: list[dict[str, Any]]) -> list[tuple[str, Any]]:
 @task(retries=3, retry_delay=timedelta(seconds=1))
 def count() -> list[dict[str, Any]]:
     """One row for each number of the batch, and one for each of their remainders."""
-    batch = current_batch()
-    numbers = [number_of(row) for row in batch.read()]
-    parts = {f"r{number}": [number] for number in numbers}
-    for rest in range(REMAINDERS):
-        parts[f"k{rest}"] = [number for number in numbers if number % REMAINDERS == rest]
+    batch, name = current_batch(), Processing.current().topology
+    mended = mended_after(name)
+    parts: dict[str, list[int]] = {}
+    for value in map(value_of, batch.read()):
+        number = value % CORRECTED
+        right = is_mended(name, mended, number, batch.txid)
+        key, total = output_of(value, is_mended=right)
+        for each in (key, f"k{number % REMAINDERS}"):
+            parts.setdefault(each, []).append(total)
     return [
-        {"key": key, "n": len(part), "total": sum(part), "txid": batch.txid * len(part)}
-        for key, part in parts.items()
-        if part
+        {"key": key, "n": len(part), "total": sum(part), "txid": batch.txid * len(part)} for key, part in parts.items()
     ]
 
 
