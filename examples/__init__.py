@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from examples.corrections import Corrections
 from examples.daily import Daily
 from examples.example import Example
 from examples.global_count import GlobalCount
@@ -19,6 +20,7 @@ from examples.words import Words
 EXAMPLES: dict[str, type[Example]] = {
     example.name: example
     for example in (
+        Corrections,
         Daily,
         GlobalCount,
         KafkaCounts,

@@ -203,6 +203,12 @@ class LocalAirflow(AirflowClient):
         """Start one of COMPONENTS, for example after it was killed."""
         self._components[name] = self._spawn(name, [name])
 
+    def kill_component(self, name: str) -> None:
+        """Kill one of COMPONENTS, as a machine that runs out of memory would (SIGKILL)."""
+        process = self._components[name]
+        process.kill()
+        process.wait()
+
     def stop(self, grace: float = _GRACE) -> None:
         """End every process, and check that none is left.
 
