@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
@@ -49,7 +50,7 @@ class Corrections(Example):
         """Tell the three stories, one after the other."""
         self._wrong: list[str] = []
         for dag_id in (DAG_ID, NEW_DAG_ID):
-            eventually(lambda of=dag_id: airflow.call("GET", f"dags/{of}"), 90, "the DAG is known", interval=0.3)
+            eventually(partial(airflow.call, "GET", f"dags/{dag_id}"), 90, "the DAG is known", interval=0.3)
         airflow.pause(DAG_ID, False)
         self._correct_a_day(airflow)
         self._correct_a_week(airflow, store)
@@ -159,7 +160,9 @@ class Corrections(Example):
         """Compare with the orders of all days that have a run."""
         expected = self._computed(airflow, dag_id)
         query = f"SELECT product, orders, amount FROM {dag_id}"
-        found = {product: (int(orders), int(amount)) for product, orders, amount in rows(database(self.folder), query)}
+        found: dict[object, tuple[int, int]] = {
+            product: (int(orders), int(amount)) for product, orders, amount in rows(database(self.folder), query)
+        }
         wrong = differences(expected, found)
         self.say(f"{when}: {len(wrong)} of {len(expected)} totals of {dag_id} are wrong")
         if exact:
@@ -167,7 +170,7 @@ class Corrections(Example):
         elif not wrong:
             self._wrong.append(f"{when}: the bug has no effect")
 
-    def _computed(self, airflow: LocalAirflow, dag_id: str) -> dict[str, tuple[int, int]]:
+    def _computed(self, airflow: LocalAirflow, dag_id: str) -> dict[object, tuple[int, int]]:
         sys.path.insert(0, str(self._dags))
         from order_book import orders  # type: ignore[import-not-found]
 
