@@ -31,9 +31,7 @@ LARGER = [
     Shape("opaque", 1, 1, 2, people=("skip",)),
     Shape("opaque", 2, 1, 2, people=("skip", "withdraw")),
     Shape("opaque", 1, 1, 1, people=("ahead", "lane")),
-    Shape("opaque", 1, 1, 2, clears_only=True, restates=2),
-    Shape("opaque", 1, 1, 2, clears_only=True, people=("skip", "withdraw"), restates=1),
-    Shape("opaque", 1, 2, 1, clears_only=True, restates=1),
+    Shape("opaque", 1, 1, 1, clears_only=True, people=("skip", "withdraw"), restates=1),
     Shape("opaque", 1, 1, 1, lags=True, restates=1),
     Shape("opaque", 1, 1, 1, shrinks=2, varies=True, restates=1),
 ]
