@@ -186,23 +186,25 @@ def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chu
     assert Watch(SECRET, spark_connect.folder).files() == []
 
 
-@pytest.mark.parametrize("by", ["submit", "server"])
+@pytest.mark.parametrize(
+    ("by", "keys"), [("submit", KEYS), ("server", KEYS), pytest.param("server", 1_000_000, marks=pytest.mark.long)]
+)
 def test_executors_write_the_difference_of_a_restatement(
-    by: str, postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
+    by: str, keys: int, postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
 ) -> None:
     values: dict[str, Any] = {"n": Count(), "amount": Sum("numeric")}
     url = secret_url(postgres)
     state = SqlState.from_url(url, table="totals", keys=["id", "day", "code"], values=values)
-    rows = table(KEYS + 1000).drop_columns(["word"])
-    committed(numbers, "r1", rows.slice(0, KEYS), state, writers="worker")
+    rows = table(keys + 1000).drop_columns(["word"])
+    committed(numbers, "r1", rows.slice(0, keys), state, writers="worker")
     numbers.spec.ledger(numbers.store).run(want, WishRequest(1, "r1", "r1"), Audit("ada", "a bug in the job"))
-    new = rows.slice(1000).set_column(3, "n", pa.array(range(KEYS)))
+    new = rows.slice(1000).set_column(3, "n", pa.array(range(keys)))
     spark = spark_connect.url if by == "server" else "local[2]"
     run = committed(numbers, "r1", new, state, writers="spark", spark=spark)
     assert (run.begun.txid, run.begun.replaces.txid) == (2, 1)
     found = {row["id"]: (row["n"], row["amount"]) for row in state.read()}
     gone = dict.fromkeys(range(1000), (0, 0))
-    assert found == gone | {number + 1000: (number, Decimal(number + 1000) / 4) for number in range(KEYS)}
+    assert found == gone | {number + 1000: (number, Decimal(number + 1000) / 4) for number in range(keys)}
     assert len(chunks(url)) > 1
 
 
