@@ -12,12 +12,11 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.testing.airflow import LocalAirflow
 from airflow_tx.testing.eventually import eventually
 from examples.example import Example, differences
 from examples.ledger import history
-from examples.servers import ROOT, database
+from examples.servers import database
 from examples.stored import rows
 
 DAG_ID = "daily_orders"
@@ -32,11 +31,8 @@ class Corrections(Example):
     """Commits days that a bug made wrong, mends the job, and restates them."""
 
     name = "corrections"
+    topology = DAG_ID
     files = ("daily_orders.py", "order_book.py")
-
-    @property
-    def paths(self) -> Paths:
-        return Paths(ROOT, DAG_ID)
 
     def prepare(self) -> None:
         """Write the new version of the DAG, which has a bug, beside the old one."""

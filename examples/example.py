@@ -29,8 +29,15 @@ class Example(ABC):
     """
 
     name: ClassVar[str]
+    topology: ClassVar[str]
+    """Its DAG; default: `name`."""
     files: ClassVar[tuple[str, ...]]
     """Those of `dags/` that it needs."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "topology" not in vars(cls):
+            cls.topology = cls.name
 
     def __init__(self, folder: Path, say: Say, failpoints: Failpoints) -> None:
         self.folder = folder
@@ -59,7 +66,7 @@ class Example(ABC):
     @property
     def paths(self) -> Paths:
         """Where its ledger lies."""
-        return Paths(ROOT, self.name)
+        return Paths(ROOT, self.topology)
 
 
 def run(example: type[Example], home: Path) -> int:

@@ -20,6 +20,7 @@ from tests.servers.mysql import LocalMySQL, MySQLUnavailable, mysql_root
 from tests.servers.postgres import LocalPostgres
 from tests.servers.rabbit import LocalRabbit
 from tests.servers.redis import LocalRedis
+from tests.servers.s3 import LocalS3
 from tests.servers.spark_session import KAFKA_PASSWORD, available_kafka_jars, in_this_process, skipped_without_jars
 
 if TYPE_CHECKING:
@@ -113,6 +114,13 @@ def mysql() -> Iterator[LocalMySQL]:
 def rabbit() -> Iterator[LocalRabbit]:
     """A test that stops it starts it again."""
     with LocalRabbit() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[LocalS3]:
+    # One for the whole run: Airflow keeps the client that it has made for a connection.
+    with LocalS3() as server:
         yield server
 
 

@@ -152,19 +152,23 @@ def test_an_entry_of_the_journal_that_is_not_as_it_was_written_is_found(
         store.multi((), [Put(ledger.paths.run(f"run {run}"), encode(Binding(run, entry.name)))])
         return journal.write(entry)
 
+    def of_entries(*options: str) -> list[str]:
+        # The receipts of this ledger name other entries, which is a finding of its own.
+        return [line for line in findings(airflow, root, *options) if "names the journal entry" not in line]
+
     first, *_ = [bind(1), bind(2), bind(3, days=31)]
-    assert findings(airflow, root) == []
+    assert of_entries() == []
     area.files.write(f"@journal/{ledger.incarnation()}/{first}", b"{}")
     area.files.remove_tree(f"@journal/{ledger.incarnation()}/{(today - timedelta(days=31)).date()}")
-    (found,) = findings(airflow, root)
+    (found,) = of_entries()
     assert found.startswith(f"transaction 1: Entry {first} of the journal cannot be used: ")
     assert "Restore that file from a backup" in found
     area.files.remove_tree(f"@journal/{ledger.incarnation()}")
-    assert [line.partition(":")[0] for line in findings(airflow, root)] == ["transaction 1", "transaction 2"]
-    assert findings(airflow, root, "--from", "3") == []
+    assert [line.partition(":")[0] for line in of_entries()] == ["transaction 1", "transaction 2"]
+    assert of_entries("--from", "3") == []
     bind(1)
     bind(2, key="another run")
-    (found,) = findings(airflow, root)
+    (found,) = of_entries()
     assert found.endswith(" of key run 2 is of transaction 2 and key another run")
 
 

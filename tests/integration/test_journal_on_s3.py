@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,17 +15,11 @@ from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging import StagingArea, write_rows
 from airflow_tx.state.aggregators import Count
 from airflow_tx.state.columns import Columns
-from tests.integration.s3 import Bucket, LocalS3
+from tests.servers.s3 import Bucket, LocalS3
 
 DAY = "2013-01-31"
 COLUMNS = Columns("flights", ("carrier",), {"n": Count()}, {})
 ROWS = [{"carrier": f"c{number}", "n": number} for number in range(2000)]
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[LocalS3]:
-    with LocalS3() as server:
-        yield server
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,15 +18,9 @@ from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.staging.files import open_files
 from airflow_tx.testing.suites.source_case import Row
 from airflow_tx.testing.suites.source_suite import SourceSuite
-from tests.integration.s3 import Bucket, LocalS3
+from tests.servers.s3 import Bucket, LocalS3
 
 ATTEMPT = TransactionAttempt(1, 1)
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[LocalS3]:
-    with LocalS3() as server:
-        yield server
 
 
 @pytest.fixture

@@ -275,7 +275,7 @@ def _start_run(dag_id: str, run_id: str, *, conf: Any = None, reset: bool = Fals
     return bool(_Current.env.ask("start_run", number_of(run_id), reset))
 
 
-def _clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False) -> bool:
+def _clear_run(dag_id: str, run_id: str, *, past_limit: bool, only_failed: bool = False, latest: bool = False) -> bool:
     return _start_run(dag_id, run_id, reset=True)
 
 
