@@ -150,7 +150,7 @@ def spark_connect(failpoints: Failpoints, tmp_path_factory: pytest.TempPathFacto
     conf = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder.as_uri()}
     conf |= {"spark.jars": ",".join(map(str, available_kafka_jars()))}
     # On a busy machine Spark logs an event that took a second, and with it a whole plan and its options.
-    conf |= {"spark.scheduler.listenerbus.logSlowEvent.enabled": "false"}
+    conf |= {"spark.scheduler.listenerbus.logSlowEvent": "false"}
     with LocalSparkConnect(folder, master="local[2,3]", conf=conf, env=failpoints.environment) as server:
         yield server
 
