@@ -113,5 +113,11 @@ def test_one_that_fails_again_and_again_is_blocked_until_a_person_has_replayed_i
     feed.airflow.clear_run(DAG, f"tx-{txid}")
     feed.committed()
     eventually(lambda: not mark(), 240, "it is blocked no more")
-    feed.airflow.wait_run(red["dag_id"], red["dag_run_id"])
+    # It stays red until the coordinator has looked again and cleared it.
+    eventually(
+        lambda: feed.airflow.run(red["dag_id"], red["dag_run_id"])["state"] == "success",
+        240,
+        "it is red no more",
+        explain=feed.explain,
+    )
     assert (feed.stack.folder / "called").read_text().splitlines() == called
