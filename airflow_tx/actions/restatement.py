@@ -16,10 +16,11 @@ from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.contribution_words import contribution_in_words, state_readers
 from airflow_tx.actions.preview import EffectLine, PreviewAnswer
-from airflow_tx.commit.restatement import INSTEAD, refuses_restatement
-from airflow_tx.errors import Refused, RestateRefused, SourceError, TxError
+from airflow_tx.commit.restatement import INSTEAD, refused_by_dag
+from airflow_tx.errors import Refused, RestateRefused, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.journal.area import JournalArea
+from airflow_tx.processing.begin import asked
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import LedgerReader
 from airflow_tx.protocol.records import Binding, Outcome, TopologyRecord
@@ -226,13 +227,7 @@ class TransactionRestatement(PersonalAction):
         return _Chosen(run, request, entry)
 
     def _check_states(self, txid: int, entry: Entry) -> None:
-        phase = self._spec.phase
-        problem = refuses_restatement(
-            [update for task in self._dag.tasks for update in getattr(task, "updates", ())],
-            entry,
-            inside=() if phase is None else phase.inside,
-            renamed=self._topology.renamed,
-        )
+        problem = refused_by_dag(self._spec, self._dag, entry, self._topology)
         if problem is not None:
             raise self._refused(txid, problem, INSTEAD)
 
@@ -339,14 +334,7 @@ def find_run(ledger: Any, journal: JournalArea, txid: int) -> RestatedRun:
 
 
 def _asked_again(source: Any, txid: int, rows: Any) -> str | None:
-    try:
+    remedy = "Nothing was changed; correct the source, then repeat."
+    with asked(source, f"transaction {txid}", remedy):
         gone = source.refuses_again(rows)
-    except TxError:
-        raise
-    except Exception as error:
-        raise SourceError(
-            source=type(source).__name__,
-            problem=f"transaction {txid}: {type(error).__name__}: {error}",
-            remedy="Nothing was changed; correct the source, then repeat.",
-        ) from error
     return None if gone is None else f"its rows cannot be read again: {gone}"

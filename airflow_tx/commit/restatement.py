@@ -54,14 +54,24 @@ def refuses_restatement(
     return None
 
 
+def refused_by_dag(
+    spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord
+) -> str | None:
+    """Say, as a clause, why a DAG cannot replace what an entry contributed; None: it can.
+
+    :param dag: with all committers of the block.
+    """
+    updates = [update for task in dag.tasks for update in getattr(task, "updates", ())]
+    return refuses_restatement(updates, entry, inside=_inside(spec), renamed=topology.renamed)
+
+
 def check_entry(spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord) -> None:
     """Refuse a restatement that the DAG cannot commit, before anything is allocated.
 
     :param dag: with all committers of the block.
     :raises RestateRefused: it says which state or column stands against it.
     """
-    updates = [update for task in dag.tasks for update in getattr(task, "updates", ())]
-    problem = refuses_restatement(updates, entry, inside=_inside(spec), renamed=topology.renamed)
+    problem = refused_by_dag(spec, dag, entry, topology)
     if problem is not None:
         withdraw = f"airflow tx restate {spec.topology} {entry.txid} --withdraw"
         remedy = f"To withdraw it: {withdraw}. {INSTEAD}"

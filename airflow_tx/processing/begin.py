@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 CheckEntry = Callable[["Entry", TopologyRecord], None]
 """Refuses a journal entry whose contributions the states of the DAG cannot take back."""
+_NOT_ALLOCATED = "Nothing was allocated; correct the source, then clear this task."
 RUN_CONF = "airflow_tx"
 """Where a run's configuration says what it is for."""
 
@@ -180,7 +181,7 @@ def _read_entry(
     rows = entry.metadata
     # The source is asked for changed rows later, and says what it lacks of them.
     if rows is not None and not need.changed_rows:
-        with _asked(source, f"transaction {need.replaces.txid} with rows {dumps(rows)[:200]}"):
+        with asked(source, f"transaction {need.replaces.txid} with rows {dumps(rows)[:200]}"):
             gone = source.refuses_again(rows)
         if gone is not None:
             raise RestateRefused(
@@ -249,7 +250,7 @@ def has_batch(source: Source, attempt: TransactionAttempt, position: Any) -> boo
     try:
         if not source.stages:
             return decide(source, attempt, position) is not None
-        with _asked(source, _question(attempt, position)):
+        with asked(source, _question(attempt, position)):
             return source.is_ready() and source.backlog(position) != 0
     finally:
         source.close()
@@ -261,7 +262,7 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch 
     :param position: where the transaction before it ended.
     :raises SourceError: the source failed, or what it said is no plain JSON, or names rows that were taken already.
     """
-    with _asked(source, _question(attempt, position)):
+    with asked(source, _question(attempt, position)):
         batch = source.decide(attempt, position) if source.is_ready() else None
         if batch is not None:
             dumps([batch.metadata, batch.position, batch.start])
@@ -283,7 +284,7 @@ def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> 
     :param metadata: as it was decided before.
     :raises SourceError: the source failed, or what it said is no plain JSON.
     """
-    with _asked(source, f"transaction {attempt.txid} with rows {dumps(metadata)[:200]}"):
+    with asked(source, f"transaction {attempt.txid} with rows {dumps(metadata)[:200]}"):
         again = source.decide_again(attempt, metadata)
         dumps(again)
     return again
@@ -294,7 +295,12 @@ def _question(attempt: TransactionAttempt, position: Any) -> str:
 
 
 @contextmanager
-def _asked(source: Source, what: str) -> Iterator[None]:
+def asked(source: Source, what: str, remedy: str = _NOT_ALLOCATED) -> Iterator[None]:
+    """Tell what a source raises within the block as one line of it.
+
+    :param what: what it was asked about.
+    :raises SourceError: it failed.
+    """
     try:
         yield
     except TxError:
@@ -303,5 +309,5 @@ def _asked(source: Source, what: str) -> Iterator[None]:
         raise SourceError(
             source=type(source).__name__,
             problem=f"{what}: {type(error).__name__}: {error}",
-            remedy="Nothing was allocated; correct the source, then clear this task.",
+            remedy=remedy,
         ) from error
