@@ -58,8 +58,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    return True if item.config.stash[BUDGET].leaves_out(item.nodeid, limit_of(item)) else None
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    if not item.config.stash[BUDGET].leaves_out(item.nodeid, limit_of(item)):
+        return None
+    # The test before this one kept the fixtures that this test needs: end those that the next test does not need.
+    item.session._setupstate.teardown_exact(nextitem)
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,7 +79,7 @@ def run_pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_pytest_ends_well_and_says_what_it_left_out_when_the_budget_is_over() -> None:
     run = run_pytest("--commit=a0063b4", FILE)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert f"not run: {FILE} (10)" in run.stdout
+    assert f"not run: {FILE} (11)" in run.stdout
 
 
 def test_pytest_fails_when_no_time_is_left_to_run_a_failed_test_once_more() -> None:
@@ -86,3 +87,29 @@ def test_pytest_fails_when_no_time_is_left_to_run_a_failed_test_once_more() -> N
     run = run_pytest("--again", test)
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout + run.stderr
     assert f"failed, and no time is left to run it once more: {test}" in run.stdout
+
+
+# The second test has a time limit that no budget of a minute allows.
+FIRST = """
+import pytest
+
+def test_one():
+    pass
+
+@pytest.mark.timeout(10000)
+def test_two():
+    pass
+"""
+
+
+def test_a_test_in_the_next_file_runs_after_one_that_was_left_out(tmp_path: Path) -> None:
+    hooks = "pytest_addoption, pytest_configure, pytest_runtest_protocol, pytest_terminal_summary"
+    (tmp_path / "conftest.py").write_text(f"from tests.conftest import {hooks}\n")
+    (tmp_path / "test_first.py").write_text(FIRST)
+    (tmp_path / "test_second.py").write_text("def test_three():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "--budget=60", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "2 passed" in run.stdout
+    assert "not run: test_first.py (1)" in run.stdout
