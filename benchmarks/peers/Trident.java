@@ -1,4 +1,5 @@
 import java.io.BufferedReader;
+import java.io.File;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.sql.Array;
@@ -29,21 +30,19 @@ import org.apache.storm.tuple.Values;
 
 /**
  * Storm Trident's side of `script/bench peers`: batches of numbers or of flights, summed up by key into an opaque state
- * in PostgreSQL, one batch pending. Says `warm` and `done` when the last batch before the measurement, and the last of
- * all, is committed. Arguments: folder of the csv files, or - for ten numbers a batch; files of a batch; batches before
- * the measurement, batches in all; JDBC URL, user, table. The password stands in PGPASSWORD.
+ * in PostgreSQL, one batch pending. Makes a file `begun` when the first batch begins. Arguments: folder of the csv
+ * files; files of a batch, 0 for ten numbers; batches; JDBC URL, user, table. The password stands in PGPASSWORD.
  */
 public class Trident {
     public static void main(String[] given) throws Exception {
         int files = Integer.parseInt(given[1]);
-        int warm = Integer.parseInt(given[2]);
-        int all = Integer.parseInt(given[3]);
-        ITridentSpout<Integer> spout = given[0].equals("-") ? new Batches(all) : new Flights(all, given[0], files);
-        String url = given[4];
-        String user = given[5];
-        String table = given[6];
+        int all = Integer.parseInt(given[2]);
+        ITridentSpout<Integer> spout = files == 0 ? new Batches(all, given[0]) : new Flights(all, given[0], files);
+        String url = given[3];
+        String user = given[4];
+        String table = given[5];
         StateFactory state = (conf, metrics, partition, partitions) ->
-            OpaqueMap.build(new Table(url, user, System.getenv("PGPASSWORD"), table, warm, all));
+            OpaqueMap.build(new Table(url, user, System.getenv("PGPASSWORD"), table));
         TridentTopology topology = new TridentTopology();
         topology.newStream("batches", spout).parallelismHint(Math.max(files, 1))
             .groupBy(new Fields("key")).persistentAggregate(state, new Fields("value"), new Sum(), new Fields("sum"));
@@ -62,9 +61,11 @@ public class Trident {
     /** Ten numbers a batch. */
     static class Batches implements ITridentSpout<Integer> {
         final int all;
+        final String folder;
 
-        Batches(int all) {
+        Batches(int all, String folder) {
             this.all = all;
+            this.folder = folder;
         }
 
         void emit(int batch, int part, int parts, TridentCollector collector) throws Exception {
@@ -78,6 +79,9 @@ public class Trident {
             return new BatchCoordinator<>() {
                 @Override
                 public Integer initializeTransaction(long txid, Integer previous, Integer current) {
+                    if (previous == null) {
+                        new File(folder, "begun").mkdir();
+                    }
                     return current != null ? current : previous == null ? 0 : previous + 1;
                 }
 
@@ -129,12 +133,10 @@ public class Trident {
 
     /** Some files a batch, one for each task of the spout. */
     static class Flights extends Batches {
-        final String folder;
         final int files;
 
         Flights(int all, String folder, int files) {
-            super(all);
-            this.folder = folder;
+            super(all, folder);
             this.files = files;
         }
 
@@ -189,12 +191,8 @@ public class Trident {
         private final Connection connection;
         private final PreparedStatement select;
         private final PreparedStatement upsert;
-        private final int warm;
-        private final int all;
 
-        Table(String url, String user, String password, String table, int warm, int all) {
-            this.warm = warm;
-            this.all = all;
+        Table(String url, String user, String password, String table) {
             try {
                 connection = DriverManager.getConnection(url, user, password);
                 select = connection.prepareStatement(
@@ -237,10 +235,6 @@ public class Trident {
                 upsert.executeUpdate();
             } catch (Exception error) {
                 throw new RuntimeException(error);
-            }
-            long txid = values.get(0).getCurrTxid();
-            if (txid == warm || txid == all) {
-                System.out.println(txid == warm ? "warm" : "done");
             }
         }
 

@@ -1,6 +1,6 @@
 """What every engine has to do: three jobs, their data, and the totals that must come of it.
 
-The batches before the measurement are there at first; the others appear when those are committed.
+All batches of a job are there when an engine begins.
 """
 
 from __future__ import annotations
@@ -19,6 +19,12 @@ Totals = dict[str, tuple[int, int]]
 NUMBERS = 10
 COPIES = 5
 """Of a month in each of the two files of a batch."""
+YEARS = 3
+"""So often the year of twelve batches is written, for an engine that takes more than one."""
+COLD = 12
+"""The batches from the first begin of a fresh process that count as cold; those behind the first count as warm."""
+BEGUN = "begun"
+"""A file that stands beside the batches as soon as the first of them has begun."""
 _DELAY, _CARRIER, _ORIGIN = 5, 9, 12
 
 
@@ -42,18 +48,6 @@ BIG = Job("big", "flights ×10, a month (280,000 rows) a transaction", 2, "rows"
 JOBS = {job.name: job for job in (SMALL, DAYS, BIG)}
 
 
-@dataclass(frozen=True)
-class Span:
-    """How many batches come before the measurement, and how many are measured."""
-
-    warm: int
-    timed: int
-
-    @property
-    def all(self) -> int:
-        return self.warm + self.timed
-
-
 @dataclass
 class Data:
     """The batches of all jobs below a folder."""
@@ -61,31 +55,31 @@ class Data:
     folder: Path
     _sums: dict[str, list[Totals]] = field(default_factory=dict)
 
-    def prepare(self) -> None:
-        """Write the files of all batches, and sum them up in Python."""
-        header = b""
-        for job, files, copies in (
-            (DAYS, write_days(self.folder / "all_days"), 1),
-            (BIG, _warm_first(write_months(self.folder / "months")), COPIES),
-        ):
-            self._folder(job).mkdir()
-            sums = self._sums[job.name] = []
-            for batch, file in enumerate(files):
-                header, rows = file.read_bytes().split(b"\n", 1)
-                for number in range(job.files):
-                    path = self._folder(job) / name_of(batch, number)
-                    path.write_bytes(header + b"\n" + rows * copies)
-                    # Structured Streaming takes files in the order of their times.
-                    os.utime(path, (1e9 + batch, 1e9 + batch))
-                sums.append(_times(sum_up(rows.decode().splitlines()), job.files * copies))
+    def prepare(self, job: Job) -> None:
+        """Write the files of all batches of a job, and sum them up in Python."""
+        if job == DAYS:
+            self._write(job, write_days(self.folder / "all_days"), 1)
+        if job == BIG:
+            self._write(job, write_months(self.folder / "months") * YEARS, COPIES)
 
-    def appear(self, job: Job, folder: Path, first: int, end: int) -> None:
-        """Let the batches from `first` up to `end` be in a folder that an engine watches."""
+    def _write(self, job: Job, files: list[Path], copies: int) -> None:
+        self._folder(job).mkdir()
+        sums = {file: sum_up(file.read_text().splitlines()[1:]) for file in files}
+        self._sums[job.name] = [_times(sums[file], job.files * copies) for file in files]
+        for batch, file in enumerate(files):
+            header, rows = file.read_bytes().split(b"\n", 1)
+            for number in range(job.files):
+                path = self._folder(job) / name_of(batch, number)
+                path.write_bytes(header + b"\n" + rows * copies)
+                # Structured Streaming takes files in the order of their times.
+                os.utime(path, (1e9 + batch, 1e9 + batch))
+
+    def appear(self, job: Job, folder: Path, batches: int) -> None:
+        """Let so many batches be in a folder that an engine watches."""
         folder.mkdir(exist_ok=True)
         if job.files == 0:
-            Path(folder, "new").write_text(str(end * NUMBERS))
-            Path(folder, "new").replace(folder / "limit")
-        for batch in range(first, end if job.files else first):
+            (folder / "limit").write_text(str(batches * NUMBERS))
+        for batch in range(batches if job.files else 0):
             for number in range(job.files):
                 os.link(self._folder(job) / name_of(batch, number), folder / name_of(batch, number))
 
@@ -96,10 +90,9 @@ class Data:
             return {str(key): (batches, sum(numbers[key::NUMBERS])) for key in range(NUMBERS)}
         return _added(self._sums[job.name][:batches])
 
-    def rows(self, job: Job, span: Span) -> int:
-        """Give how many rows are measured."""
-        both = (sum(n for n, _ in self.totals(job, batches).values()) for batches in (span.all, span.warm))
-        return next(both) - next(both)
+    def rows(self, job: Job, batches: int) -> int:
+        """Give how many rows are in so many batches."""
+        return sum(n for n, _ in self.totals(job, batches).values())
 
     def _folder(self, job: Job) -> Path:
         return self.folder / f"data_{job.name}"
@@ -113,10 +106,6 @@ def name_of(batch: int, number: int) -> str:
 def limit(folder: Path) -> int:
     """Read how many numbers there are."""
     return int(Path(folder, "limit").read_text())
-
-
-def _warm_first(months: list[Path]) -> list[Path]:
-    return [*months[-2:], *months]
 
 
 def sum_up(lines: Iterable[str]) -> Totals:

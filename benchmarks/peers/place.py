@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from airflow_tx.errors import TxError
-from benchmarks.peers.jobs import Data, Job, Span, Totals
+from airflow_tx.testing.eventually import Hopeless
+from benchmarks.peers.jobs import BEGUN, Data, Job, Totals
 from tests.servers.postgres import LocalPostgres
 
 UPSERT = """
@@ -33,11 +35,14 @@ class Peer(Protocol):
     title: str
 
     @property
-    def spans(self) -> Mapping[str, Span]:
-        """The jobs that it does, and how many batches of each."""
+    def counts(self) -> Mapping[str, int]:
+        """How many batches of each job it commits."""
 
-    def opened(self, job: Job, table: str) -> AbstractContextManager[Callable[[], None]]:
-        """Commit the batches before the measurement; what it gives commits the others, and returns when they are."""
+    def opened(self, job: Job, table: str) -> AbstractContextManager[Callable[[], bool]]:
+        """Let a fresh process commit all batches of a job.
+
+        :return: asked again and again, says whether the first batch has begun; raises if the engine has failed.
+        """
 
 
 @dataclass(frozen=True)
@@ -52,10 +57,15 @@ class Place:
     postgres: LocalPostgres
     database: str
 
+    @property
+    def url(self) -> str:
+        """Of the database, for psycopg2."""
+        return self.postgres.url(self.database).replace("+psycopg2", "")
+
     def connect(self) -> Any:
         import psycopg2  # type: ignore[import-untyped]
 
-        return psycopg2.connect(self.postgres.url(self.database).replace("+psycopg2", ""))
+        return psycopg2.connect(self.url)
 
     def make_table(self, table: str) -> None:
         """Make a table for an engine that does not make its own."""
@@ -71,6 +81,10 @@ class Place:
         connection.autocommit = True
         return connection
 
+    def rows(self, table: str) -> int:
+        """Give how many rows have been committed; what is no table yet has none."""
+        return sum(n for n, _ in self.totals(table).values())
+
     def totals(self, table: str) -> Totals:
         """Read what has been committed; nothing if there is no such table."""
         with self._reader.cursor() as cursor:
@@ -80,12 +94,12 @@ class Place:
             cursor.execute(f"SELECT key, n, total FROM {table}")
             return {key: (int(n), int(total)) for key, n, total in cursor.fetchall()}
 
-    def check(self, job: Job, span: Span, table: str) -> None:
+    def check(self, job: Job, batches: int, table: str) -> None:
         """Compare every total with what it must be.
 
         :raises TxError: one is wrong.
         """
-        found, wanted = self.totals(table), self.data.totals(job, span.all)
+        found, wanted = self.totals(table), self.data.totals(job, batches)
         wrong = [key for key in found.keys() | wanted.keys() if found.get(key) != wanted.get(key)]
         if wrong:
             key = min(wrong)
@@ -99,3 +113,24 @@ def upsert(connection: Any, table: str, rows: Sequence[tuple[Any, ...]]) -> None
 
     with connection, connection.cursor() as cursor:
         execute_values(cursor, UPSERT.format(table=table), rows, page_size=1000)
+
+
+@contextmanager
+def running(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Iterator[Callable[[], bool]]:
+    """Start the program of an engine, which ends when its input is closed.
+
+    :param folder: with its batches; for its log.
+    :return: whether the first batch has begun: the program makes a file then.
+    """
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+    def has_begun() -> bool:
+        if process.poll() is not None:
+            raise Hopeless(f"its program ended: {(folder / 'log').read_text()[-2000:]}")
+        return (folder / BEGUN).exists()
+
+    try:
+        yield has_begun
+    finally:
+        process.communicate()

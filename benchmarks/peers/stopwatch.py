@@ -30,12 +30,30 @@ class Took:
     others: float
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What the clocks show: of the wall, of the processor for these processes, and for all."""
+
+    wall: float
+    own: float
+    whole: float
+
+    def since(self, other: Moment) -> Took:
+        """Say what was taken between another moment and this one."""
+        seconds, spent = self.wall - other.wall, self.own - other.own
+        return Took(seconds, spent, os.getloadavg()[0], max(self.whole - other.whole - spent, 0) / seconds)
+
+
+def now() -> Moment:
+    """Read the clocks, that of the wall first: the others take some milliseconds."""
+    return Moment(time.perf_counter(), _below(), _whole())
+
+
 def measured(work: Callable[[], None]) -> Took:
     """Do it, and say what it took."""
-    began, own, whole = time.perf_counter(), _below(), _whole()
+    began = now()
     work()
-    seconds, spent, busy = time.perf_counter() - began, _below() - own, _whole() - whole
-    return Took(seconds, spent, os.getloadavg()[0], max(busy - spent, 0) / seconds)
+    return now().since(began)
 
 
 def adopt_orphans() -> None:

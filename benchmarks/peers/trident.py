@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from airflow_tx.testing.servers.server import find_java
-from benchmarks.peers.jobs import Job, Span
-from benchmarks.peers.place import MissingPart, Peer, Place
+from benchmarks.peers.jobs import Job
+from benchmarks.peers.place import MissingPart, Peer, Place, running
 from tests.servers.jars import JarsUnavailable, fetch_jars
 from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER
 
@@ -28,43 +28,22 @@ class Trident:
 
     key = "trident"
     title = f"{NAME} {STORM}, opaque state, one pending"
+    counts: Mapping[str, int] = {"small": 1000, "days": 300, "big": 36}
 
     def __init__(self, place: Place, classpath: str) -> None:
-        self.spans = {"small": Span(200, 1000), "days": Span(60, 300), "big": Span(2, 12)}
         self._place = place
         self._classpath = classpath
 
     @contextmanager
-    def opened(self, job: Job, table: str) -> Iterator[Callable[[], None]]:
-        span, folder = self.spans[job.name], self._place.folder / table
+    def opened(self, job: Job, table: str) -> Iterator[Callable[[], bool]]:
+        count, folder = self.counts[job.name], self._place.folder / table
         self._place.make_table(table)
-        # It goes on without a pause: one batch after the other, so nothing of the rest is done before.
-        self._place.data.appear(job, folder, 0, span.all)
+        self._place.data.appear(job, folder, count)
         jdbc = f"jdbc:postgresql://127.0.0.1:{self._place.postgres.port}/{self._place.database}"
         command = [find_java(), "-Xmx2g", "-Djava.net.preferIPv4Stack=true", "-cp", self._classpath, "Trident"]
-        command += [str(folder) if job.files else "-", str(job.files), str(span.warm), str(span.all)]
-        with (folder / "storm.log").open("w") as log:
-            process = subprocess.Popen(
-                [*command, jdbc, POSTGRES_USER, table],
-                cwd=folder,
-                env={**os.environ, "PGPASSWORD": POSTGRES_PASSWORD},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-            try:
-                self._await(process, "warm")
-                yield lambda: self._await(process, "done")
-            finally:
-                process.communicate()  # closes its input: that ends it
-
-    def _await(self, process: subprocess.Popen[str], word: str) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.strip() == word:
-                return
-        raise AssertionError(f"{NAME} ended before it was {word}")
+        command += [str(folder), str(job.files), str(count), jdbc, POSTGRES_USER, table]
+        with running(command, folder, {**os.environ, "PGPASSWORD": POSTGRES_PASSWORD}) as has_begun:
+            yield has_begun
 
 
 @contextmanager

@@ -10,20 +10,21 @@ from typing import Any
 from airflow.sdk import DAG, BaseHook, get_current_context, task
 
 from benchmarks.peers.flight_sums import SCHEMA, USED, flight_sums
-from benchmarks.peers.jobs import JOBS, NUMBERS, name_of
+from benchmarks.peers.jobs import BEGUN, JOBS, NUMBERS, name_of
 from benchmarks.peers.limited_numbers import sums
 from benchmarks.peers.place import upsert
 
 
-def batch() -> int:
-    """The batch of this run."""
+def batch(folder: Path) -> int:
+    """Begin the batch of this run."""
+    (folder / BEGUN).touch()
     return int((get_current_context()["dag_run"].conf or {})["batch"])
 
 
 @task(task_id="sum_up")
-def sum_up_numbers() -> list[dict[str, Any]]:
+def sum_up_numbers(dag_id: str) -> list[dict[str, Any]]:
     """The sums of ten numbers."""
-    first = batch() * NUMBERS
+    first = batch(Path(os.environ["AIRFLOW_TX_DATA"], dag_id)) * NUMBERS
     return sums([*range(first, first + NUMBERS)])
 
 
@@ -32,10 +33,11 @@ def sum_up_flights(dag_id: str, files: int) -> Callable[[], Any]:
 
     @task(task_id="sum_up")
     def sum_up() -> list[dict[str, Any]]:
+        folder = Path(os.environ["AIRFLOW_TX_DATA"], dag_id)
+        of = batch(folder)
+        paths = [str(folder / name_of(of, number)) for number in range(files)]
         from pyspark.sql import SparkSession
 
-        folder = Path(os.environ["AIRFLOW_TX_DATA"], dag_id)
-        paths = [str(folder / name_of(batch(), number)) for number in range(files)]
         server = BaseHook.get_connection("spark_connect_default")
         spark: Any = SparkSession.builder.remote(f"sc://{server.host}:{server.port}").create()
         try:
@@ -63,5 +65,5 @@ def commit(table: str, rows: list[dict[str, Any]]) -> None:
 for job in JOBS.values():
     dag_id = f"plain_{job.name}"
     with DAG(dag_id, schedule=None, max_active_runs=4):
-        rows: Any = sum_up_flights(dag_id, job.files)() if job.files else sum_up_numbers()
+        rows: Any = sum_up_flights(dag_id, job.files)() if job.files else sum_up_numbers(dag_id)
         commit(dag_id, rows)
