@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.provider_info import OPTIONS
 
 SECTION = "tx"
+_VARIABLE = f"AIRFLOW__{SECTION.upper()}__"
 
 # One option's text from the configuration, or None where nothing is said about it.
 Lookup = Callable[[str], str | None]
 
 
 def _refuse(option: str, value: str, what: str) -> ConfigError:
-    variable = f"AIRFLOW__{SECTION.upper()}__{option.upper()}"
+    variable = _VARIABLE + option.upper()
     default = OPTIONS[option]["default"]
     remedy = (
         f"It has to be {what}. Set it in airflow.cfg or by {variable}; the default is {default!r}."
@@ -131,9 +134,7 @@ class Settings:
     @classmethod
     def load(cls) -> Settings:
         """Read Airflow's configuration as it is now. Raises as `read`."""
-        from airflow.sdk.configuration import conf
-
-        return cls.read(lambda option: conf.get(SECTION, option, fallback=None))
+        return _loaded(tuple(map(os.environ.get, _VARIABLES)))
 
     @classmethod
     def read(cls, lookup: Lookup) -> Settings:
@@ -148,3 +149,17 @@ class Settings:
                 each.name, OPTIONS[each.name]["default"] if text is None else text
             )
         return cls(**values)
+
+
+_VARIABLES = tuple(_VARIABLE + each.name.upper() for each in fields(Settings))
+
+
+@lru_cache(maxsize=1)
+def _loaded(variables: tuple[str | None, ...]) -> Settings:
+    """Read the configuration, which Airflow takes 2 ms for; of a process only its environment changes.
+
+    :param variables: the environment, so that other values are read again.
+    """
+    from airflow.sdk.configuration import conf
+
+    return Settings.read(lambda option: conf.get(SECTION, option, fallback=None))
