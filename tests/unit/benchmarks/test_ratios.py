@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import ratios
-from benchmarks.peers.jobs import JOBS, SMALL, Data, limit, sum_up
+from benchmarks.peers.jobs import SMALL, Data, limit, sum_up
 from benchmarks.peers.ratios import Figure, Part, compare
 from benchmarks.peers.stopwatch import Moment, Took
 
