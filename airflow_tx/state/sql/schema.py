@@ -6,6 +6,7 @@ Key and value columns have the user's names; everything of ours begins with `tx_
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -48,6 +49,7 @@ def split_table(table: str, columns: Columns) -> tuple[str | None, str]:
     return schema or None, name
 
 
+@cache
 def fence_table(schema: str | None) -> sa.Table:
     """Describe the fence table beside the state tables of a schema."""
     return sa.Table(
@@ -72,6 +74,7 @@ def fence_table(schema: str | None) -> sa.Table:
     )
 
 
+@cache
 def portions_table(schema: str | None) -> sa.Table:
     """Describe the table of the portions that the grant in a fence has written, beside the fence table.
 
@@ -87,6 +90,7 @@ def portions_table(schema: str | None) -> sa.Table:
     )
 
 
+@cache
 def receipts_table(schema: str | None) -> sa.Table:
     """Describe the table that stands beside the fence table of a schema, for all states of that schema.
 
