@@ -57,11 +57,12 @@ class Counted:
         for name in self.names:
             topology.process(self.spec, begun, name)
             steps["a task"] = self._taken()
-        self._commit(begun, run_id)
+        self.commit(begun, run_id)
         steps["commit"] = self._taken()
         return steps, received(self.port) - before
 
-    def _commit(self, begun: Any, run_id: str) -> None:
+    def commit(self, begun: Any, run_id: str) -> None:
+        """What the committer does."""
         from airflow_tx.commit.case import CommitCase
         from airflow_tx.commit.commit import Commit
         from airflow_tx.commit.turn import commit_in_turn

@@ -70,3 +70,11 @@ def test_airflows_configuration_and_environment_are_read(monkeypatch: pytest.Mon
     settings = Settings.load()
     assert settings.max_pending == 7
     assert settings.root == "/airflow_tx"
+
+
+def test_what_was_read_is_kept_until_the_environment_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__HISTORY", "7")
+    seven = Settings.load()
+    assert Settings.load() is seven
+    monkeypatch.setenv("AIRFLOW__TX__HISTORY", "8")
+    assert (seven.history, Settings.load().history) == (7, 8)
