@@ -49,7 +49,7 @@ class Days:
         """Wait until runs are in these states."""
         self.stack.airflow.wait_runs(self.dag_id, states)
 
-    def wait_all(self, count: int, timeout: float = 120) -> list[str]:
+    def wait_all(self, count: int, timeout: float = 300) -> list[str]:
         """Wait until there are so many runs, and all have ended as success."""
         what = f"{count} runs of {self.dag_id} have succeeded"
 

@@ -15,6 +15,7 @@ DAG = "boarded"
 RUNS, WINDOW, BROKEN = 6, 4, 3
 
 
+@pytest.mark.long
 def test_six_runs_overlap_commit_in_order_and_a_broken_one_is_replayed_with_the_button(stack: Stack) -> None:
     stack.airflow.wait_dag(DAG)
     with chromium() as browser:
@@ -144,6 +145,7 @@ def _fits_everybody(browser: Browser, stack: Stack, person: Person) -> None:
             assert one.overflow() == 0
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_the_page_says_that_zookeeper_is_away_and_comes_back_by_itself(stack: Stack) -> None:
     with chromium() as browser:

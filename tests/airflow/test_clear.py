@@ -81,6 +81,7 @@ def test_a_task_that_airflow_starts_beside_the_cleared_begin_of_its_run_waits_fo
     stack.assert_counted_once(dag, 2 * SIZE)
 
 
+@pytest.mark.long
 def test_a_message_after_the_commit_that_failed_is_sent_when_its_run_is_cleared(stack: Stack) -> None:
     cleared_after_commit(stack, "notified", "commit", "notify")
 
@@ -144,6 +145,7 @@ def cleared_after_commit(stack: Stack, dag: str, committer: str, after: str) -> 
     stack.assert_counted_once(dag, 2 * SIZE)
 
 
+@pytest.mark.long
 def test_a_task_after_the_commit_that_airflow_would_skip_with_the_block_is_named(stack: Stack) -> None:
     dag, airflow = "needy", stack.airflow
     stack.commit_runs(dag, "r1")

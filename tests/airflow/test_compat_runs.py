@@ -61,6 +61,7 @@ def run(run_id: str, **more: Any) -> dict[str, Any]:
     return {"dag_id": TARGET, "run_id": run_id, **more}
 
 
+@pytest.mark.long
 def test_a_task_starts_and_resets_runs_and_a_deleted_run_starts_again_under_its_id(stack: Stack, until: Signal) -> None:
     airflow = stack.airflow
     airflow.wait_dag("runs_asked")
@@ -130,6 +131,7 @@ def test_a_trigger_and_a_task_are_told_what_becomes_of_runs(stack: Stack, until:
     assert answer["rounds"] > 10
 
 
+@pytest.mark.long
 def test_a_task_is_told_that_it_is_not_the_current_try_any_more(stack: Stack, tmp_path: Path) -> None:
     airflow, told = stack.airflow, {}
     airflow.wait_dag("runs_replaced")
@@ -189,6 +191,7 @@ def test_a_command_clears_a_run_past_the_limit_of_running_runs(stack: Stack, unt
     assert airflow.xcom(TARGET, "created", "told")["run_type"] == "manual"
 
 
+@pytest.mark.long
 def test_a_run_whose_task_and_supervisor_were_killed_is_executed_again_at_once(stack: Stack, until: Signal) -> None:
     airflow = stack.airflow
     airflow.trigger(TARGET, "dead", {"until": str(until.path)})

@@ -70,6 +70,7 @@ def test_a_run_that_was_deleted_comes_back_with_its_batch(feed: Feed) -> None:
     assert feed.airflow.run(DAG, run_id)["run_type"] != "scheduled"
 
 
+@pytest.mark.long
 def test_a_committer_that_is_dead_with_its_supervisor_is_replaced(feed: Feed) -> None:
     txid = feed.files + 1
     paused = feed.stack.failpoints.arm("commit.before_mark", "pause", topology=DAG, txid=txid)

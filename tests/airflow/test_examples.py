@@ -54,7 +54,7 @@ def test_the_readme_names_every_example() -> None:
 # What these show has tests of its own: test_corrections, test_backfill, test_kafka, test_sql_source, test_twitter.
 TESTED_BY_THEMSELVES = {"corrections", "daily_orders", "kafka_counts", "sql_orders", "twitter"}
 TOGETHER = sorted(set(EXAMPLES) - TESTED_BY_THEMSELVES)
-ALWAYS = ("trident_words", "words")
+ALWAYS = ("words",)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ def test_zookeeper_that_cannot_be_reached_is_named_with_its_connection(stack: St
     assert stack.ledger(dag).names("") == []
 
 
+@pytest.mark.long
 def test_a_transaction_whose_database_was_down_is_committed_when_it_is_back(stack: Stack) -> None:
     dag, airflow, ledger = "database_away", stack.airflow, stack.ledger("database_away")
     stack.start(dag, "r1")

@@ -13,6 +13,7 @@ from tests.airflow.ahead import once
 from tests.airflow.stack import SIZE, Stack, expected
 
 
+@pytest.mark.long
 def test_a_batch_failed_on_purpose_is_not_retried_and_commits_when_its_task_is_cleared(stack: Stack) -> None:
     dag, airflow, bad = "failed_batch", stack.airflow, stack.signal()
     bad.give()
@@ -49,6 +50,7 @@ def test_outputs_of_every_shape_are_committed_and_a_branch_not_taken_is_not_wait
     assert extras == {run: {"topology": dag, "txid": txid, "attempt": 1} for run, txid in txids.items()}
 
 
+@pytest.mark.long
 def test_an_instance_of_a_mapped_task_cleared_after_the_commit_skips_itself(stack: Stack) -> None:
     dag, airflow = commit_shapes(stack), stack.airflow
     before = stack.totals("shape_mapped")
@@ -78,6 +80,7 @@ def test_a_begin_that_died_goes_on_with_its_attempt_and_a_cleared_one_makes_anot
     stack.assert_counted_once(dag, 2 * SIZE)
 
 
+@pytest.mark.long
 def test_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
     dag, airflow = "begun_again", stack.airflow
     pause = stack.failpoints.arm("process.before_ack", "pause", topology=dag)

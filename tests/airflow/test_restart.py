@@ -7,6 +7,7 @@ import pytest
 from tests.airflow.stack import SIZE, Stack
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_after_a_crash_of_everything_the_next_txid_follows(stack: Stack) -> None:
     dag, airflow, ledger = "restarted", stack.airflow, stack.ledger("restarted")

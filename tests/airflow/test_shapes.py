@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.airflow.stack import FILES, NUMBERS_A_FILE, Stack, expected
 
 
+@pytest.mark.long
 def test_every_instance_of_a_mapped_task_counts_once_when_one_of_them_fails_first(stack: Stack) -> None:
     dag, airflow = "mapped", stack.airflow
     failing = stack.signal()

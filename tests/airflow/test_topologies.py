@@ -7,6 +7,7 @@ import pytest
 from tests.airflow.stack import SIZE, Stack
 
 
+@pytest.mark.long
 def test_two_topologies_with_two_roots_count_for_themselves(stack: Stack) -> None:
     for run_id in ("r1", "r2"):
         for dag in ("left", "right"):
@@ -19,6 +20,7 @@ def test_two_topologies_with_two_roots_count_for_themselves(stack: Stack) -> Non
         stack.assert_counted_once(dag, 2 * SIZE)
 
 
+@pytest.mark.long
 def test_a_second_dag_that_asks_for_a_topology_name_is_refused_and_told_the_owner(stack: Stack) -> None:
     stack.commit_runs("owner", "r1")
     stack.start("intruder", "r1")

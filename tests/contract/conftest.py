@@ -32,8 +32,6 @@ _NOT_ALL_TYPES = (_ON_DELTA, "TestSqlStateOnMySQL")
 _ON_DELTA_ALWAYS = (
     "test_raising_the_fence_undoes_what_an_outranked_attempt_wrote",
     "test_a_transactional_replay_skips_what_is_in_already",
-    "test_what_a_key_has_is_what_is_read",
-    "test_a_key_that_is_none_of_this_state_is_named",
 )
 
 

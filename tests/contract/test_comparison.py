@@ -302,6 +302,7 @@ def test_a_key_that_a_store_lists_twice_is_one_key(monkeypatch: pytest.MonkeyPat
     assert _counts(compared(first, second)) == (2, 0, 0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_one_version_of_a_delta_table_is_read_in_portions(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -92,5 +92,6 @@ def _row(message: Message) -> Row:
     }
 
 
+@pytest.mark.long
 class TestOpaqueKafkaSource(TestKafkaSource):
     kind = "opaque"

@@ -98,6 +98,7 @@ class TestNumberedMessages(_OnTwoServers):
         self.servers["redis_a"].client().delete(f"{self.key}2")
 
 
+@pytest.mark.long
 class TestOpaqueNumberedMessages(TestNumberedMessages):
     kind = "opaque"
 
@@ -113,6 +114,7 @@ class TestLists(_OnTwoServers):
         self.servers["redis_a"].client().ltrim(self.key, 0, 1)
 
 
+@pytest.mark.long
 class TestOpaqueLists(TestLists):
     kind = "opaque"
 
@@ -132,5 +134,6 @@ class TestStreams(_OnTwoServers):
         client.xdel(self.key, client.xrange(self.key, count=2)[1][0])
 
 
+@pytest.mark.long
 class TestOpaqueStreams(TestStreams):
     kind = "opaque"

@@ -97,6 +97,7 @@ class TestSqlSource(SourceSuite):
         self.data.run("DELETE FROM orders WHERE id = 2")
 
 
+@pytest.mark.long
 class TestSqlSourceOnMariaDB(TestSqlSource):
     secrets = (of_mariadb.MARIADB_PASSWORD,)
 
@@ -186,5 +187,6 @@ class TestPartitionedSqlSource(SourceSuite):
         self.shops[0].run("DELETE FROM orders WHERE id = 2")
 
 
+@pytest.mark.long
 class TestOpaquePartitionedSqlSource(TestPartitionedSqlSource):
     kind = "opaque"

@@ -83,6 +83,7 @@ def test_the_worked_examples_of_trident(spark: SparkSession, path: str, grants: 
     assert [(row["n"], row["tx_prev_n"], row["tx_txid"]) for row in stored(spark, path + "2")] == [(8, 4, 3)]
 
 
+@pytest.mark.long
 def test_every_aggregator_and_a_replay_that_leaves_keys_out(spark: SparkSession, path: str, grants: Grants) -> None:
     values: Mapping[str, Aggregator] = {
         "total": Sum(),

@@ -91,6 +91,7 @@ def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
         assert empty.collect() == []
 
 
+@pytest.mark.long
 def test_an_application_counts_json_and_a_message_that_is_none_fails_only_its_batch(
     kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +114,7 @@ def test_an_application_counts_json_and_a_message_that_is_none_fails_only_its_ba
     assert "opens" not in log
 
 
+@pytest.mark.long
 def test_rows_that_are_deleted_while_spark_reads_them_are_told_as_such(
     kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
 ) -> None:

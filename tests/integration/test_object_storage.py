@@ -60,6 +60,7 @@ class TestFileSourceOnS3(_InABucket):
         self.bucket.delete(["in/0001.csv"])
 
 
+@pytest.mark.long
 class TestOpaquePartitionedFileSourceOnS3(_InABucket):
     kind = "opaque"
 

@@ -297,6 +297,7 @@ def test_a_message_that_cannot_be_read_fails_its_batch_and_is_named(
         queue.texts(batch, schema=schema)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_reads_the_rows_that_python_reads(queue: Queue, spark: SparkSession) -> None:
     queue.publish('{"n": 1, "at": "x"}', '{"n": 2}', headers={"shop": 7})

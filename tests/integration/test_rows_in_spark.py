@@ -30,7 +30,7 @@ ROWS = 4000
 Emit = Callable[["DataFrame"], object]
 
 
-@pytest.fixture(params=["classic", "connect"])
+@pytest.fixture(params=[pytest.param("classic", marks=pytest.mark.long), "connect"])
 def any_spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     if request.param == "classic":
         yield request.getfixturevalue("spark")
@@ -172,6 +172,7 @@ def test_rows_that_spark_may_read_twice_or_need_not_read_are_never_an_error(
     assert found is None or not found.proves_against(written(parquet))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", [*ALL, *NOTHING_SAID, *NO_PROOF])
 def test_what_spark_has_not_counted_exactly_is_said(
     any_spark: SparkSession, parquet: str, tmp_path: Path, job: Callable[[DataFrame, Emit], object]

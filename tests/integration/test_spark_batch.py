@@ -79,6 +79,7 @@ def ordered(area: StagingArea, where: TryDir, name: str) -> list[dict[str, Any]]
     return sorted(rows, key=lambda row: tuple(map(str, row.values())))
 
 
+@pytest.mark.long
 def test_an_application_through_spark_submit_leaves_whole_output(area: StagingArea, tmp_path: Path) -> None:
     descriptor = batch_of(area, tmp_path)
     submit = [
@@ -381,6 +382,7 @@ def run_script(script: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_a_script_may_define_what_it_needs_below_its_application(area: StagingArea, tmp_path: Path) -> None:
     script = tmp_path / "app.py"
     script.write_text(

@@ -101,7 +101,9 @@ def test_an_application_that_fails_says_why_and_acks_nothing(flights: Topology) 
     assert not state.database.rows
 
 
-@pytest.mark.parametrize("operator", [SparkConnectBatchOperator, SparkBatchOperator])
+@pytest.mark.parametrize(
+    "operator", [SparkConnectBatchOperator, pytest.param(SparkBatchOperator, marks=pytest.mark.long)]
+)
 def test_a_file_that_is_replaced_while_a_job_reads_it_acks_nothing(
     flights: Topology, operator: type[SparkConnectBatchOperator | SparkBatchOperator]
 ) -> None:

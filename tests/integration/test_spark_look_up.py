@@ -67,7 +67,7 @@ CARRIERS: Mapping[str, Any] = {
 }
 
 
-@pytest.fixture(params=["classic", "connect"])
+@pytest.fixture(params=[pytest.param("classic", marks=pytest.mark.long), "connect"])
 def batch(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A batch in a session of each kind, as an application gets it."""
     made = object.__new__(Batch)

@@ -187,7 +187,12 @@ def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chu
 
 
 @pytest.mark.parametrize(
-    ("by", "keys"), [("submit", KEYS), ("server", KEYS), pytest.param("server", 1_000_000, marks=pytest.mark.long)]
+    ("by", "keys"),
+    [
+        pytest.param("submit", KEYS, marks=pytest.mark.long),
+        ("server", KEYS),
+        pytest.param("server", 1_000_000, marks=pytest.mark.long),
+    ],
 )
 def test_executors_write_the_difference_of_a_restatement(
     by: str, keys: int, postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
@@ -245,6 +250,7 @@ def test_rows_that_executors_read_otherwise_than_they_were_emitted_are_not_commi
     assert [row[3] for row in content(url)] == list(range(KEYS))
 
 
+@pytest.mark.long
 def test_a_transactional_state_has_one_digest_whoever_writes(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +344,7 @@ def _refusals(spark_connect: LocalSparkConnect) -> list[str]:
     return [line for line in spark_connect.log.read_text().splitlines() if "refused: FenceOutranked" in line]
 
 
+@pytest.mark.long
 def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom airflow_tx.spark.writers import sealed_pipe\n"
@@ -357,6 +364,7 @@ def test_a_driver_ends_with_the_task_that_submitted_it(tmp_path: Path) -> None:
             assert run.wait(10) == 3
 
 
+@pytest.mark.long
 def test_sqlite_has_one_writer_and_says_so(numbers: Topology, tmp_path: Path) -> None:
     state = state_of(f"sqlite:///{tmp_path / 'state.db'}")
     run = numbers.begin("r1")

@@ -77,7 +77,7 @@ def plain(rows: Any) -> list[dict[str, Any]]:
     return sorted((row if isinstance(row, dict) else row.asDict() for row in rows), key=lambda row: row["n"])
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.long)])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> sa.Engine:
     server: SqlServer = request.getfixturevalue(request.param)
     return connect(server, server.new_database(), monkeypatch)

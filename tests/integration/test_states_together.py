@@ -109,8 +109,10 @@ def held(updates: Sequence[Update]) -> dict[str, Rows]:
     "point",
     [
         2,
-        "commit.before_mark",
-        *(pytest.param(point, marks=pytest.mark.long) for point in (0, 1, 3, 4, "commit.after_mark")),
+        *(
+            pytest.param(point, marks=pytest.mark.long)
+            for point in (0, 1, 3, 4, "commit.before_mark", "commit.after_mark")
+        ),
     ],
 )
 def test_a_crash_between_any_two_states_ends_exact_in_all(

@@ -221,11 +221,13 @@ def _check_pages(board: Board) -> None:
         assert board.get("dags/the_dag/runs/r2", reader)["txid"] == 2
 
 
+@pytest.mark.long
 def test_what_once_took_the_board_down_is_answered_with_little_work(viewer: Adversary) -> None:
     for wrong in KILLERS:
         viewer.send(wrong)
 
 
+@pytest.mark.long
 def test_what_once_took_long_in_a_preview_is_answered_with_little_work(user: Adversary) -> None:
     for wrong in KILLER_PREVIEWS:
         user.send(wrong)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from playwright.sync_api import Locator, Route, expect
 
 from airflow_tx.protocol.batch import TopologyRequest
@@ -41,6 +42,7 @@ def audited(runs: Runs, action: str) -> Any:
     return json.loads(extra)
 
 
+@pytest.mark.long
 def test_a_transaction_is_skipped_and_readmitted_for_a_reason_that_is_text(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
@@ -98,6 +100,7 @@ def test_of_two_who_replay_all_that_failed_one_does_it_and_the_other_reads_why_n
     close(people("ada"))
 
 
+@pytest.mark.long
 def test_a_loss_is_accepted(board: Board, store: ZooKeeperStore, runs: Runs, people: People) -> None:
     lossy = Pipeline(store, ROOT, topology="lossy")
     lossy.request = TopologyRequest("lossy", "opaque", 3)
@@ -123,6 +126,7 @@ def test_a_loss_is_accepted(board: Board, store: ZooKeeperStore, runs: Runs, peo
     close(ada)
 
 
+@pytest.mark.long
 def test_a_coordinator_is_paused_and_goes_on(board: Board, store: ZooKeeperStore, runs: Runs, people: People) -> None:
     coordinated = Pipeline(store, ROOT, topology="hangs")
     coordinated.request = TopologyRequest("hangs", "opaque", 3)
@@ -148,6 +152,7 @@ def test_a_coordinator_is_paused_and_goes_on(board: Board, store: ZooKeeperStore
 # --- what goes wrong while a dialog is open ---------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_goes_wrong_in_the_middle_of_an_action_is_one_sentence(
     board: Board, zookeeper: LocalZooKeeper, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:

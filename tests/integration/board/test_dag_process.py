@@ -20,6 +20,7 @@ def fresh(board: Board, **more: str) -> DagProcess:
     return DagProcess(environ={**board.commands.environment, "AIRFLOW__TX__ROOT": ROOT, **more})
 
 
+@pytest.mark.long
 def test_questions_that_arrive_together_in_a_new_process_are_all_answered(board: Board, pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     conn_id = "zookeeper_default"

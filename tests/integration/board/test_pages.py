@@ -26,6 +26,7 @@ def beyond(box: Locator) -> int:
     return found
 
 
+@pytest.mark.long
 def test_a_short_timeline_does_not_scroll_and_what_scrolls_can_be_focused(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
@@ -117,6 +118,7 @@ def test_the_file_stands_beside_the_txid_and_only_transactions_that_exist_are_li
     expect(beside).to_have_text(["Transaction 2 →"])
 
 
+@pytest.mark.long
 def test_a_word_of_the_protocol_has_a_tip_and_a_page_that_explains_it(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_word_of_the_protocol_has_a_tip_and_a_page_that_explains_it(
     expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 1")
 
 
+@pytest.mark.long
 def test_dragging_over_the_timeline_zooms_to_what_was_dragged_over(
     board: Board, pipeline: Pipeline, people: People
 ) -> None:
@@ -155,6 +158,7 @@ def test_dragging_over_the_timeline_zooms_to_what_was_dragged_over(
     expect(vera.board.get_by_role("radio", name="1 h", exact=True)).to_be_checked()
 
 
+@pytest.mark.long
 def test_several_transactions_are_replayed_or_skipped_at_once_after_one_preview(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:
@@ -202,6 +206,7 @@ def test_nothing_to_replay_is_said_as_such(board: Board, pipeline: Pipeline, peo
     ulf.page.keyboard.press("Escape")
 
 
+@pytest.mark.long
 def test_a_search_finds_the_transaction_that_counted_a_file(board: Board, filed: Pipeline, people: People) -> None:
     for run in ("r1", "r2"):
         filed.run(run)
@@ -215,6 +220,7 @@ def test_a_search_finds_the_transaction_that_counted_a_file(board: Board, filed:
     expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 2")
 
 
+@pytest.mark.long
 def test_the_figures_are_of_the_time_that_the_timeline_shows(board: Board, pipeline: Pipeline, people: People) -> None:
     for run in ("r1", "r2"):
         pipeline.run(run)
@@ -230,6 +236,7 @@ def test_the_figures_are_of_the_time_that_the_timeline_shows(board: Board, pipel
     vera.page.set_viewport_size(WIDE)
 
 
+@pytest.mark.long
 def test_on_a_phone_a_tab_leads_to_the_page_of_its_own(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:

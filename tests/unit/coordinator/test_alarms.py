@@ -217,7 +217,7 @@ def test_the_coordinator_raises_them_as_it_works(world: LaneWorld) -> None:
     allocate(world.spec, ledger(world))
     world.runs["tx-1"] = "failed"
     block(world, 1)
-    world.coordinate(alarms=own)
+    world.coordinate(world.lane(patience=0.1), alarms=own)
     assert [alarm.txid for alarm in called.alarms] == [1]
 
 

@@ -224,7 +224,7 @@ def test_one_that_fails_is_in_the_ledger_as_one_whose_run_failed(make: Any) -> N
 def test_a_commit_of_a_lane_that_is_refused_for_good_becomes_no_run(make: Any) -> None:
     world = make(source=Bounded(2))
     world.state.database.fence = Fence("another ledger", Token(1, 1, 1, 1, "nonce"), applied=True)
-    world.coordinate()
+    world.coordinate(world.lane(patience=0.1))
     assert world.runs.keys() <= {"tx-2"}
     assert world.history == {}
     blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked

@@ -53,7 +53,7 @@ def test_the_questions_of_others_are_still_answered_by_a_process_that_is_replace
 ) -> None:
     first = process.ask({"what": "found"}, seconds=60)
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(process.ask, {"what": "hang", "file": str(tmp_path / "other")}, seconds=20)
+        other = pool.submit(process.ask, {"what": "hang", "file": str(tmp_path / "other")}, seconds=10)
         eventually((tmp_path / "other").exists, 60, "another question is asked")
         with pytest.raises(NotAnsweredThere):
             process.ask({"what": "hang", "file": str(tmp_path / "own")}, seconds=0.5)
