@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 GRACE = 600.0
 """Seconds that a test may take which starts at the very end of a budget."""
+SHORTEST = 60.0
+"""Seconds that a test which failed once has in any case."""
 
 
 @dataclass
@@ -27,8 +29,8 @@ class Budget:
     A test whose limit is longer than `GRACE` starts only if it ends before the budget and this grace are over.
 
     :param until: when it is over, in seconds of ``time.monotonic``.
-    :param again: whether these tests have failed once. Each of them may start, whatever its time limit, and a test that
-        is left out counts as failed.
+    :param again: whether these tests have failed once. Each of them may start, whatever its time limit, but it ends
+        with the budget. A test that is left out counts as failed.
     :ivar begun: ids of the tests that run ahead of their turn, in a thread.
     :ivar left_out: ids of the tests that were not started.
     """
@@ -74,8 +76,25 @@ class Budget:
         files = Counter(test.partition("::")[0] for test in self.left_out)
         return [f"not run: {file} ({count})" for file, count in sorted(files.items())]
 
+    def limit(self, own: float) -> float:
+        """Return the time limit of a test that failed once and starts now: its own, or what is left."""
+        return min(own, max(self.until - time.monotonic(), SHORTEST))
+
 
 BUDGET = pytest.StashKey[Budget]()
+
+
+class LimitsPlugin:
+    """Lets tests that failed once end with the budget, so that a run has an end."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    # Before pytest-timeout looks at the limit.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        item.add_marker(pytest.mark.timeout(self._budget.limit(limit_of(item))), append=False)
+        return (yield)
 
 
 def limit_of(item: pytest.Item) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,8 @@ from airflow_tx import compat
 from airflow_tx.testing.eventually import NotInTime
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
-from tests.budget import BUDGET, Budget, limit_of, rotated
+from tests.budget import BUDGET, Budget, LimitsPlugin, limit_of, rotated
+from tests.costs import CostsPlugin
 from tests.examples import examples
 from tests.servers.kafka import LocalKafka
 from tests.servers.mariadb import LocalMariaDB
@@ -41,13 +43,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--again", action="store_true", help="these tests failed before: one that --budget leaves out fails the run"
     )
+    group.addoption("--costs", type=Path, metavar="FILE", help="write what each test took, and all of them")
     group.addoption(
         "--commit", metavar="ID", help="start at the place in the order of tests that belongs to this commit"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[BUDGET] = Budget.of(config.getoption("--budget"), again=config.getoption("--again"))
+    budget = config.stash[BUDGET] = Budget.of(config.getoption("--budget"), again=config.getoption("--again"))
+    if budget.again:
+        config.pluginmanager.register(LimitsPlugin(budget))
+    if config.getoption("--costs"):
+        config.pluginmanager.register(CostsPlugin(config.getoption("--costs")))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial, wraps
 from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
@@ -43,14 +44,20 @@ class Ahead:
 
     :param value: what each of them is called with.
     :param budget: until when they may start.
+    :param held: whether none starts before `go_on`.
     :ivar seconds: per test that has ended, how long it took.
     """
 
-    def __init__(self, items: Sequence[pytest.Function], name: str, value: object, budget: Budget) -> None:
+    def __init__(
+        self, items: Sequence[pytest.Function], name: str, value: object, budget: Budget, *, held: bool = False
+    ) -> None:
         self._budget = budget
         self._waiting: SimpleQueue[pytest.Function] = SimpleQueue()
         self._arguments = {name: value}
         self._done: dict[str, Future[Any]] = {item.nodeid: Future() for item in items}
+        self._change = threading.Condition()
+        self._held = held
+        self._running = 0
         self.seconds: dict[str, float] = {}
         for item in items:
             self._waiting.put(item)
@@ -68,6 +75,30 @@ class Ahead:
             done.result()
         return done is not None
 
+    def hold(self) -> None:
+        """Start no other one until they go on, and wait until those that run have ended."""
+        with self._change:
+            self._held = True
+            self._change.wait_for(lambda: not self._running)
+
+    def go_on(self) -> None:
+        """Start the next ones."""
+        with self._change:
+            self._held = False
+            self._change.notify_all()
+
+    @contextmanager
+    def _taking_part(self) -> Iterator[None]:
+        with self._change:
+            self._change.wait_for(lambda: not self._held)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._change:
+                self._running -= 1
+                self._change.notify_all()
+
     def end(self) -> None:
         """Start no other one."""
         while True:
@@ -82,10 +113,9 @@ class Ahead:
                 item = self._waiting.get_nowait()
             except Empty:
                 return
-            if not self._budget.begins(item.nodeid, limit_of(item)):
-                continue
-            began = time.monotonic()
-            _settle(self._done[item.nodeid], partial(self._run, item, began))
+            with self._taking_part():
+                if self._budget.begins(item.nodeid, limit_of(item)):
+                    _settle(self._done[item.nodeid], partial(self._run, item, time.monotonic()))
 
     def _run(self, item: pytest.Function, began: float) -> None:
         try:

@@ -1,7 +1,7 @@
 """One real Airflow on PostgreSQL, one real ZooKeeper and one SQLite state for every test in this folder.
 
 Most of a test is waiting: those that need nothing else run in threads from the start on, beside those that do. They
-are reported last, and those that stop Airflow run after them.
+are reported last. While a test that is `alone` runs, they stand still.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Generator, Iterator
 from inspect import signature
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import pytest
@@ -22,15 +23,37 @@ from tests.budget import BUDGET
 from tests.servers.postgres import LocalPostgres
 
 _ahead = pytest.StashKey[Ahead]()
+_alone = pytest.StashKey[bool]()
+
+
+LIMIT = 900.0
+"""Seconds that a test has unless it says otherwise. A story is dozens of processes, and CI runs others beside it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_place)
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMIT))
+    # First those that need more than Airflow: the others run beside them.
+    items.sort(key=_runs_ahead)
 
 
-def _place(item: pytest.Item) -> int:
-    """First those that need more than Airflow: the others run beside them."""
-    return 2 if item.get_closest_marker("alone") else int(_runs_ahead(item))
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let a test that is `alone` wait for the others before its own time begins."""
+    if not item.get_closest_marker("alone"):
+        return (yield)
+    stash = item.session.stash
+    stash[_alone] = True
+    if _ahead in stash:
+        stash[_ahead].hold()
+    try:
+        return (yield)
+    finally:
+        stash[_alone] = False
+        # The test may have been the first to ask for the servers.
+        if _ahead in stash:
+            stash[_ahead].go_on()
 
 
 def _runs_ahead(item: pytest.Item) -> TypeGuard[pytest.Function]:
@@ -75,6 +98,8 @@ def stack(
         with TriedAirflow(folder / "home", dags, env) as airflow:
             made = Stack(folder, airflow, zookeeper, failpoints)
             items = [item for item in request.session.items if _runs_ahead(item)]
-            ahead = request.session.stash[_ahead] = Ahead(items, "stack", made, request.config.stash[BUDGET])
+            stash = request.session.stash
+            ahead = Ahead(items, "stack", made, request.config.stash[BUDGET], held=stash.get(_alone, False))
+            stash[_ahead] = ahead
             yield made
             ahead.end()

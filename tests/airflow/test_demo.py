@@ -10,6 +10,8 @@ import pytest
 
 
 @pytest.mark.long
+@pytest.mark.alone
+@pytest.mark.timeout(1800)
 def test_the_demo_counts_every_flight_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "examples.demo", "--home", str(tmp_path / "demo")]
     log = tmp_path / "demo.log"

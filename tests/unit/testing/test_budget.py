@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.budget import GRACE, Budget, rotated
+from tests.budget import GRACE, SHORTEST, Budget, rotated
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,6 +59,12 @@ def test_a_test_that_failed_starts_once_more_whatever_its_time_limit() -> None:
     budget = Budget.of(100, again=True)
     assert not budget.leaves_out("tests/a.py::test_one", GRACE + 1000)
     assert not budget.fails
+
+
+def test_a_test_that_failed_has_its_own_time_limit_or_what_is_left() -> None:
+    assert Budget.of(1000, again=True).limit(600) == 600
+    assert 990 < Budget.of(1000, again=True).limit(1800) <= 1000
+    assert Budget.of(0, again=True).limit(600) == SHORTEST
 
 
 def test_a_test_that_failed_and_is_not_run_once_more_fails_the_run_and_is_named() -> None:

@@ -1,0 +1,37 @@
+"""What a run of the tests cost, and how it is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.costs import SLOWEST, Costs, Meter, read, slowest, sums, table
+
+
+def test_the_slowest_tests_of_all_parts_are_told_with_what_makes_them_worth_it() -> None:
+    first = Costs({"tests/a.py::test_one": 3.0, "tests/a.py::test_two": 9.0}, {"tests/a.py::test_two": "it is all"})
+    second = Costs({"tests/b.py::test_three": 5.0})
+    found = slowest([first, second])
+    assert [test.rpartition("::")[2] for _, test, _ in found] == ["test_two", "test_three", "test_one"]
+    assert table(found).splitlines()[2:4] == ["| 9 | `a.py test_two` | it is all |", "| 5 | `b.py test_three` | – |"]
+
+
+def test_there_are_not_more_than_a_page_shows() -> None:
+    many = Costs({f"tests/a.py::test_{number}": float(number) for number in range(100)})
+    assert len(slowest([many])) == SLOWEST
+
+
+def test_the_time_of_all_parts_is_that_of_the_longest_and_their_processor_time_adds_up(tmp_path: Path) -> None:
+    for name, costs in (("a", Costs({"t": 1.0}, {}, 60.0, 90.0)), ("b", Costs({"u": 1.0}, {}, 100.0, 30.0, True))):
+        (tmp_path / f"{name}.json").write_text(json.dumps(asdict(costs)))
+    *_, together, warning = sums(read(tmp_path))
+    assert together.split() == ["together", "|", "100", "s", "2.0", "processor-minutes", "2", "tests"]
+    assert "lacks servers" in warning
+
+
+def test_where_no_control_group_can_be_made_the_time_of_the_process_is_told() -> None:
+    costs = Costs()
+    Meter("there/is/no such folder").read(costs)
+    assert not costs.whole
+    assert costs.processor > 0
