@@ -10,6 +10,7 @@ from tests.airflow.stack import SIZE, Stack
 RUNS = ("committed", "open")
 
 
+@pytest.mark.worth("what people clear most often, in three ways")
 def test_a_run_cleared_after_its_commit_changes_nothing(stack: Stack) -> None:
     dag, airflow, ledger = "cleared", stack.airflow, stack.ledger("cleared")
     stack.commit_runs(dag, "whole", "downstream", "commit_only")
@@ -34,6 +35,7 @@ def test_a_run_cleared_after_its_commit_changes_nothing(stack: Stack) -> None:
     stack.assert_counted_once(dag, 4 * SIZE)
 
 
+@pytest.mark.worth("the everyday repair, with and without a new attempt")
 def test_a_run_whose_processing_failed_commits_once_when_it_is_cleared(stack: Stack) -> None:
     dag, airflow, ledger = "failing", stack.airflow, stack.ledger("failing")
     failing = stack.signal()

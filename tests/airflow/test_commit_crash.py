@@ -8,6 +8,7 @@ from airflow_tx.testing.eventually import eventually
 from tests.airflow.stack import SIZE, Stack
 
 
+@pytest.mark.worth("the promise of the package: killed at the worst moment, counted once")
 def test_a_committer_killed_between_write_and_mark_is_tried_again(stack: Stack) -> None:
     dag, airflow = "crashed", stack.airflow
     killed = stack.failpoints.arm("commit.before_mark", "kill", topology=dag, txid=1)

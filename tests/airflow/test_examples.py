@@ -31,6 +31,7 @@ print(json.dumps({"errors": bag.import_errors, "dags": {dag_id: dag.fileloc for 
 """
 
 
+@pytest.mark.worth("every example, as Airflow parses it")
 def test_every_dag_file_parses(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
     environment.update(AIRFLOW_HOME=str(tmp_path), AIRFLOW__CORE__LOAD_EXAMPLES="False")
@@ -86,6 +87,7 @@ def _driven(example: Example, stack: Stack, store: Store) -> Example:
     return example
 
 
+@pytest.mark.worth("the only Spark Connect task in a real Airflow")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.long) for name in TOGETHER]
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+import pytest
+
 from tests.airflow.ahead import once
 from tests.airflow.stack import SIZE, Final, Stack
 
@@ -50,6 +52,7 @@ def observed(stack: Stack) -> Observed:
     return Observed(*seen, ledger.history())
 
 
+@pytest.mark.worth("the story of five overlapping runs that five tests are about")
 def test_a_later_transaction_that_is_ready_first_waits_for_its_turn(stack: Stack) -> None:
     assert not {"success", "failed"} & set(observed(stack).commits.values()), observed(stack).commits
     assert observed(stack).totals == {}

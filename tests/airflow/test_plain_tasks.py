@@ -38,6 +38,7 @@ def commit_shapes(stack: Stack) -> str:
     return "task_shapes"
 
 
+@pytest.mark.worth("every way to hand rows to a committer")
 def test_outputs_of_every_shape_are_committed_and_a_branch_not_taken_is_not_waited_for(stack: Stack) -> None:
     dag = commit_shapes(stack)
     whole = expected(2 * SIZE)
@@ -92,6 +93,7 @@ def test_a_cleared_begin_makes_the_next_attempt(stack: Stack) -> None:
     stack.assert_counted_once(dag, SIZE)
 
 
+@pytest.mark.worth("what a new user does first, as the page says it")
 def test_the_dag_of_the_first_page_counts_each_word_of_each_file_once_with_its_coordinator(stack: Stack) -> None:
     text = (Path(__file__).parents[2] / "docs" / "start.md").read_text()
     code, _ = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -97,6 +97,7 @@ def _counts(found: StateComparison) -> tuple[int, int, int, int]:
     return found.equal, found.only_first.count, found.only_second.count, found.different.count
 
 
+@pytest.mark.worth("every store with a snapshot, once")
 def test_states_of_equal_values_are_equal_in_whatever_transactions_they_were_written(
     make: MakeNamed, other: MakeNamed
 ) -> None:

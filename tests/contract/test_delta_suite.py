@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.worth("what the suite without Spark cannot say: the commits of Delta itself")
 class TestDeltaState(StateSuite):
     @pytest.fixture
     def make_state(self, spark: SparkSession, tmp_path: Path) -> MakeState:

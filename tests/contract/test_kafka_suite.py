@@ -27,6 +27,7 @@ def producer(kafka: LocalKafka) -> Producer:
     return Producer({**kafka.client_config(), "log_level": 0})
 
 
+@pytest.mark.worth("Kafka is started and stopped, since a lost partition is a lost broker")
 class TestKafkaSource(SourceSuite):
     knows_what_is_gone = True
     kind = "transactional"

@@ -17,6 +17,7 @@ from airflow_tx.testing.suites.source_suite import SourceSuite
 from tests.servers.rabbit import RABBIT_PASSWORD, LocalRabbit
 
 
+@pytest.mark.worth("starts RabbitMQ for all tests of this part")
 class TestQueue(SourceSuite):
     """Each test has a queue of its own."""
 

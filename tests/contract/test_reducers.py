@@ -26,6 +26,7 @@ def rows(step: int) -> list[dict[str, Any]]:
     return [{"key": f"key {i}", "number": i, "balance": steps(i, step)} for i in range(KEYS)]
 
 
+@pytest.mark.worth("the number of statements is what makes large commits fast")
 @pytest.mark.parametrize("store", ["sqlite", "postgres", "mariadb"])
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_a_database_is_asked_once_and_told_once_for_ten_thousand_keys(

@@ -16,6 +16,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return parse(Path(tmp_path_factory.mktemp("airflow")), *airflow_tx.__all__)
 
 
+@pytest.mark.worth("what a DAG file imports is paid at every parse")
 @pytest.mark.parametrize("library", ["kazoo", "pandas", "pyarrow", "pyspark"])
 def test_a_dag_file_loads_no_heavy_library_through_us(loaded: dict[str, Any], library: str) -> None:
     assert not [name for name in loaded["loaded"] if name.partition(".")[0] == library]

@@ -70,6 +70,7 @@ def test_no_file_is_too_long() -> None:
     assert {_short(file) for file in all_files() if lines_of(file) > LONGEST} == set()
 
 
+@pytest.mark.worth("reads all code once for every ruler of the house")
 @pytest.mark.parametrize("ruler", RULERS, ids=lambda ruler: ruler.name.replace(" ", "-"))
 def test_a_ruler_keeps_its_bound(ruler: Ruler) -> None:
     assert ruler.measure() <= BOUNDS[ruler.name]

@@ -48,6 +48,7 @@ def pipeline(airflow: Commands, zookeeper: LocalZooKeeper, zookeeper_root: str) 
     disconnect(client)
 
 
+@pytest.mark.worth("starts the Airflow of all commands")
 def test_list_and_show_tell_what_the_ledger_says(
     airflow: Commands, pipeline: Pipeline, zookeeper: LocalZooKeeper, zookeeper_root: str
 ) -> None:

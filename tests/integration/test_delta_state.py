@@ -135,6 +135,7 @@ def test_every_aggregator_and_a_replay_that_leaves_keys_out(spark: SparkSession,
     }
 
 
+@pytest.mark.worth("a fence of Delta against a real late writer")
 @pytest.mark.parametrize("mode", ["merge", pytest.param("append", marks=pytest.mark.long)])
 def test_an_older_writer_that_wakes_after_the_next_transaction_is_refused(
     spark: SparkSession, path: str, grants: Grants, failpoints: Failpoints, mode: str

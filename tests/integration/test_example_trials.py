@@ -131,6 +131,7 @@ def connect(spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
 
 
+@pytest.mark.worth("a trial of a Spark topology, end to end without servers")
 @pytest.mark.spark
 @pytest.mark.usefixtures("connect")
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ def people() -> RedisNumberedSource:
     return RedisNumberedSource("tweets", databases=[0, 1], schema="user STRING, n INT")
 
 
+@pytest.mark.worth("Redis read by executors")
 @pytest.mark.parametrize("part", [1_000, 20], ids=["read here", "read by executors"])
 @pytest.mark.parametrize("source", [people(), RedisStreamSource("tweets", "events", databases=[0, 1])], ids=type)
 def test_rows_are_the_same_in_spark_whoever_reads_them(

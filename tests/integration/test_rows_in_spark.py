@@ -214,6 +214,7 @@ def test_half_of_the_rows_are_half_of_the_rows(any_spark: SparkSession, parquet:
     assert found.proves_against(written(parquet))
 
 
+@pytest.mark.worth("the digest of rows is the same on both sides of a server")
 def test_rows_that_come_back_from_a_server_are_counted_as_those_that_it_writes(
     spark_connect: LocalSparkConnect, parquet: str
 ) -> None:

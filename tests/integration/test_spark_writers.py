@@ -135,6 +135,7 @@ def expected(postgres: LocalPostgres, tmp_path: Path) -> list[Any]:
     return found
 
 
+@pytest.mark.worth("executors of spark-submit write, and the password stays hidden")
 def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_sees_the_password(
     postgres: LocalPostgres,
     numbers: Topology,
@@ -169,6 +170,7 @@ def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_
     assert SECRET not in told.out + told.err
 
 
+@pytest.mark.worth("executors of Spark Connect write, and one dies")
 def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chunk(
     postgres: LocalPostgres,
     numbers: Topology,
@@ -186,6 +188,7 @@ def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chu
     assert Watch(SECRET, spark_connect.folder).files() == []
 
 
+@pytest.mark.worth("corrections that executors write")
 @pytest.mark.parametrize(
     ("by", "keys"),
     [

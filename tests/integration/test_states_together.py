@@ -105,6 +105,7 @@ def held(updates: Sequence[Update]) -> dict[str, Rows]:
     }
 
 
+@pytest.mark.worth("five kinds of state in one commit, and a crash")
 @pytest.mark.parametrize(
     "point",
     [

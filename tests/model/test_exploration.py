@@ -73,6 +73,7 @@ def reports(request: pytest.FixtureRequest) -> Iterator[dict[Shape, Future[Repor
         yield {shape: pool.submit(explore, shape) for shape in wanted}
 
 
+@pytest.mark.worth("every interleaving: the strongest test of the protocol")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_interleaving_counts_each_row_once_in_order_and_can_go_on(
     reports: dict[Shape, Future[Report]], shape: Shape, capsys: pytest.CaptureFixture[str]

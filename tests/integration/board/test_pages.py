@@ -63,6 +63,7 @@ def _topologies(store: ZooKeeperStore, **failed: bool) -> None:
             fail(pipeline, begun)
 
 
+@pytest.mark.worth("the board in a browser, with what axe finds")
 def test_the_head_counts_the_states_and_a_click_or_a_text_shows_some(
     board: Board, store: ZooKeeperStore, people: People
 ) -> None:

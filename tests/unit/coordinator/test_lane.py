@@ -258,6 +258,7 @@ def test_a_task_that_takes_too_long_leaves_the_lane(make: Any) -> None:
     )
 
 
+@pytest.mark.worth("waits ten seconds for runs that a slow machine executes late")
 def test_after_some_failures_in_a_row_it_makes_runs_at_once(make: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(lane_module, "LEFT_IN_A_ROW", 2)
     world = make(source=Bounded(6), on_batch=Fails(1, 2, 3, 4, 5, 6))
