@@ -156,7 +156,7 @@ def one_made_room(seen: dict[str, Any]) -> str:
     return str(run_id)
 
 
-@pytest.mark.worth("run slots are rules of Airflow, which no model knows")
+@pytest.mark.long
 def test_one_of_the_runs_that_hold_all_slots_makes_room_and_comes_back_by_itself(stack: Stack) -> None:
     seen = full(stack).seen
     assert seen["at first"] == "queued"

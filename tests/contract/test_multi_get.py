@@ -19,7 +19,7 @@ from tests.servers.redis import LocalRedis
 KEYS = 30_000
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres", "mariadb"])
+@pytest.fixture(scope="module", params=["sqlite", "postgres", pytest.param("mariadb", marks=pytest.mark.long)])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{Path(tmp_path_factory.mktemp('state')) / 'state.db'}"

@@ -27,7 +27,7 @@ def rows(step: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.worth("the number of statements is what makes large commits fast")
-@pytest.mark.parametrize("store", ["sqlite", "postgres", "mariadb"])
+@pytest.mark.parametrize("store", ["sqlite", "postgres", pytest.param("mariadb", marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_a_database_is_asked_once_and_told_once_for_ten_thousand_keys(
     store: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path

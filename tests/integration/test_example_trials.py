@@ -131,13 +131,10 @@ def connect(spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(connection))
 
 
-@pytest.mark.worth("a trial of a Spark topology, end to end without servers")
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("connect")
-@pytest.mark.parametrize(
-    "topology",
-    ["twitter", *(pytest.param(name, marks=pytest.mark.long) for name in ("twitter_partitioned", "twitter_opaque"))],
-)
+@pytest.mark.parametrize("topology", ["twitter", "twitter_partitioned", "twitter_opaque"])
 def test_users_and_hashtags_of_tweets_are_counted(topology: str) -> None:
     rows = [{"partition": "0", "number": 1, "message": "@ann likes #tea"}]
     result = trial(example(topology, "twitter"), rows=rows)

@@ -209,7 +209,7 @@ class QueryPlaces:
         return [{"place": place, "number": number} for number, place in enumerate(result)]
 
 
-@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("static", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_query_and_a_state_of_ones_own_are_asked_once_for_each_batch_of_a_partition(
     batch: Any, tmp_path: Path, static: bool
 ) -> None:
@@ -230,7 +230,7 @@ class UpdatePlaces:
     def update_state(self, state: Places, rows: Sequence[Mapping[str, Any]]) -> None: ...
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_the_state_of_an_update_is_asked_through_the_update(batch: Any, tmp_path: Path, partitions: int) -> None:
     output: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
     factory = PlacesFactory(str(tmp_path / "calls"))
@@ -242,6 +242,7 @@ def test_the_state_of_an_update_is_asked_through_the_update(batch: Any, tmp_path
     assert len(rows) == sum(number % 3 for number in range(100))
 
 
+@pytest.mark.long
 def test_maps_and_static_states_are_asked_by_their_keys(
     batch: Any, redis: LocalRedis, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -216,6 +216,7 @@ def test_executors_write_the_difference_of_a_restatement(
     assert len(chunks(url)) > 1
 
 
+@pytest.mark.long
 def test_a_key_that_comes_twice_is_refused_in_the_words_of_the_state(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
 ) -> None:
@@ -235,6 +236,7 @@ def test_a_key_that_comes_twice_is_refused_in_the_words_of_the_state(
     assert [row[3] for row in content(url)] == list(range(KEYS))
 
 
+@pytest.mark.long
 def test_rows_that_executors_read_otherwise_than_they_were_emitted_are_not_committed(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect
 ) -> None:

@@ -104,6 +104,7 @@ def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(spark: SparkSessio
     assert {row["n"]: row["price"] for row in found}[5] == Decimal("1.25")
 
 
+@pytest.mark.long
 def test_times_of_mariadb_are_the_same_whatever_zone_the_jvm_has(
     spark: SparkSession, mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:

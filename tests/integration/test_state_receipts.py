@@ -131,6 +131,7 @@ def test_guards_keep_receipts_too(url: str, schema: str, redis: LocalRedis) -> N
         assert [each["keys"] for each in found] == [1, 1, 0]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_delta_keeps_the_receipt_in_the_commit(spark: SparkSession, tmp_path: Path) -> None:
     skip_without(delta_jars)
