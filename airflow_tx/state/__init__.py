@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_tx.state.api import State as State
     from airflow_tx.state.api import StateKind as StateKind
     from airflow_tx.state.delta.state import DeltaState as DeltaState
+    from airflow_tx.state.lake.state import DeltaTable as DeltaTable
     from airflow_tx.state.memcached.map import MemcachedMap as MemcachedMap
     from airflow_tx.state.memcached.map import MemcachedState as MemcachedState
     from airflow_tx.state.memory import MemoryDatabase as MemoryDatabase

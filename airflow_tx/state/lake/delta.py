@@ -1,0 +1,307 @@
+"""Delta tables through deltalake: no Spark, no JVM.
+
+`max_commit_retries=0` makes each commit a compare-and-set of the version. With retries the library would put a commit
+of an outranked writer on top of the raise that outranked it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_tx.errors import StateDiffers, StateError, StateUnavailable
+from airflow_tx.state.api import FenceMoved
+from airflow_tx.state.lake.folder import Folder
+from airflow_tx.state.lake.manifest import TXID
+from airflow_tx.state.lake.schema import TXID_FIELD, Misfit, deepest, nullable, struct
+from airflow_tx.state.lake.store import (
+    Change,
+    Defined,
+    LiveFile,
+    Published,
+    Raised,
+    TableVersion,
+    Widened,
+)
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+
+FENCE = "airflow_tx.fence"
+_APPLIED = "airflow_tx.applied"
+_WRITTEN = "airflow_tx.written"
+NOTE = "userMetadata"
+_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
+_REFUSED_SETTINGS = {
+    "delta.appendOnly": ("true", "lets nobody take rows back"),
+    "delta.enableDeletionVectors": ("true", "has deletion vectors"),
+    "delta.columnMapping.mode": ("name", "has column mapping"),
+}
+_FORGETS = "delta.setTransactionRetentionDuration"
+
+
+class DeltaStore:
+    """A Delta table, as a `TableStore`."""
+
+    def __init__(self, uri: str, *, state: str, options: Mapping[str, str]) -> None:
+        self._uri = uri
+        self._state = state
+        self._options = dict(options)
+
+    @cached_property
+    def folder(self) -> Folder:
+        return Folder(self._uri, self._options)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def load(self) -> TableVersion | None:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        with self._reached():
+            try:
+                table = DeltaTable(self._uri, storage_options=self._options)
+            except TableNotFoundError:
+                return None
+            self._check(table)
+            metadata = table.metadata()
+            schema = json.loads(table.schema().to_json())
+            written = table.transaction_version(_WRITTEN)
+            return TableVersion(
+                version=table.version(),
+                fence=metadata.configuration.get(FENCE) or "",
+                schema=schema,
+                partition_by=tuple(metadata.partition_columns),
+                applied=table.transaction_version(_APPLIED),
+                written=written or 0,
+                empty=table.get_add_actions().num_rows == 0,
+                handle=table,
+            )
+
+    def live_files(self, at: TableVersion) -> list[LiveFile]:
+        import pyarrow as pa  # type: ignore[import-untyped]
+
+        with self._reached():
+            found = pa.table(at.handle.get_add_actions(flatten=True))
+            vectors = pa.table(at.handle.deletion_vectors().read_all()).num_rows
+        if vectors:
+            raise self._refusal("has deletion vectors", _without_vectors(self._uri))
+        return [_live(row, at) for row in found.to_pylist()]
+
+    def files_of(self, at: TableVersion, txids: Collection[int]) -> list[LiveFile]:
+        return [each for each in self.live_files(at) if each.may_hold(txids)]
+
+    def history(self) -> list[dict[str, Any]]:
+        """Read what the log says of each commit, the newest first."""
+        from deltalake import DeltaTable
+
+        with self._reached():
+            return DeltaTable(self._uri, storage_options=self._options).history()
+
+    # --- changing ---------------------------------------------------------------------------------------------------
+
+    def cas(self, at: TableVersion | None, change: Change) -> None:
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        try:
+            if at is None:
+                self._make(change)
+            else:
+                self._apply(at, change)
+        except CommitFailedError as error:
+            if "ermission" in str(error):
+                raise self._no_permission(error) from None
+            raise FenceMoved from None
+        except (DeltaError, OSError) as error:
+            if "lready exists" in str(error):
+                raise FenceMoved from None
+            if "ermission" in str(error) or "denied" in str(error).lower():
+                raise self._no_permission(error) from None
+            raise self._unavailable(error) from None
+
+    def _make(self, change: Change) -> None:
+        from deltalake import DeltaTable, Schema
+
+        assert isinstance(change, Raised)
+        # The columns of the first rows replace this schema. Delta takes no table without columns.
+        DeltaTable.create(
+            self._uri,
+            Schema.from_json(json.dumps(struct([TXID_FIELD]))),
+            mode="error",
+            configuration={FENCE: change.fence},
+            storage_options=self._options,
+            raise_if_key_not_exists=False,
+            commit_properties=_once(),
+        )
+
+    def _apply(self, at: TableVersion, change: Change) -> None:
+        table: DeltaTable = at.handle
+        if isinstance(change, Raised):
+            table.alter.set_table_properties(
+                {FENCE: change.fence}, raise_if_not_exists=False, commit_properties=_once()
+            )
+        elif isinstance(change, Defined):
+            self._define(table, change)
+        elif isinstance(change, Widened):
+            from deltalake.schema import Field
+
+            fields = [Field.from_json(json.dumps(each)) for each in change.fields]
+            table.alter.add_columns(fields, commit_properties=_once())
+        else:
+            self._publish(at, change)
+
+    def _define(self, table: DeltaTable, change: Defined) -> None:
+        """Replace the columns of a table without files; nothing else can change its partition columns."""
+        import pyarrow as pa
+        from deltalake import Schema, write_deltalake
+
+        empty = pa.schema(Schema.from_json(json.dumps(change.schema)).to_arrow()).empty_table()
+        write_deltalake(
+            table,
+            empty,
+            mode="overwrite",
+            schema_mode="overwrite",
+            partition_by=list(change.partition_by) or None,
+            commit_properties=_once(),
+        )
+
+    def _publish(self, at: TableVersion, change: Published) -> None:
+        from deltalake import Transaction
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now = time.time_ns() // 1_000_000
+        added = [
+            AddAction(each.path, each.size, dict(each.partition), now, True, each.stats)
+            for each in change.added
+        ]
+        # A deletion timestamp of now keeps the file for readers of older versions.
+        removed = [
+            RemoveAction(each.path, True, now, each.size, dict(each.partition))
+            for each in change.removed
+        ]
+        marks = [Transaction(_APPLIED, change.applied), Transaction(_WRITTEN, change.written)]
+        at.handle.create_write_transaction(
+            [*removed, *added],
+            "append",
+            at.handle.schema(),
+            partition_by=list(at.partition_by) or None,
+            commit_properties=_once(
+                app_transactions=marks, custom_metadata={NOTE: json.dumps(change.note)}
+            ),
+        )
+
+    # --- refusals ---------------------------------------------------------------------------------------------------
+
+    def _check(self, table: DeltaTable) -> None:
+        """Refuse what a commit of metadata alone would get wrong."""
+        settings = table.metadata().configuration
+        for name, (value, problem) in _REFUSED_SETTINGS.items():
+            found = str(settings.get(name) or "").lower()
+            if found == value or (name.endswith("mode") and found not in ("", "none")):
+                raise self._refusal(f"{problem} ({name}={found})", "Use a table without it.")
+        if settings.get(_FORGETS):
+            raise self._refusal(
+                f"forgets which transaction it has ({_FORGETS}={settings[_FORGETS]})",
+                f"Unset {_FORGETS}.",
+            )
+        protocol = table.protocol()
+        features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+        if unknown := sorted(features - _FEATURES):
+            raise self._refusal(
+                f"needs {', '.join(unknown)}, which this writer does not know",
+                "Use a table without it.",
+            )
+        if 2 < protocol.min_writer_version < 7 or protocol.min_writer_version > 7:
+            raise self._refusal(
+                f"asks for a writer of version {protocol.min_writer_version}, which may check constraints or "
+                "generate columns",
+                "Use a table of writer version 2 or 7.",
+            )
+        self._check_columns(json.loads(table.schema().to_json()))
+
+    def _check_columns(self, schema: dict[str, Any]) -> None:
+        for each in schema["fields"]:
+            if not each["nullable"]:
+                raise self._refusal(
+                    f"has column {each['name']} as NOT NULL, which no reader of the files checks",
+                    f"ALTER TABLE … ALTER COLUMN {each['name']} DROP NOT NULL.",
+                )
+            try:
+                nullable(each["type"], column=each["name"])
+            except Misfit as error:
+                raise self._refusal(
+                    f"is none for rows of Spark: {error}", "Use another table."
+                ) from None
+            if each["name"] == TXID and deepest(each["type"], lambda kind: kind != "long"):
+                raise self._refusal(
+                    f"has a column {TXID} of type {each['type']}", "It has to be a bigint."
+                )
+
+    def _refusal(self, problem: str, remedy: str) -> StateDiffers:
+        return StateDiffers(state=self._state, problem=f"the table {problem}", remedy=remedy)
+
+    def _no_permission(self, error: Exception) -> StateError:
+        return StateError(
+            state=self._state,
+            problem=f"nobody may write to {self._uri}/_delta_log ({_one_line(error)})",
+            remedy="Give the committer the right to write there, then clear the commit task.",
+        )
+
+    def _unavailable(self, error: Exception) -> StateUnavailable:
+        return StateUnavailable(state=self._state, where=self._uri, reason=_one_line(error))
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise self._unavailable(error) from None
+
+
+def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
+    partition = {name: _text(row[f"partition.{name}"]) for name in at.partition_by}
+    # The log has paths as URLs, and a RemoveAction makes an URL of what it is given.
+    return LiveFile(
+        path=unquote(row["path"]),
+        size=row["size_bytes"],
+        partition=partition,
+        rows=row.get("num_records"),
+        least=row.get(f"min.{TXID}"),
+        most=row.get(f"max.{TXID}"),
+    )
+
+
+def _text(value: Any) -> str | None:
+    """Write the value of a partition column as the log has it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+    return str(value)
+
+
+def _once(**also: Any) -> CommitProperties:
+    from deltalake import CommitProperties
+
+    return CommitProperties(max_commit_retries=0, **also)
+
+
+def _without_vectors(uri: str) -> str:
+    return (
+        f"In Spark: ALTER TABLE delta.`{uri}` SET TBLPROPERTIES (delta.enableDeletionVectors = false), then "
+        f"REORG TABLE delta.`{uri}` APPLY (PURGE)."
+    )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,71 @@
+"""The manifest of an appended output: the Parquet files that tasks have written into the folder of a table.
+
+A task stages one row per file, like any other output. Nothing of a file is in the table before its commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+
+STAGED = "_airflow_tx"
+"""The folder within a table for the files that tasks write. VACUUM leaves folders that begin with _ alone."""
+TXID = "tx_txid"
+"""The column that says which transaction a row is of."""
+RESERVED = "tx_"
+_TEXTS = ("path", "partition", "stats", "schema")
+_NUMBERS = ("size", "rows")
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One Parquet file, in or for a table.
+
+    :param path: relative to the table, as it is spelled in the storage.
+    :param size: in bytes.
+    :param rows: how many rows it has.
+    :param partition: the text of each partition column; None stands for NULL.
+    :param stats: Delta's statistics, as JSON text.
+    :param schema: Spark's schema of the file, partition columns included, as JSON text.
+    """
+
+    path: str
+    size: int
+    rows: int
+    partition: Mapping[str, str | None] = field(hash=False)
+    stats: str
+    schema: str
+
+    def to_row(self) -> dict[str, Any]:
+        """Give it as a row of a staged output."""
+        return {**vars(self), "partition": json.dumps(dict(self.partition))}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> TableFile:
+        """Read what `to_row` gave.
+
+        :raises ValueError: it is no such row.
+        """
+        texts = all(isinstance(row.get(name), str) for name in _TEXTS)
+        numbers = all(type(row.get(name)) is int for name in _NUMBERS)
+        if not texts or not numbers or len(row) != len(_TEXTS) + len(_NUMBERS):
+            raise ValueError(f"{str(dict(row))[:120]} is no file of a table")
+        return cls(**{**row, "partition": json.loads(row["partition"])})
+
+
+def staged_folder(attempt: TransactionAttempt, task_try: str) -> str:
+    """Name the folder of one try, relative to the table: no two tries share one."""
+    digest = hashlib.sha256(f"{attempt.birth}\n{task_try}".encode()).hexdigest()
+    return f"{STAGED}/{attempt}.{digest[:16]}"
+
+
+def txid_of(path: str) -> int | None:
+    """Read the txid of the transaction that has staged a file; None: no transaction has."""
+    root, _, rest = path.partition("/")
+    number = rest.partition(".")[0]
+    return int(number) if root == STAGED and number.isascii() and number.isdigit() else None

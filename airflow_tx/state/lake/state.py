@@ -1,0 +1,297 @@
+"""A table of a lake to which transactions append rows. Source: protocol.md §7.
+
+Tasks write the files, in parallel, before the turn. The commit publishes them, in order, by one commit of metadata.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
+from functools import cached_property
+from typing import Any
+
+from airflow_tx.errors import ConfigError, SkipRefused, StateError
+from airflow_tx.protocol.attempt import Grant
+from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.state import fence
+from airflow_tx.state.api import Fence, FenceMoved, StateKind, StateWrite, StoredReceipt
+from airflow_tx.state.lake.delta import NOTE, DeltaStore
+from airflow_tx.state.lake.fitting import Fitting, is_undefined
+from airflow_tx.state.lake.manifest import STAGED, TableFile
+from airflow_tx.state.lake.raised_fence import RaisedFence, next_raise
+from airflow_tx.state.lake.schema import Schema
+from airflow_tx.state.lake.store import Published, Raised, TableVersion
+from airflow_tx.state.lake.taken_back import TakeBack, TakenBack, count_rows
+from airflow_tx.state.store_transaction import StoredState
+
+_RECEIPT = ("txid", "attempt", "receipt", "hash")
+_NO_FILES = "Use append(output, state=...): its tasks write the files."
+
+
+class DeltaTable(StoredState):
+    """A Delta Lake table to which transactions append rows, each exactly once.
+
+    Tasks write Parquet files into the folder of the table. The commit publishes them by one commit of the table,
+    without Spark. Each row has the column `tx_txid`. A replay takes out what the attempt before it has put in, in the
+    same commit. How, and which tables are refused: docs/stores.md.
+
+    :param uri: of the table: an absolute path, or a URI that deltalake reaches. One table is one state.
+    :param partition_by: columns whose values are in the path of each file.
+    :param storage_options: those of deltalake. They may be secret, and are shown nowhere.
+    """
+
+    kind = StateKind.OPAQUE
+    appends = True
+    left_out = ("storage_options",)
+    can_release = True
+    receipts_kept = 0
+
+    def __init__(
+        self,
+        uri: str | os.PathLike[str],
+        *,
+        partition_by: Sequence[str] = (),
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.uri = _checked_uri(os.fspath(uri))
+        if isinstance(partition_by, str):
+            remedy = f"Give a list: [{partition_by!r}]."
+            raise ConfigError(option="DeltaTable(partition_by=)", value=partition_by, remedy=remedy)
+        self.partition_by = tuple(partition_by)
+        self.name = f"delta.{self.uri}"
+        self._options = dict(storage_options or {})
+        self.normalize(uri=self.uri, partition_by=self.partition_by)
+
+    def options(self) -> dict[str, str]:
+        """Give the storage options of deltalake; they may be secret."""
+        return dict(self._options)
+
+    def table_schema(self) -> Schema | None:
+        """Read the columns of the table as Spark spells them; None: no rows have given it any."""
+        at = self._store.load()
+        return None if at is None or is_undefined(at) else at.schema
+
+    def fence(self) -> Fence | None:
+        at = self._store.load()
+        found = None if at is None else self._raised(at)
+        return None if found is None else found.fence
+
+    def holds(self, txid: int) -> bool:
+        at = self._store.load()
+        if at is None:
+            return False
+        found = self._store.files_of(at, [txid])
+        return any(
+            each.is_of([txid]) or count_rows(self._store.folder, each.path, [txid])
+            for each in found
+        )
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        at = self._store.load()
+        if at is None or at.empty:
+            return []
+        # Of deletion vectors, this says that they cannot be read.
+        self._store.live_files(at)
+        found = at.handle.to_pyarrow_dataset()
+        rows = found.to_table() if limit is None else found.head(limit)
+        return list(rows.to_pylist())
+
+    def rows_by_txid(self) -> dict[int | None, int]:
+        """Count the rows of each transaction; None stands for rows of nobody."""
+        at = self._store.load()
+        if at is None or at.empty:
+            return {}
+        self._store.live_files(at)
+        column = at.handle.to_pyarrow_dataset().to_table(columns=["tx_txid"]).column(0)
+        return {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
+
+    def receipts(self) -> list[StoredReceipt]:
+        if self._store.load() is None:
+            return []
+        notes = [_note_of(each) for each in reversed(self._store.history())]
+        # The newest last: of one transaction the last one counts.
+        kept = {
+            each["txid"]: StoredReceipt(*(each[name] for name in _RECEIPT))
+            for each in notes
+            if "receipt" in each
+        }
+        return [kept[txid] for txid in sorted(kept)]
+
+    def release(self) -> None:
+        for _ in range(10):
+            at = self._store.load()
+            if at is None or not at.fence:
+                return
+            try:
+                return self._store.cas(at, Raised(""))
+            except FenceMoved:
+                continue
+        raise StateError(
+            state=self.name,
+            problem="other writers commit to the table all the time",
+            remedy="Stop them, and try again.",
+        )
+
+    @cached_property
+    def _store(self) -> DeltaStore:
+        return DeltaStore(self.uri, state=self.name, options=self._options)
+
+    @contextmanager
+    def _transaction(self, write: StateWrite) -> Iterator[_TableTransaction]:
+        yield _TableTransaction(self, self._store, write)
+
+    def _raised(self, at: TableVersion) -> RaisedFence | None:
+        try:
+            return RaisedFence.of(at.fence, at.applied)
+        except ValueError as error:
+            raise StateError(
+                state=self.name,
+                problem=str(error),
+                remedy="Upgrade the provider here, or give the state another table.",
+            ) from None
+
+
+class _TableTransaction:
+    """One write: a raise of the fence, a commit of files, or both after each other."""
+
+    def __init__(self, state: DeltaTable, store: DeltaStore, write: StateWrite) -> None:
+        self._state = state
+        self._store = store
+        self._write = write
+        self._files = _files(write, state.name)
+        self._fitting = Fitting(state.name, state.partition_by, write.grant.attempt, store)
+        if write.raising:
+            self._raise()
+        at = store.load()
+        held = None if at is None else state._raised(at)
+        fence.check_write(None if held is None else held.fence, write.grant, state=state.name)
+        assert at is not None
+        assert held is not None
+        self._at = at
+        self._held = held
+        self._added: Sequence[TableFile] = ()
+        self._taken = TakenBack()
+
+    @property
+    def _is_done(self) -> bool:
+        return self._at.applied == self._held.number
+
+    def put(self) -> int:
+        if not self._write.complete:
+            problem = "it was given a part of an update, and a commit of the table takes all of it"
+            raise StateError(
+                state=self._state.name, problem=problem, remedy="Give all files at once."
+            )
+        if self._is_done:
+            return self._at.written
+        change = self._fitting.change(self._at, self._files)
+        if change is not None:
+            self._store.cas(self._at, change)
+            raise FenceMoved  # begin again on the version that has the columns
+        return sum(each.rows for each in self._files)
+
+    def end(self, receipt: Receipt | None) -> None:
+        if self._is_done or not self._write.complete:
+            return
+        self._take_back()
+        self._store.cas(self._at, self._published(receipt))
+
+    def _raise(self) -> None:
+        at = self._store.load()
+        grant = self._write.grant
+        held = None if at is None else self._state._raised(at)
+        stored = None if held is None else held.fence
+        raised = fence.raised(stored, grant, state=self._state.name, holds=lambda: False)
+        if held is not None and held.is_held_by(grant):
+            return
+        if held is not None and held.took_out(grant.txid) and _is_skip(grant):
+            raise _skip_refused(grant.txid, self._state.name)
+        # Refuse files that do not fit while nothing has changed.
+        self._fitting.change(at, self._files)
+        self._store.cas(at, Raised(next_raise(held, raised, grant).text))
+
+    def _take_back(self) -> None:
+        """Find what goes out with this commit: rows of an outranked attempt, or of a restated transaction."""
+        txids = set[int]()
+        if self._held.again:
+            txids.add(self._write.grant.txid)
+        if self._held.replaces is not None and not _is_skip(self._write.grant):
+            txids.add(self._held.replaces)
+        self._added = self._files
+        if not txids:
+            return
+        found = self._store.files_of(self._at, txids)
+        # An earlier grant of this attempt has put these very files in.
+        live = {each.path for each in found}
+        same = {each.path for each in self._files} & live
+        self._added = [each for each in self._files if each.path not in same]
+        self._taken = self._taking(txids).of([each for each in found if each.path not in same])
+
+    def _taking(self, txids: Collection[int]) -> TakeBack:
+        import pyarrow as pa  # type: ignore[import-untyped]
+
+        fields = {each["name"]: each for each in self._at.schema["fields"]}
+        return TakeBack(
+            self._store.folder,
+            frozenset(txids),
+            f"{STAGED}/{self._write.grant.attempt}.{uuid.uuid4().hex[:16]}",
+            [fields[name] for name in self._at.partition_by],
+            pa.schema(self._at.handle.schema().to_arrow()),
+        )
+
+    def _published(self, receipt: Receipt | None) -> Published:
+        token = self._write.grant.token
+        written = sum(each.rows for each in self._files)
+        note: dict[str, Any] = {
+            "topology": self._write.grant.topology,
+            "txid": token.txid,
+            "attempt": token.attempt,
+            "token": str(token),
+            "rows": written,
+            "taken": self._taken.rows,
+        }
+        if receipt is not None:
+            note |= dict(zip(_RECEIPT, astuple(StoredReceipt.of(receipt)), strict=True))
+        added = [*self._added, *self._taken.kept]
+        return Published(added, self._taken.removed, self._held.number, written, note)
+
+
+def _checked_uri(uri: str) -> str:
+    found = uri.removeprefix("file://").rstrip("/")
+    if not found or ("://" not in found and not os.path.isabs(found)):
+        remedy = (
+            "Give an absolute path, or a URI such as s3://bucket/table: tasks run in other folders."
+        )
+        raise ConfigError(option="DeltaTable(uri)", value=uri, remedy=remedy)
+    return found
+
+
+def _files(write: StateWrite, state: str) -> list[TableFile]:
+    """Read the manifest; files without rows are left out."""
+    try:
+        found = [TableFile.from_row(row) for row in write.listed]
+    except ValueError as error:
+        raise StateError(state=state, problem=str(error), remedy=_NO_FILES) from None
+    return [each for each in found if each.rows]
+
+
+def _is_skip(grant: Grant) -> bool:
+    batch = json.loads(grant.batch) or {}
+    return batch.get("skip") is not None
+
+
+def _skip_refused(txid: int, state: str) -> SkipRefused:
+    problem = f"it has taken the rows of the transaction that it restates out of state {state}"
+    return SkipRefused(txid=txid, problem=problem, remedy="Replay it until it is committed.")
+
+
+def _note_of(commit: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        found = json.loads(commit.get(NOTE) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and "txid" in found else {}

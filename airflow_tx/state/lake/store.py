@@ -1,0 +1,141 @@
+"""What a state needs of the format of a table: four methods, over values that know no format."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Protocol
+
+from airflow_tx.state.lake.manifest import TableFile
+from airflow_tx.state.lake.schema import Field, Schema
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A table as it was read at one version.
+
+    :param fence: the text that the last raise has left; "" if there is none.
+    :param applied: the number of the raise whose updates were all committed; None: of none.
+    :param written: how many rows that update had.
+    :param empty: whether no file is live.
+    :param handle: what the store itself needs of this version.
+    """
+
+    version: int
+    fence: str
+    schema: Schema
+    partition_by: tuple[str, ...]
+    applied: int | None
+    written: int
+    empty: bool
+    handle: Any = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class LiveFile:
+    """A file of a table at one version.
+
+    :param least: the least txid in it, `most` the greatest; None: nobody knows.
+    :param rows: how many it has; None: nobody knows.
+    """
+
+    path: str
+    size: int
+    partition: Mapping[str, str | None] = field(hash=False)
+    rows: int | None
+    least: int | None
+    most: int | None
+
+    def may_hold(self, txids: Collection[int]) -> bool:
+        """Whether rows of one of these transactions may be in it."""
+        if self.least is None or self.most is None:
+            return True
+        return any(self.least <= txid <= self.most for txid in txids)
+
+    def is_of(self, txids: Collection[int]) -> bool:
+        """Whether all of its rows are of one of these transactions."""
+        return self.least is not None and self.least == self.most and self.least in txids
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A change that leaves a new fence; the table is made if it is not there."""
+
+    fence: str
+
+
+@dataclass(frozen=True)
+class Defined:
+    """A change that gives a table without files its columns and its partition columns."""
+
+    schema: Schema
+    partition_by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Widened:
+    """A change that adds columns; rows that are there have NULL in them."""
+
+    fields: Sequence[Field]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A change that puts files in and takes files out.
+
+    :param applied: the number of the raise whose updates are complete with it.
+    :param written: how many rows were put in, those that were only moved left out.
+    :param note: kept with the commit, as long as the store keeps its log.
+    """
+
+    added: Sequence[TableFile]
+    removed: Sequence[LiveFile]
+    applied: int
+    written: int
+    note: Mapping[str, Any] = field(hash=False)
+
+
+Change = Raised | Defined | Widened | Published
+
+
+class TableStore(Protocol):
+    """The format of a table.
+
+    The state relies on `cas`: a change lands on the very version that it was made for, or not at all.
+    """
+
+    def load(self) -> TableVersion | None:
+        """Read the table as it is now; None: there is none.
+
+        :raises StateError: it has something that this store cannot keep right.
+        :raises StateUnavailable: it cannot be read.
+        """
+
+    def cas(self, at: TableVersion | None, change: Change) -> None:
+        """Commit a change as the version after `at`; None: as the first one.
+
+        :raises FenceMoved: another commit has come between, or so it seems: load again.
+        :raises StateUnavailable: nobody knows whether it was committed; load again.
+        """
+
+    def files_of(self, at: TableVersion, txids: Collection[int]) -> list[LiveFile]:
+        """List the live files that may have rows of these transactions."""
+
+    def live_files(self, at: TableVersion) -> list[LiveFile]:
+        """List all live files of a version."""
+
+
+class TableFolder(Protocol):
+    """The files in the folder of a table, live or not."""
+
+    def listed(self, folder: str) -> dict[str, int]:
+        """Name the files below a folder by their paths from the table, with their sizes."""
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading at any position."""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a whole file."""
+
+    def remove(self, path: str) -> None:
+        """Delete a file; none is there: nothing."""

@@ -1,0 +1,121 @@
+"""What a commit takes out of a table: whole files, and the rows of a transaction in files that others share."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.state.lake.folder import Folder
+from airflow_tx.state.lake.footer import read_footer
+from airflow_tx.state.lake.manifest import TXID, TableFile
+from airflow_tx.state.lake.schema import Field
+from airflow_tx.state.lake.store import LiveFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+
+@dataclass(frozen=True)
+class TakenBack:
+    """What goes out of a table, and the files that keep the other rows of shared files.
+
+    :param rows: how many rows are gone.
+    """
+
+    removed: Sequence[LiveFile] = ()
+    kept: Sequence[TableFile] = ()
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class TakeBack:
+    """Takes the rows of transactions out of files, with one row group in memory at a time.
+
+    :param into: the folder for the rows of other transactions.
+    :param schema: of the table, for columns that are spelled in an old way.
+    """
+
+    folder: Folder
+    txids: Collection[int]
+    into: str
+    partition_fields: Sequence[Field]
+    schema: pa.Schema = field(repr=False)
+
+    def of(self, found: Sequence[LiveFile]) -> TakenBack:
+        """Take them out of these live files, which may have some."""
+        removed = list[LiveFile]()
+        kept = list[TableFile]()
+        gone = 0
+        for live in found:
+            whole = live.is_of(self.txids)
+            mine = (live.rows or 0) if whole else count_rows(self.folder, live.path, self.txids)
+            if not whole and not mine:
+                continue  # the file has transactions before and after, or nobody knew
+            removed.append(live)
+            gone += mine
+            others = None if whole else self._others(live)
+            if others is not None:
+                kept.append(others)
+        return TakenBack(removed, kept, gone)
+
+    def _others(self, live: LiveFile) -> TableFile | None:
+        """Write the rows of the other transactions in a file into one of their own."""
+        inside = "".join(f"{part}/" for part in live.path.split("/")[:-1] if "=" in part)
+        path = f"{self.into}/{inside}{uuid.uuid4().hex}.parquet"
+        with self.folder.open(live.path) as opened, self.folder.writing(path) as out:
+            self._copy(opened, out)
+        size = self.folder.listed(self.into)[path]
+        with self.folder.open(path) as opened:
+            found = read_footer(
+                opened,
+                path=path,
+                size=size,
+                partition=live.partition,
+                partition_fields=self.partition_fields,
+                shared=True,
+            )
+        return found if found.rows else None
+
+    def _copy(self, opened: Any, out: Any) -> None:
+        import pyarrow.compute as pc  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        file = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+        schema = self._written_schema(file)
+        with pq.ParquetWriter(out, schema, coerce_timestamps="us") as writer:
+            for number in range(file.num_row_groups):
+                group = file.read_row_group(number)
+                others = group.filter(pc.invert(_is_of(group.column(TXID), self.txids)))
+                writer.write_table(others.cast(schema))
+
+    def _written_schema(self, file: Any) -> pa.Schema:
+        """Choose the schema of a copy: that of the file, unless Spark has written INT96, which has no time zone."""
+        import pyarrow as pa
+
+        found = file.schema_arrow
+        columns = [file.schema.column(number) for number in range(len(file.schema))]
+        if all(each.physical_type != "INT96" for each in columns):
+            return found
+        return pa.schema([self.schema.field(name) for name in found.names], found.metadata)
+
+
+def count_rows(folder: Folder, path: str, txids: Collection[int]) -> int:
+    """Count the rows of transactions in a file."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with folder.open(path) as opened:
+        file = pq.ParquetFile(opened)
+        if TXID not in file.schema_arrow.names:
+            return 0
+        column = file.read(columns=[TXID]).column(TXID)
+        return int(pc.sum(_is_of(column, txids)).as_py() or 0)
+
+
+def _is_of(column: Any, txids: Collection[int]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.is_in(column, value_set=pa.array(sorted(txids), pa.int64()))

@@ -1,0 +1,34 @@
+"""The state suite on a Delta table, as far as it fits rows that are appended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.state.api import FencedState
+from airflow_tx.testing.suites.state_fence import FenceSuite
+from airflow_tx.testing.suites.state_tools import Grants, MakeState, is_applied, rows
+from tests.lake import SummedTable
+
+
+class TestDeltaTable(FenceSuite):
+    @pytest.fixture(params=["opaque"])
+    def kind(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture
+    def make_state(self, tmp_path: Path) -> MakeState:
+        def make(kind: str, name: str = "first", **_: object) -> FencedState:
+            return SummedTable(tmp_path / name)
+
+        return make
+
+    def test_the_fence_says_when_all_updates_of_its_grant_are_in(self, state: FencedState, grants: Grants) -> None:
+        grant = grants(1)
+        state.raise_fence(grant)
+        assert is_applied(state) is False
+        state.write(grant, rows({"a": 1}))
+        assert is_applied(state) is True
+        state.raise_fence(grants(1, 2))
+        assert is_applied(state) is False

@@ -1,0 +1,73 @@
+"""Staged files for tests of tables: what a task of a transaction writes, and a table that takes rows like other states."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.state import DeltaTable
+from airflow_tx.state.api import Grant
+from airflow_tx.state.lake.footer import read_footer
+from airflow_tx.state.lake.manifest import TXID, TableFile, staged_folder
+from airflow_tx.state.lake.schema import of_arrow
+
+
+def staged(table: DeltaTable, attempt: TransactionAttempt, rows: pa.Table) -> list[dict[str, Any]]:
+    """Write rows as a task of an attempt does, a file a partition, and return the manifest."""
+    whole = rows.append_column(TXID, pa.array([attempt.txid] * len(rows), pa.int64()))
+    folder = staged_folder(attempt, uuid.uuid4().hex)
+    keys = list(table.partition_by)
+    if not keys:
+        return [_file(table, folder, whole, {}).to_row()] if len(rows) else []
+    fields = [each for each in of_arrow(rows.schema)["fields"] if each["name"] in keys]
+    found = list[TableFile]()
+    for values in whole.select(keys).group_by(keys).aggregate([]).to_pylist():
+        mine = whole.filter(pa.array([all(row[key] == values[key] for key in keys) for row in whole.to_pylist()]))
+        partition = {key: None if values[key] is None else str(values[key]) for key in keys}
+        found.append(_file(table, folder, mine.drop_columns(keys), partition, fields))
+    return [each.to_row() for each in found]
+
+
+def _file(
+    table: DeltaTable,
+    folder: str,
+    rows: pa.Table,
+    partition: Mapping[str, str | None],
+    fields: Sequence[Mapping[str, Any]] = (),
+) -> TableFile:
+    inside = "".join(f"{name}={value}/" for name, value in partition.items())
+    path = f"{folder}/{inside}{uuid.uuid4().hex}.parquet"
+    where = Path(table.uri, path)
+    where.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(rows, where, coerce_timestamps="us")
+    with where.open("rb") as opened:
+        size = where.stat().st_size
+        return read_footer(opened, path=path, size=size, partition=partition, partition_fields=fields)
+
+
+class SummedTable(DeltaTable):
+    """A table that stages the rows that it is given, and reads its rows as sums: a state with values, for suites."""
+
+    def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
+        return super().raise_and_write(grant, self._staged(grant, rows))
+
+    def write(
+        self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True
+    ) -> int:
+        return super().write(grant, self._staged(grant, rows), chunk=chunk, complete=complete)
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        sums = dict[str, int]()
+        for row in super().read():
+            sums[row["key"]] = sums.get(row["key"], 0) + row["n"]
+        return [{"key": key, "n": n} for key, n in sorted(sums.items())]
+
+    def _staged(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        schema = pa.schema([("key", pa.string()), ("n", pa.int64())])
+        return staged(self, grant.attempt, pa.Table.from_pylist(list(rows), schema))
