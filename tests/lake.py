@@ -1,4 +1,4 @@
-"""Staged files for tests of tables: what a task of a transaction writes, and a table that takes rows like other states."""
+"""Staged files for tests of tables, as tasks write them; and a table that takes rows like other states."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
@@ -57,9 +57,7 @@ class SummedTable(DeltaTable):
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
         return super().raise_and_write(grant, self._staged(grant, rows))
 
-    def write(
-        self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True
-    ) -> int:
+    def write(self, grant: Grant, rows: Iterable[Mapping[str, Any]], *, chunk: int = 0, complete: bool = True) -> int:
         return super().write(grant, self._staged(grant, rows), chunk=chunk, complete=complete)
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:

@@ -28,7 +28,8 @@ def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidenc
     columns = state.columns
     # Read the fence after the totals: it shows whether another write came between.
     totals = state.totals(columns.added_up) if values and columns is not None else None
-    return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals)
+    rows = state.rows_by_txid() if values else None
+    return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals, rows)
 
 
 @dataclass(frozen=True)

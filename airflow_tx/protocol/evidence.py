@@ -67,6 +67,7 @@ class StateEvidence:
     :param receipts: None: it keeps none.
     :param receipts_kept: how many it keeps at least, before it forgets older ones; None: all.
     :param totals: by value column that is added up, the total over all keys; None: its values were not read.
+    :param rows: of a state that keeps rows, how many it has of each transaction; None: they were not counted.
     """
 
     name: str
@@ -74,6 +75,7 @@ class StateEvidence:
     receipts: Sequence[HeldReceipt] | None
     receipts_kept: int | None = None
     totals: Mapping[str, int] | None = None
+    rows: Mapping[int | None, int] | None = None
 
 
 @dataclass(frozen=True)

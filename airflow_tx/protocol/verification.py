@@ -12,7 +12,7 @@ from airflow_tx.protocol.decisive import compare_decisive
 from airflow_tx.protocol.evidence import HeldFence, LedgerEvidence, StateEvidence
 from airflow_tx.protocol.loss import ACCEPT_LOSS
 from airflow_tx.protocol.move import RENAME
-from airflow_tx.protocol.receipt import Receipt, digest_of
+from airflow_tx.protocol.receipt import Receipt, digest_of, restated
 from airflow_tx.protocol.records import RepairRecord
 from airflow_tx.protocol.repair import ACCEPT_CHANGE, STATE_LOST
 
@@ -60,6 +60,7 @@ def verified(
         for state in states:
             _compare_fence(chain, state)
             _compare_totals(chain, state)
+            _compare_rows(chain, state)
     compare_decisive(chain, states, whole=end == final)
     chain.tell()
     vouched = None if chain.begins is None else max(chain.begins, first)
@@ -211,6 +212,29 @@ def _compare_totals(chain: Chain, state: StateEvidence) -> None:
         elif one.is_changed:
             said = f"its column {one.column} adds up to {one.total}, and its receipts to {one.expected}"
             chain.findings.append(f"state {state.name}: {said}")
+
+
+def _compare_rows(chain: Chain, state: StateEvidence) -> None:
+    """Compare how many rows a state has of each transaction with what the receipts say."""
+    if state.rows is None:
+        return
+    fence = state.fence
+    written = {
+        txid: each.written[state.name]["keys"]
+        for txid, each in sorted(chain.receipts.items())
+        if state.name in each.written
+    }
+    if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
+        chain.notes.append(
+            f"state {state.name}: its rows were not compared: it was being written to"
+        )
+        return
+    replaced = restated(chain.receipts)
+    for txid, keys in written.items():
+        expected = 0 if txid in replaced else keys
+        found = state.rows.get(txid, 0)
+        if found != expected:
+            chain.find(txid, f"state {state.name} has {found} rows of it instead of {expected}")
 
 
 def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | str:

@@ -246,6 +246,10 @@ class FencedState(Described, ABC):
         rows = self.read()
         return {name: sum(row[name] or 0 for row in rows) for name in names}
 
+    def rows_by_txid(self) -> Mapping[int | None, int] | None:
+        """Count the rows of each transaction, None standing for rows of nobody; None: it keeps no rows as they are."""
+        return None
+
     def fence_of(self, old: str) -> Fence | None:
         """Read the fence that the state has once it has taken over that of `old`: its own, if it has one.
 

@@ -41,7 +41,7 @@ class Folder:
     @contextmanager
     def writing(self, path: str) -> Iterator[Any]:
         """Write a file; it is there once the block has ended."""
-        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow as pa
 
         parent = path.rpartition("/")[0]
         self._handler.create_dir(parent, True)

@@ -6,7 +6,9 @@ Tasks write the files, in parallel, before the turn. The commit publishes them, 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,10 +27,15 @@ from airflow_tx.state.lake.manifest import STAGED, TableFile
 from airflow_tx.state.lake.raised_fence import RaisedFence, next_raise
 from airflow_tx.state.lake.schema import Schema
 from airflow_tx.state.lake.store import Published, Raised, TableVersion
+from airflow_tx.state.lake.sweep import sweep
 from airflow_tx.state.lake.taken_back import TakeBack, TakenBack, count_rows
 from airflow_tx.state.store_transaction import StoredState
 
 _RECEIPT = ("txid", "attempt", "receipt", "hash")
+SWEPT_EVERY = 50
+"""How many raises of the fence pass between two sweeps of staged files."""
+_DAY = 86_400
+log = logging.getLogger(__name__)
 _NO_FILES = "Use append(output, state=...): its tasks write the files."
 
 
@@ -41,6 +48,8 @@ class DeltaTable(StoredState):
 
     :param uri: of the table: an absolute path, or a URI that deltalake reaches. One table is one state.
     :param partition_by: columns whose values are in the path of each file.
+    :param retention_days: how long files are kept that no row is in: longer than the longest query, and longer than it
+        takes from the first task of a transaction to its commit.
     :param storage_options: those of deltalake. They may be secret, and are shown nowhere.
     """
 
@@ -55,6 +64,7 @@ class DeltaTable(StoredState):
         uri: str | os.PathLike[str],
         *,
         partition_by: Sequence[str] = (),
+        retention_days: float = 7,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.uri = _checked_uri(os.fspath(uri))
@@ -63,6 +73,7 @@ class DeltaTable(StoredState):
             raise ConfigError(option="DeltaTable(partition_by=)", value=partition_by, remedy=remedy)
         self.partition_by = tuple(partition_by)
         self.name = f"delta.{self.uri}"
+        self.retention_days = retention_days
         self._options = dict(storage_options or {})
         self.normalize(uri=self.uri, partition_by=self.partition_by)
 
@@ -101,7 +112,6 @@ class DeltaTable(StoredState):
         return list(rows.to_pylist())
 
     def rows_by_txid(self) -> dict[int | None, int]:
-        """Count the rows of each transaction; None stands for rows of nobody."""
         at = self._store.load()
         if at is None or at.empty:
             return {}
@@ -120,6 +130,27 @@ class DeltaTable(StoredState):
             if "receipt" in each
         }
         return [kept[txid] for txid in sorted(kept)]
+
+    def sweep(self, txid: int) -> int:
+        """Delete staged files of transactions before a committed one that nobody needs.
+
+        :return: how many were deleted. What cannot be deleted now is left for the next sweep.
+        """
+        try:
+            at = self._store.load()
+            if at is None:
+                return 0
+            live = {each.path for each in self._store.live_files(at)}
+            return sweep(
+                self._store.folder,
+                live,
+                txid=txid,
+                now=time.time(),
+                retention=self.retention_days * _DAY,
+            )
+        except (OSError, StateError) as error:
+            log.warning("Staged files of %s are not cleaned up: %s", self.name, error)
+            return 0
 
     def release(self) -> None:
         for _ in range(10):
@@ -199,6 +230,8 @@ class _TableTransaction:
             return
         self._take_back()
         self._store.cas(self._at, self._published(receipt))
+        if self._held.number % SWEPT_EVERY == 0:
+            self._state.sweep(self._write.grant.txid)
 
     def _raise(self) -> None:
         at = self._store.load()

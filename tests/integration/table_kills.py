@@ -1,0 +1,116 @@
+"""Commits to a Delta table that are killed at a line, and finished by another process.
+
+Each process is forked before deltalake has started a thread. Usage: table_kills.py FOLDER STEP
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import deltalake
+import pyarrow as pa  # type: ignore[import-untyped]
+
+import airflow_tx.state.lake
+from airflow_tx.state import DeltaTable
+from airflow_tx.state.api import Grant
+from airflow_tx.testing.suites.state_tools import Grants
+from tests.lake import staged
+
+KILLED = -signal.SIGKILL
+_LAKE = str(Path(airflow_tx.state.lake.__file__).parent)
+_EXPECTED = [(1, 10), (1, 11), (2, 20), (3, 30), (3, 31)]
+
+
+def in_a_process(work: Callable[[], object]) -> int:
+    """Do work in a process of its own, and return how that ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the parent has to know
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def killed_at(line: int, work: Callable[[], object]) -> None:
+    """Do work, and die before the line of that number, counted over the lines of this room that it passes."""
+    passed = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal passed
+        if not frame.f_code.co_filename.startswith(_LAKE):
+            return None
+        if event == "line":
+            passed += 1
+            if passed == line:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    work()
+
+
+def rows(*values: int) -> pa.Table:
+    return pa.table({"n": pa.array(values, pa.int64())})
+
+
+def wider(*values: int) -> pa.Table:
+    return rows(*values).append_column("why", pa.array(["new"] * len(values)))
+
+
+def begin(table: DeltaTable, grants: Sequence[Grant]) -> None:
+    """Commit two transactions and an attempt of the third, then let somebody merge the files."""
+    for grant, given in zip(grants, (rows(10, 11), rows(20), rows(32)), strict=True):
+        table.raise_and_write(grant, staged(table, grant.attempt, given))
+    deltalake.DeltaTable(table.uri).optimize.compact()
+
+
+def check(table: DeltaTable) -> None:
+    found = deltalake.DeltaTable(table.uri).to_pyarrow_table().to_pylist()
+    held = sorted((row["tx_txid"], row["n"]) for row in found)
+    assert held == _EXPECTED, held
+    assert table.rows_by_txid() == {1: 2, 2: 1, 3: 2}
+
+
+def main(folder: str, step: int) -> int:
+    """Kill a replay at each line, and let a later grant finish it; returns how many were killed."""
+    table = DeltaTable(f"{folder}/orders")
+    grants = Grants()
+    # They are made here, so that every process has the same ones.
+    committed = list[Grant]()
+    for txid in (1, 2):
+        committed.append(grants(txid))
+        grants.final(committed[-1], table)
+    first, replay, later, newer = grants(3), grants(3, 2), grants(3, 2), grants(3, 3)
+    assert in_a_process(lambda: begin(table, [*committed, first])) == 0
+    shutil.copytree(table.uri, f"{folder}/begun")
+    kills = 0
+    for line in range(1, 10_000, step):
+        shutil.rmtree(table.uri)
+        shutil.copytree(f"{folder}/begun", table.uri)
+        files = staged(table, replay.attempt, wider(30, 31))
+        how = in_a_process(partial(killed_at, line, partial(table.raise_and_write, replay, files)))
+        finisher = newer if line % 3 == 0 else later
+        again = files if finisher is later else staged(table, newer.attempt, wider(30, 31))
+        assert in_a_process(partial(table.raise_and_write, finisher, again)) == 0, line
+        assert in_a_process(lambda: check(table)) == 0, line
+        if how != KILLED:
+            assert how == 0
+            return kills
+        kills += 1
+    raise AssertionError("the commit never ended")
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,411 @@
+"""A Delta table to which transactions append: what is in it after commits, replays, restatements and other writers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from deltalake import TableFeatures
+
+from airflow_tx.errors import FenceOutranked, SkipRefused, StateBehind, StateDiffers, StateError
+from airflow_tx.state import DeltaTable
+from airflow_tx.state.api import Grant
+from airflow_tx.state.lake.manifest import STAGED
+from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
+from tests.lake import staged
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    return DeltaTable(tmp_path / "orders")
+
+
+@pytest.fixture
+def grants() -> Grants:
+    return Grants()
+
+
+def numbers(*values: int) -> pa.Table:
+    return pa.table({"n": pa.array(values, pa.int64())})
+
+
+def commit(table: DeltaTable, grants: Grants, txid: int, rows: pa.Table, attempt: int = 1) -> Grant:
+    grant = grants(txid, attempt)
+    table.raise_and_write(grant, staged(table, grant.attempt, rows))
+    grants.final(grant, table)
+    return grant
+
+
+def held(table: DeltaTable) -> list[tuple[int, int]]:
+    """Read the table as anybody does."""
+    found = deltalake.DeltaTable(table.uri)
+    # The first raise makes a table that has no column of rows.
+    if found.to_pyarrow_table().num_rows == 0:
+        return []
+    return sorted((row["tx_txid"], row["n"]) for row in found.to_pyarrow_table().to_pylist())
+
+
+def live(table: DeltaTable) -> int:
+    return len(deltalake.DeltaTable(table.uri).file_uris())
+
+
+def optimize(table: DeltaTable) -> None:
+    deltalake.DeltaTable(table.uri).optimize.compact()
+    assert live(table) == 1
+
+
+def restating(grant: Grant, txid: int) -> Grant:
+    """The grant of a restatement of `txid`."""
+    claim = {**json.loads(grant.claim), "replaces": {"txid": txid, "entry": "e"}}
+    return replace(grant, claim=json.dumps(claim))
+
+
+# --- commits and replays ------------------------------------------------------------------------------------------
+
+
+def test_rows_are_in_the_table_with_their_transaction(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10, 11))
+    commit(table, grants, 2, numbers(20))
+    assert held(table) == [(1, 10), (1, 11), (2, 20)]
+    assert table.rows_by_txid() == {1: 2, 2: 1}
+    assert sorted(row["n"] for row in table.read()) == [10, 11, 20]
+
+
+def test_staged_rows_are_not_in_the_table(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    staged(table, grants(2).attempt, numbers(20))
+    assert held(table) == [(1, 10)]
+
+
+@pytest.mark.parametrize("other", [(5,), (1, 2, 3), ()], ids=["another row", "more rows", "no row"])
+def test_a_replay_replaces_the_rows_of_the_attempt_before(
+    table: DeltaTable, grants: Grants, other: tuple[int, ...]
+) -> None:
+    commit(table, grants, 1, numbers(10))
+    table.raise_and_write(first := grants(2), staged(table, first.attempt, numbers(20, 21)))
+    commit(table, grants, 2, numbers(*other), attempt=2)
+    assert held(table) == [(1, 10), *((2, n) for n in other)]
+
+
+def test_the_same_files_under_a_later_grant_of_the_attempt_stay(table: DeltaTable, grants: Grants) -> None:
+    first = grants(1)
+    files = staged(table, first.attempt, numbers(1, 2))
+    for grant in (first, grants(1), grants(1)):
+        assert table.raise_and_write(grant, files) == 2
+    assert held(table) == [(1, 1), (1, 2)]
+    assert live(table) == 1
+
+
+def test_a_write_that_is_repeated_writes_nothing(table: DeltaTable, grants: Grants) -> None:
+    grant = grants(1)
+    files = staged(table, grant.attempt, numbers(1, 2))
+    assert table.raise_and_write(grant, files) == 2
+    version = deltalake.DeltaTable(table.uri).version()
+    assert table.write(grant, files) == 2
+    assert table.raise_and_write(grant, files) == 2
+    assert deltalake.DeltaTable(table.uri).version() == version
+
+
+def test_an_empty_batch_is_a_commit(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers())
+    commit(table, grants, 2, numbers(20))
+    commit(table, grants, 3, numbers())
+    assert held(table) == [(2, 20)]
+
+
+def test_a_skip_takes_the_rows_back(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    table.raise_and_write(first := grants(2), staged(table, first.attempt, numbers(20)))
+    assert table.holds(2)
+    skip = about_to_skip(grants(2))
+    table.raise_fence(skip)
+    table.pass_over(skip)
+    assert held(table) == [(1, 10)]
+    assert not table.holds(2)
+
+
+def test_a_receipt_is_kept_with_the_commit(table: DeltaTable, grants: Grants) -> None:
+    for txid in (1, 2):
+        commit(table, grants, txid, numbers(txid))
+    replayed = commit(table, grants, 2, numbers(7), attempt=2)
+    found = table.receipts()
+    assert [(each.txid, each.attempt) for each in found] == [(1, 1), (2, 2)]
+    receipt = replayed.receipt(table.name, replayed.written)
+    assert receipt is not None
+    assert json.loads(found[-1].text)["written"][table.name]["keys"] == 1
+
+
+def test_a_table_that_is_released_is_taken_by_another_ledger(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    table.release()
+    commit(table, Grants(), 2, numbers(20))
+    assert held(table) == [(1, 10), (2, 20)]
+
+
+# --- columns and partitions ---------------------------------------------------------------------------------------
+
+
+def test_a_new_column_is_null_in_earlier_rows(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    commit(table, grants, 2, numbers(20).append_column("why", pa.array(["new"])))
+    commit(table, grants, 3, numbers(30))
+    rows = deltalake.DeltaTable(table.uri).to_pyarrow_table().sort_by("n").to_pylist()
+    assert [row["why"] for row in rows] == [None, "new", None]
+
+
+def test_local_timestamps_come_with_a_new_column(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    commit(table, grants, 2, numbers(20).append_column("at", pa.array([0], pa.timestamp("us"))))
+    assert held(table) == [(1, 10), (2, 20)]
+
+
+def _refused(table: DeltaTable, grants: Grants, txid: int, rows: pa.Table, match: str) -> None:
+    """A write that is refused changes nothing, and leaves the staged files."""
+    before = deltalake.DeltaTable(table.uri).version()
+    grant = grants(txid)
+    files = staged(table, grant.attempt, rows)
+    with pytest.raises(StateError, match=match) as refusal:
+        table.raise_and_write(grant, files)
+    assert "\n" not in str(refusal.value)
+    assert deltalake.DeltaTable(table.uri).version() == before
+    assert all(Path(table.uri, each["path"]).exists() for each in files)
+
+
+def test_a_column_of_another_type_is_refused(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    _refused(table, grants, 2, pa.table({"n": ["ten"]}), "column n is string, and long in the table")
+    _refused(table, grants, 2, pa.table({"N": pa.array([1], pa.int64())}), "differs from column n by case alone")
+
+
+def test_partitions_of_every_spelling_are_read(tmp_path: Path, grants: Grants) -> None:
+    table = DeltaTable(tmp_path / "orders", partition_by=["day", "kind"])
+    days = [date(2026, 1, 1), date(2026, 1, 2), None, date(2026, 1, 1)]
+    rows = (
+        numbers(1, 2, 3, 4)
+        .append_column("day", pa.array(days))
+        .append_column("kind", pa.array(["a b", "ü%", "c", None]))
+    )
+    commit(table, grants, 1, rows)
+    found = deltalake.DeltaTable(table.uri)
+    assert found.metadata().partition_columns == ["day", "kind"]
+    assert found.to_pyarrow_table().sort_by("n").column("day").to_pylist() == days
+    assert held(table) == [(1, 1), (1, 2), (1, 3), (1, 4)]
+    commit(table, grants, 1, rows.slice(0, 2), attempt=2)
+    assert held(table) == [(1, 1), (1, 2)]
+
+
+def test_rows_without_a_partition_column_are_refused(tmp_path: Path, grants: Grants) -> None:
+    table = DeltaTable(tmp_path / "orders", partition_by=["n"])
+    commit(table, grants, 1, numbers(10).append_column("m", pa.array([1])))
+    plain = DeltaTable(tmp_path / "orders")
+    grant = grants(2)
+    files = staged(plain, grant.attempt, pa.table({"m": [1]}))
+    with pytest.raises(StateError, match="the rows lack partition column n"):
+        table.raise_and_write(grant, files)
+    with pytest.raises(StateDiffers, match=r"partitioned by \['n'\], the state by \[\]"):
+        plain.raise_and_write(grant, files)
+
+
+@pytest.mark.parametrize("harm", ["missing", "longer"])
+def test_a_file_that_is_not_there_as_written_is_refused(table: DeltaTable, grants: Grants, harm: str) -> None:
+    commit(table, grants, 1, numbers(10))
+    grant = grants(2)
+    (file,) = staged(table, grant.attempt, numbers(20))
+    where = Path(table.uri, file["path"])
+    if harm == "missing":
+        where.unlink()
+    else:
+        where.write_bytes(where.read_bytes() + b"x")
+    with pytest.raises(StateError, match="is not there|bytes instead of"):
+        table.raise_and_write(grant, [file])
+    assert held(table) == [(1, 10)]
+
+
+def test_files_of_another_attempt_are_refused(table: DeltaTable, grants: Grants) -> None:
+    files = staged(table, grants(1).attempt, numbers(10))
+    with pytest.raises(StateError, match=r"not one of attempt 1\.2"):
+        table.raise_and_write(grants(1, 2), files)
+    files = staged(table, grants(2).attempt, numbers(10))
+    with pytest.raises(StateError, match="not every row"):
+        table.raise_and_write(grants(1), files)
+
+
+def test_rows_that_are_no_files_are_refused(table: DeltaTable, grants: Grants) -> None:
+    with pytest.raises(StateError, match=r"is no file of a table.*append\("):
+        table.raise_and_write(grants(1), [{"n": 1}])
+
+
+# --- other writers ------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_takes_its_rows_out_of_files_that_were_merged(table: DeltaTable, grants: Grants) -> None:
+    for txid in (1, 2):
+        commit(table, grants, txid, numbers(10 * txid, 10 * txid + 1))
+    table.raise_and_write(first := grants(3), staged(table, first.attempt, numbers(30)))
+    optimize(table)
+    commit(table, grants, 3, numbers(31), attempt=2)
+    assert held(table) == [(1, 10), (1, 11), (2, 20), (2, 21), (3, 31)]
+
+
+def test_an_optimize_between_raise_and_write_disturbs_nothing(table: DeltaTable, grants: Grants) -> None:
+    for txid in (1, 2):
+        commit(table, grants, txid, numbers(txid))
+    grant = grants(3)
+    table.raise_fence(grant)
+    files = staged(table, grant.attempt, numbers(3))
+    optimize(table)
+    table.write(grant, files)
+    assert held(table) == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_merge_and_a_vacuum_of_others_disturb_nothing(table: DeltaTable, grants: Grants) -> None:
+    for txid in (1, 2):
+        commit(table, grants, txid, numbers(txid, txid + 10))
+    theirs = deltalake.DeltaTable(table.uri)
+    merging = theirs.merge(numbers(1), "t.n = s.n", source_alias="s", target_alias="t")
+    merging.when_matched_update({"n": "100"}).execute()
+    grant = grants(3)
+    files = staged(table, grant.attempt, numbers(3))
+    deltalake.DeltaTable(table.uri).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    table.raise_and_write(grant, files)
+    assert held(table) == [(1, 11), (1, 100), (2, 2), (2, 12), (3, 3)]
+    grants.final(grant, table)
+    commit(table, grants, 3, numbers(4), attempt=2)
+    assert held(table) == [(1, 11), (1, 100), (2, 2), (2, 12), (3, 4)]
+
+
+def test_rows_of_others_stay(table: DeltaTable, grants: Grants) -> None:
+    deltalake.write_deltalake(table.uri, numbers(7))
+    commit(table, grants, 1, numbers(10))
+    commit(table, grants, 1, numbers(11), attempt=2)
+    assert table.rows_by_txid() == {None: 1, 1: 1}
+
+
+def test_a_zombie_that_loaded_before_the_raise_commits_nothing(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    old = grants(2)
+    table.raise_fence(old)
+    files = staged(table, old.attempt, numbers(20))
+    zombie = DeltaTable(table.uri)
+    stalled = zombie._store.load()
+    zombie._store.load = lambda: stalled  # type: ignore[method-assign]
+    commit(table, grants, 2, numbers(21), attempt=2)
+    with pytest.raises(StateError):
+        zombie.write(old, files)
+    del zombie._store.load
+    with pytest.raises(FenceOutranked):
+        zombie.write(old, files)
+    assert held(table) == [(1, 10), (2, 21)]
+
+
+# --- restatements -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_restatement_takes_the_rows_of_the_earlier_transaction_out(
+    table: DeltaTable, grants: Grants, merged: bool
+) -> None:
+    for txid in (1, 2, 3):
+        commit(table, grants, txid, numbers(10 * txid))
+    if merged:
+        optimize(table)
+    versions = deltalake.DeltaTable(table.uri).version()
+    grant = restating(grants(4), 2)
+    table.raise_and_write(grant, staged(table, grant.attempt, numbers(21, 22)))
+    assert held(table) == [(1, 10), (3, 30), (4, 21), (4, 22)]
+    assert deltalake.DeltaTable(table.uri).version() == versions + 2
+    again = restating(grants(4, 2), 2)
+    table.raise_and_write(again, staged(table, again.attempt, numbers(23)))
+    assert held(table) == [(1, 10), (3, 30), (4, 23)]
+
+
+def test_the_skip_of_a_restatement_that_was_written_is_refused(table: DeltaTable, grants: Grants) -> None:
+    for txid in (1, 2):
+        commit(table, grants, txid, numbers(10 * txid))
+    grant = restating(grants(3), 1)
+    table.raise_and_write(grant, staged(table, grant.attempt, numbers(11)))
+    for later in (grants(3), restating(grants(3, 2), 1)):
+        with pytest.raises(SkipRefused, match="taken the rows.*Replay it until it is committed"):
+            table.raise_fence(about_to_skip(grants(3, 2)))
+        table.raise_fence(later)
+    assert held(table) == [(2, 20), (3, 11)]
+
+
+def test_a_restatement_that_was_not_written_is_skipped(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    table.raise_fence(restating(grants(2), 1))
+    skip = about_to_skip(grants(2))
+    table.raise_fence(skip)
+    table.pass_over(skip)
+    assert held(table) == [(1, 10)]
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+def _with_vectors(table: deltalake.DeltaTable) -> None:
+    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+
+
+def _with_a_setting(table: deltalake.DeltaTable) -> None:
+    table.alter.set_table_properties({"delta.appendOnly": "true"})
+
+
+def _with_a_constraint(table: deltalake.DeltaTable) -> None:
+    table.alter.add_constraint({"positive": "n > 0"})
+
+
+def _that_forgets(table: deltalake.DeltaTable) -> None:
+    table.alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 day"})
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (_with_vectors, "deletionVectors"),
+        (_with_a_setting, "appendOnly"),
+        (_with_a_constraint, "constraints|checkConstraints"),
+        (_that_forgets, "setTransactionRetentionDuration"),
+    ],
+)
+def test_a_table_that_cannot_be_kept_right_is_refused(
+    table: DeltaTable, grants: Grants, change: Any, match: str
+) -> None:
+    commit(table, grants, 1, numbers(10))
+    change(deltalake.DeltaTable(table.uri))
+    _refused(table, grants, 2, numbers(20), match)
+
+
+def test_a_column_that_is_not_nullable_is_refused(table: DeltaTable, grants: Grants) -> None:
+    field = pa.field("n", pa.int64(), nullable=False)
+    deltalake.DeltaTable.create(table.uri, deltalake.Schema.from_arrow(pa.schema([field])))
+    _refused(table, grants, 1, numbers(10), "column n as NOT NULL")
+
+
+def test_a_table_that_was_dropped_and_made_anew_is_refused(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    shutil.rmtree(table.uri)
+    with pytest.raises(StateBehind):
+        commit(table, grants, 2, numbers(20))
+    deltalake.write_deltalake(table.uri, numbers(7))
+    with pytest.raises(StateBehind):
+        commit(table, grants, 2, numbers(20))
+
+
+def test_a_place_where_nobody_may_write_is_refused(grants: Grants) -> None:
+    with pytest.raises(StateError, match="Give the committer the right to write|cannot be reached"):
+        DeltaTable("/proc/orders").raise_fence(grants(1))
+
+
+def test_staged_files_lie_where_vacuum_leaves_them(table: DeltaTable, grants: Grants) -> None:
+    grant = grants(1)
+    files: Iterable[dict[str, Any]] = staged(table, grant.attempt, numbers(1))
+    assert all(each["path"].startswith(f"{STAGED}/1.1.") for each in files)

@@ -1,0 +1,42 @@
+"""Which staged files are deleted, and when."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_tx.state.lake.sweep import NOTES, dead_files
+
+DAY = 86_400.0
+paths = st.builds(lambda txid, name: f"_airflow_tx/{txid}.1.ab/{name}.parquet", st.integers(1, 9), st.integers(0, 3))
+
+
+@given(st.sets(paths), st.sets(paths), st.dictionaries(paths, st.floats(0, 20 * DAY)), st.integers(1, 9))
+def test_no_live_file_and_none_of_an_open_transaction_is_deleted(
+    there: set[str], live: set[str], known: dict[str, float], txid: int
+) -> None:
+    found = dead_files(there, live, known, txid=txid, now=10 * DAY, retention=7 * DAY)
+    for path in found.over:
+        assert path not in live
+        assert int(path.split("/")[1].split(".")[0]) < txid
+        assert known[path] <= 3 * DAY
+    assert not set(found.over) & set(found.since)
+
+
+def test_a_file_is_deleted_once_it_has_been_dead_for_the_retention() -> None:
+    path = "_airflow_tx/1.1.ab/a.parquet"
+    first = dead_files([path], (), {}, txid=2, now=DAY, retention=7 * DAY)
+    assert (first.over, first.since) == (set(), {path: DAY})
+    assert dead_files([path], (), first.since, txid=2, now=8 * DAY, retention=7 * DAY).over == {path}
+
+
+def test_a_file_that_is_live_again_begins_anew() -> None:
+    path = "_airflow_tx/1.1.ab/a.parquet"
+    again = dead_files([path], {path}, {path: 0.0}, txid=2, now=9 * DAY, retention=7 * DAY)
+    assert (again.over, again.since) == (set(), {})
+
+
+def test_other_files_are_left_alone() -> None:
+    there = [NOTES, "_airflow_tx/x/y", "part-1.parquet"]
+    found = dead_files(there, (), dict.fromkeys(there, 0.0), txid=9, now=99 * DAY, retention=DAY)
+    assert (found.over, found.since) == (set(), {})
