@@ -2,11 +2,16 @@
 
 `max_commit_retries=0` makes each commit a compare-and-set of the version. With retries the library would put a commit
 of an outranked writer on top of the raise that outranked it.
+
+The fence is not a property of the table: with a property deltalake also commits a protocol that asks readers of tables
+with local timestamps for the type VARIANT. A raise commits two numbers, its own and a random one, which name the file
+with the text of the fence.
 """
 
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +23,7 @@ from urllib.parse import unquote
 from airflow_tx.errors import StateDiffers, StateError, StateUnavailable
 from airflow_tx.state.api import FenceMoved
 from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.manifest import TXID
+from airflow_tx.state.lake.manifest import FENCES, TXID
 from airflow_tx.state.lake.schema import TXID_FIELD, Misfit, deepest, nullable, struct
 from airflow_tx.state.lake.store import (
     Change,
@@ -31,9 +36,13 @@ from airflow_tx.state.lake.store import (
 )
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake.transaction import AddAction, RemoveAction
 
-FENCE = "airflow_tx.fence"
+_RAISE = "airflow_tx.raise"
+_NAME = "airflow_tx.fence"
+_NO_NAME = 0
+_NAMES = 2**63
 _APPLIED = "airflow_tx.applied"
 _WRITTEN = "airflow_tx.written"
 NOTE = "userMetadata"
@@ -70,19 +79,33 @@ class DeltaStore:
             except TableNotFoundError:
                 return None
             self._check(table)
-            metadata = table.metadata()
-            schema = json.loads(table.schema().to_json())
             written = table.transaction_version(_WRITTEN)
             return TableVersion(
                 version=table.version(),
-                fence=metadata.configuration.get(FENCE) or "",
-                schema=schema,
-                partition_by=tuple(metadata.partition_columns),
+                fence=self._fence_of(table),
+                number=table.transaction_version(_RAISE) or 0,
+                schema=json.loads(table.schema().to_json()),
+                partition_by=tuple(table.metadata().partition_columns),
                 applied=table.transaction_version(_APPLIED),
                 written=written or 0,
                 empty=table.get_add_actions().num_rows == 0,
                 handle=table,
             )
+
+    def _fence_of(self, table: DeltaTable) -> str:
+        name = table.transaction_version(_NAME) or _NO_NAME
+        if name == _NO_NAME:
+            return ""
+        path = _fence_path(table.transaction_version(_RAISE) or 0, name)
+        try:
+            with self.folder.open(path) as opened:
+                return bytes(opened.read()).decode()
+        except FileNotFoundError:
+            raise StateError(
+                state=self._state,
+                problem=f"the text of its fence, {self._uri}/{path}, is missing",
+                remedy="If somebody deleted it, restore it. If not, clear the task.",
+            ) from None
 
     def live_files(self, at: TableVersion) -> list[LiveFile]:
         import pyarrow as pa  # type: ignore[import-untyped]
@@ -134,18 +157,25 @@ class DeltaStore:
             self._uri,
             Schema.from_json(json.dumps(struct([TXID_FIELD]))),
             mode="error",
-            configuration={FENCE: change.fence},
             storage_options=self._options,
-            raise_if_key_not_exists=False,
-            commit_properties=_once(),
+            commit_properties=_once(app_transactions=self._raise_of(change)),
         )
+
+    def _raise_of(self, change: Raised) -> list[Transaction]:
+        """Write the text of a fence, and make the numbers that name it."""
+        from deltalake import Transaction
+
+        name = _NO_NAME
+        if change.fence:
+            name = 1 + secrets.randbelow(_NAMES - 1)
+            with self.folder.writing(_fence_path(change.number, name)) as out:
+                out.write(change.fence.encode())
+        return [Transaction(_RAISE, change.number), Transaction(_NAME, name)]
 
     def _apply(self, at: TableVersion, change: Change) -> None:
         table: DeltaTable = at.handle
         if isinstance(change, Raised):
-            table.alter.set_table_properties(
-                {FENCE: change.fence}, raise_if_not_exists=False, commit_properties=_once()
-            )
+            self._commit(at, [], _once(app_transactions=self._raise_of(change)))
         elif isinstance(change, Defined):
             self._define(table, change)
         elif isinstance(change, Widened):
@@ -186,14 +216,18 @@ class DeltaStore:
             for each in change.removed
         ]
         marks = [Transaction(_APPLIED, change.applied), Transaction(_WRITTEN, change.written)]
+        note = {NOTE: json.dumps(change.note)}
+        self._commit(at, [*removed, *added], _once(app_transactions=marks, custom_metadata=note))
+
+    def _commit(
+        self, at: TableVersion, actions: list[AddAction | RemoveAction], once: CommitProperties
+    ) -> None:
         at.handle.create_write_transaction(
-            [*removed, *added],
+            actions,
             "append",
             at.handle.schema(),
             partition_by=list(at.partition_by) or None,
-            commit_properties=_once(
-                app_transactions=marks, custom_metadata={NOTE: json.dumps(change.note)}
-            ),
+            commit_properties=once,
         )
 
     # --- refusals ---------------------------------------------------------------------------------------------------
@@ -264,6 +298,10 @@ class DeltaStore:
             yield
         except (DeltaError, OSError) as error:
             raise self._unavailable(error) from None
+
+
+def _fence_path(number: int, name: int) -> str:
+    return f"{FENCES}/{number}-{name:016x}.json"
 
 
 def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:

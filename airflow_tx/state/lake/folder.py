@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -20,6 +21,10 @@ class Folder:
         self._uri = uri
         self._options = dict(options)
 
+    @property
+    def _is_local(self) -> bool:
+        return "://" not in self._uri
+
     @cached_property
     def _handler(self) -> Any:
         from deltalake.fs import DeltaStorageHandler
@@ -30,6 +35,8 @@ class Folder:
         """Name the files below a folder by their paths from the table, with their sizes."""
         from pyarrow import fs  # type: ignore[import-untyped]
 
+        if self._is_local and not os.path.isdir(self._uri):
+            return {}
         selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
         found = self._handler.get_file_info_selector(selector)
         return {each.path: each.size for each in found if each.type is fs.FileType.File}
@@ -43,6 +50,8 @@ class Folder:
         """Write a file; it is there once the block has ended."""
         import pyarrow as pa
 
+        if self._is_local:
+            os.makedirs(self._uri, exist_ok=True)
         parent = path.rpartition("/")[0]
         self._handler.create_dir(parent, True)
         out = self._handler._handler.open_output_stream(path, None)

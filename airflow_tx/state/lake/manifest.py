@@ -15,6 +15,8 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 
 STAGED = "_airflow_tx"
 """The folder within a table for the files that tasks write. VACUUM leaves folders that begin with _ alone."""
+FENCES = f"{STAGED}/_fence"
+"""The folder for the texts of fences."""
 TXID = "tx_txid"
 """The column that says which transaction a row is of."""
 RESERVED = "tx_"
@@ -69,3 +71,10 @@ def txid_of(path: str) -> int | None:
     root, _, rest = path.partition("/")
     number = rest.partition(".")[0]
     return int(number) if root == STAGED and number.isascii() and number.isdigit() else None
+
+
+def raise_of(path: str) -> int | None:
+    """Read the number of the raise whose fence a file holds; None: it holds none."""
+    folder, _, name = path.rpartition("/")
+    number = name.partition("-")[0]
+    return int(number) if folder == FENCES and number.isascii() and number.isdigit() else None

@@ -1,4 +1,4 @@
-"""The fence of a table, as a raise leaves it in a property of the table."""
+"""The fence of a table, as the text that a raise leaves."""
 
 from __future__ import annotations
 
@@ -83,18 +83,21 @@ class RaisedFence:
         return held and (self.taken or self.fence.applied)
 
 
-def next_raise(found: RaisedFence | None, fence: Fence, grant: Grant) -> RaisedFence:
+def next_raise(
+    found: RaisedFence | None, fence: Fence, grant: Grant, *, number: int
+) -> RaisedFence:
     """Make what the raise of a grant leaves.
 
     :param found: what is there; `fence`: what the rules of the fence made of it.
+    :param number: of this raise; no two raises of a table have the same one.
     """
     replaces = replaced_by(grant)
     if found is None:
         # The rows of a table whose fence is gone may be those of any transaction.
-        return RaisedFence(fence, 1, True, replaces)
+        return RaisedFence(fence, number, True, replaces)
     again = may_have_written(found.fence.token, grant.token)
     taken = found.took_out(grant.txid)
-    return RaisedFence(replace(fence, applied=False), found.number + 1, again, replaces, taken)
+    return RaisedFence(replace(fence, applied=False), number, again, replaces, taken)
 
 
 def replaced_by(grant: Grant) -> int | None:

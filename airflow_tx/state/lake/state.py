@@ -144,6 +144,7 @@ class DeltaTable(StoredState):
             return sweep(
                 self._store.folder,
                 live,
+                at.number,
                 txid=txid,
                 now=time.time(),
                 retention=self.retention_days * _DAY,
@@ -158,7 +159,7 @@ class DeltaTable(StoredState):
             if at is None or not at.fence:
                 return
             try:
-                return self._store.cas(at, Raised(""))
+                return self._store.cas(at, Raised("", at.number + 1))
             except FenceMoved:
                 continue
         raise StateError(
@@ -245,7 +246,8 @@ class _TableTransaction:
             raise _skip_refused(grant.txid, self._state.name)
         # Refuse files that do not fit while nothing has changed.
         self._fitting.change(at, self._files)
-        self._store.cas(at, Raised(next_raise(held, raised, grant).text))
+        number = 1 if at is None else at.number + 1
+        self._store.cas(at, Raised(next_raise(held, raised, grant, number=number).text, number))
 
     def _take_back(self) -> None:
         """Find what goes out with this commit: rows of an outranked attempt, or of a restated transaction."""

@@ -15,6 +15,7 @@ class TableVersion:
     """A table as it was read at one version.
 
     :param fence: the text that the last raise has left; "" if there is none.
+    :param number: of that raise; 0 before the first one.
     :param applied: the number of the raise whose updates were all committed; None: of none.
     :param written: how many rows that update had.
     :param empty: whether no file is live.
@@ -23,6 +24,7 @@ class TableVersion:
 
     version: int
     fence: str
+    number: int
     schema: Schema
     partition_by: tuple[str, ...]
     applied: int | None
@@ -59,9 +61,14 @@ class LiveFile:
 
 @dataclass(frozen=True)
 class Raised:
-    """A change that leaves a new fence; the table is made if it is not there."""
+    """A change that leaves a new fence; the table is made if it is not there.
+
+    :param fence: its text; "" leaves none.
+    :param number: of the raise, one more than that of the version before.
+    """
 
     fence: str
+    number: int
 
 
 @dataclass(frozen=True)

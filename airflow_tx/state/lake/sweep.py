@@ -13,9 +13,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.manifest import STAGED, txid_of
+from airflow_tx.state.lake.manifest import STAGED, raise_of, txid_of
 
 NOTES = f"{STAGED}/_dead.json"
+FENCES_KEPT = 100
+"""Texts of fences that are kept for processes that have read an older version."""
 log = logging.getLogger(__name__)
 
 
@@ -67,7 +69,7 @@ def sweep(folder: Folder, live: Collection[str], *, txid: int, now: float, reten
     """
     there = folder.listed(STAGED)
     found = dead_files(there, live, _notes(folder, there), txid=txid, now=now, retention=retention)
-    for path in found.over:
+    for path in [*found.over, *old_fences(there, number)]:
         try:
             folder.remove(path)
         except FileNotFoundError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.state.lake.sweep import NOTES, dead_files
+from airflow_tx.state.lake.sweep import FENCES_KEPT, NOTES, dead_files, old_fences
 
 DAY = 86_400.0
 paths = st.builds(lambda txid, name: f"_airflow_tx/{txid}.1.ab/{name}.parquet", st.integers(1, 9), st.integers(0, 3))
@@ -40,3 +40,10 @@ def test_other_files_are_left_alone() -> None:
     there = [NOTES, "_airflow_tx/x/y", "part-1.parquet"]
     found = dead_files(there, (), dict.fromkeys(there, 0.0), txid=9, now=99 * DAY, retention=DAY)
     assert (found.over, found.since) == (set(), {})
+
+
+def test_fences_are_kept_for_processes_that_have_read_an_older_version() -> None:
+    there = [f"_airflow_tx/_fence/{number}-00ff.json" for number in range(1, 300)]
+    last = 299
+    old = old_fences([*there, NOTES, "_airflow_tx/1.1.ab/5-x"], last)
+    assert old == set(there[: last - FENCES_KEPT])
