@@ -62,9 +62,22 @@ def dead_files(
     return DeadFiles(since, over)
 
 
-def sweep(folder: Folder, live: Collection[str], *, txid: int, now: float, retention: float) -> int:
+def old_fences(there: Iterable[str], number: int) -> set[str]:
+    """Find the texts of fences that nobody reads any more, `number` being the last raise."""
+    numbers = {path: raise_of(path) for path in there}
+    return {
+        path
+        for path, found in numbers.items()
+        if found is not None and found <= number - FENCES_KEPT
+    }
+
+
+def sweep(
+    folder: Folder, live: Collection[str], number: int, *, txid: int, now: float, retention: float
+) -> int:
     """Delete the staged files of transactions before `txid` that have been dead for the retention.
 
+    :param number: of the last raise: fences long before it are deleted, too.
     :return: how many were deleted.
     """
     there = folder.listed(STAGED)
