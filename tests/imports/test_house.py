@@ -40,6 +40,8 @@ NOUNS_AS_WELL = frozenset(
 FORBIDDEN = frozenset("around asked findings helpers misc seen standing told util utils".split())
 
 SHARED_NAMES = {
+    "DeltaTable": "the public state, and what DeltaState reads by Spark",
+    "Misfit": "of a file of a source, and of a file of a table",
     "Batch": "of a source, and what a Spark application reads of it: both are public",
     "rename": "two commands, which the audit log names after their functions",
 }
@@ -50,7 +52,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 34_000,
+    "statements": 35_000,
     "characters a line of code": 36.9,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,

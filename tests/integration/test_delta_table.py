@@ -282,9 +282,12 @@ def test_a_merge_and_a_vacuum_of_others_disturb_nothing(table: DeltaTable, grant
     assert held(table) == [(1, 11), (1, 100), (2, 2), (2, 12), (3, 4)]
 
 
-def test_rows_of_others_stay(table: DeltaTable, grants: Grants) -> None:
+@pytest.mark.parametrize("merged", [False, True])
+def test_rows_of_others_stay(table: DeltaTable, grants: Grants, merged: bool) -> None:
     deltalake.write_deltalake(table.uri, numbers(7))
     commit(table, grants, 1, numbers(10))
+    if merged:
+        optimize(table)
     commit(table, grants, 1, numbers(11), attempt=2)
     assert table.rows_by_txid() == {None: 1, 1: 1}
 

@@ -26,11 +26,11 @@ from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.manifest import FENCES, TXID
 from airflow_tx.state.lake.schema import TXID_FIELD, Misfit, deepest, nullable, struct
 from airflow_tx.state.lake.store import (
-    Change,
     Defined,
     LiveFile,
     Published,
     Raised,
+    TableChange,
     TableVersion,
     Widened,
 )
@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 
 _RAISE = "airflow_tx.raise"
 _NAME = "airflow_tx.fence"
+QUERIED = "appended"
 _NO_NAME = 0
 _NAMES = 2**63
 _APPLIED = "airflow_tx.applied"
 _WRITTEN = "airflow_tx.written"
-NOTE = "userMetadata"
+COMMIT_NOTE = "userMetadata"
 _FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 _REFUSED_SETTINGS = {
     "delta.appendOnly": ("true", "lets nobody take rows back"),
@@ -120,6 +121,15 @@ class DeltaStore:
     def files_of(self, at: TableVersion, txids: Collection[int]) -> list[LiveFile]:
         return [each for each in self.live_files(at) if each.may_hold(txids)]
 
+    def asked(self, at: TableVersion, query: str) -> list[dict[str, Any]]:
+        """Ask a version of the table by SQL, where its name is `QUERIED`."""
+        import pyarrow as pa
+        from deltalake import QueryBuilder
+
+        with self._reached():
+            found = QueryBuilder().register(QUERIED, at.handle).execute(query)
+            return list(pa.table(found.read_all()).to_pylist())
+
     def history(self) -> list[dict[str, Any]]:
         """Read what the log says of each commit, the newest first."""
         from deltalake import DeltaTable
@@ -129,7 +139,7 @@ class DeltaStore:
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
-    def cas(self, at: TableVersion | None, change: Change) -> None:
+    def cas(self, at: TableVersion | None, change: TableChange) -> None:
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         try:
@@ -148,7 +158,7 @@ class DeltaStore:
                 raise self._no_permission(error) from None
             raise self._unavailable(error) from None
 
-    def _make(self, change: Change) -> None:
+    def _make(self, change: TableChange) -> None:
         from deltalake import DeltaTable, Schema
 
         assert isinstance(change, Raised)
@@ -172,7 +182,7 @@ class DeltaStore:
                 out.write(change.fence.encode())
         return [Transaction(_RAISE, change.number), Transaction(_NAME, name)]
 
-    def _apply(self, at: TableVersion, change: Change) -> None:
+    def _apply(self, at: TableVersion, change: TableChange) -> None:
         table: DeltaTable = at.handle
         if isinstance(change, Raised):
             self._commit(at, [], _once(app_transactions=self._raise_of(change)))
@@ -216,7 +226,7 @@ class DeltaStore:
             for each in change.removed
         ]
         marks = [Transaction(_APPLIED, change.applied), Transaction(_WRITTEN, change.written)]
-        note = {NOTE: json.dumps(change.note)}
+        note = {COMMIT_NOTE: json.dumps(change.note)}
         self._commit(at, [*removed, *added], _once(app_transactions=marks, custom_metadata=note))
 
     def _commit(
@@ -292,10 +302,13 @@ class DeltaStore:
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
-        from deltalake.exceptions import DeltaError
+        from deltalake.exceptions import DeltaError, DeltaProtocolError
 
         try:
             yield
+        except DeltaProtocolError as error:
+            problem = f"cannot be opened: {_one_line(error)}"
+            raise self._refusal(problem, "Use a table without what it names.") from None
         except (DeltaError, OSError) as error:
             raise self._unavailable(error) from None
 
@@ -314,6 +327,7 @@ def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
         rows=row.get("num_records"),
         least=row.get(f"min.{TXID}"),
         most=row.get(f"max.{TXID}"),
+        nobodys=row.get(f"null_count.{TXID}"),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.state.columns import RESERVED as RESERVED
 
 STAGED = "_airflow_tx"
 """The folder within a table for the files that tasks write. VACUUM leaves folders that begin with _ alone."""
@@ -19,7 +20,6 @@ FENCES = f"{STAGED}/_fence"
 """The folder for the texts of fences."""
 TXID = "tx_txid"
 """The column that says which transaction a row is of."""
-RESERVED = "tx_"
 _TEXTS = ("path", "partition", "stats", "schema")
 _NUMBERS = ("size", "rows")
 

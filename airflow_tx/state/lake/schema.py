@@ -12,7 +12,7 @@ from airflow_tx.state.lake.manifest import TXID
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-Field = dict[str, Any]
+FieldJson = dict[str, Any]
 Schema = dict[str, Any]
 _PLAIN = frozenset(
     """
@@ -35,7 +35,7 @@ _ARROW = {
     "date32[day]": "date",
     "timestamp[us]": "timestamp_ntz",
 }
-TXID_FIELD: Field = {"name": TXID, "type": "long", "nullable": True, "metadata": {}}
+TXID_FIELD: FieldJson = {"name": TXID, "type": "long", "nullable": True, "metadata": {}}
 
 
 class Misfit(ValueError):
@@ -65,18 +65,18 @@ def nullable(kind: Any, *, column: str = "") -> Any:
     raise Misfit(f"column {column} has the type {kind.get('type')}, which a Delta table has not")
 
 
-def _field(field: Mapping[str, Any], column: str) -> Field:
+def _field(field: Mapping[str, Any], column: str) -> FieldJson:
     inner = f"{column}.{field['name']}" if column else str(field["name"])
     kind = nullable(field["type"], column=inner)
     return {"name": field["name"], "type": kind, "nullable": True, "metadata": {}}
 
 
-def struct(fields: Sequence[Field]) -> Schema:
+def struct(fields: Sequence[FieldJson]) -> Schema:
     """Make a schema of fields."""
     return {"type": "struct", "fields": list(fields)}
 
 
-def new_fields(table: Schema, found: Schema) -> list[Field]:
+def new_fields(table: Schema, found: Schema) -> list[FieldJson]:
     """List the fields of a file that its table does not have yet.
 
     :param table: its columns; `found`: those of a file, partition columns included.
@@ -84,7 +84,7 @@ def new_fields(table: Schema, found: Schema) -> list[Field]:
     """
     known = {each["name"]: nullable(each["type"], column=each["name"]) for each in table["fields"]}
     spelled = {name.lower(): name for name in known}
-    fresh = list[Field]()
+    fresh = list[FieldJson]()
     for each in nullable(found)["fields"]:
         name = each["name"]
         if name not in known:
@@ -121,7 +121,7 @@ def of_arrow(schema: pa.Schema) -> Schema:
     return struct([_of_field(each, each.name) for each in schema])
 
 
-def _of_field(field: pa.Field, column: str) -> Field:
+def _of_field(field: pa.Field, column: str) -> FieldJson:
     kind = _of_type(field.type, column)
     return {"name": field.name, "type": kind, "nullable": True, "metadata": {}}
 

@@ -21,9 +21,9 @@ from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, FenceMoved, StateKind, StateWrite, StoredReceipt
-from airflow_tx.state.lake.delta import NOTE, DeltaStore
-from airflow_tx.state.lake.fitting import Fitting, is_undefined
-from airflow_tx.state.lake.manifest import STAGED, TableFile
+from airflow_tx.state.lake.delta import COMMIT_NOTE, QUERIED, DeltaStore
+from airflow_tx.state.lake.fit import TableFit, is_undefined
+from airflow_tx.state.lake.manifest import STAGED, TXID, TableFile
 from airflow_tx.state.lake.raised_fence import RaisedFence, next_raise
 from airflow_tx.state.lake.schema import Schema
 from airflow_tx.state.lake.store import Published, Raised, TableVersion
@@ -105,19 +105,17 @@ class DeltaTable(StoredState):
         at = self._store.load()
         if at is None or at.empty:
             return []
-        # Of deletion vectors, this says that they cannot be read.
-        self._store.live_files(at)
-        found = at.handle.to_pyarrow_dataset()
-        rows = found.to_table() if limit is None else found.head(limit)
-        return list(rows.to_pylist())
+        limited = "" if limit is None else f" LIMIT {int(limit)}"
+        return self._store.asked(at, f"SELECT * FROM {QUERIED}{limited}")
 
     def rows_by_txid(self) -> dict[int | None, int]:
         at = self._store.load()
         if at is None or at.empty:
             return {}
-        self._store.live_files(at)
-        column = at.handle.to_pyarrow_dataset().to_table(columns=["tx_txid"]).column(0)
-        return {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
+        found = self._store.asked(
+            at, f"SELECT {TXID}, count(*) AS n FROM {QUERIED} GROUP BY {TXID}"
+        )
+        return {row[TXID]: row["n"] for row in found}
 
     def receipts(self) -> list[StoredReceipt]:
         if self._store.load() is None:
@@ -136,6 +134,8 @@ class DeltaTable(StoredState):
 
         :return: how many were deleted. What cannot be deleted now is left for the next sweep.
         """
+        from deltalake.exceptions import DeltaError
+
         try:
             at = self._store.load()
             if at is None:
@@ -149,7 +149,7 @@ class DeltaTable(StoredState):
                 now=time.time(),
                 retention=self.retention_days * _DAY,
             )
-        except (OSError, StateError) as error:
+        except (DeltaError, OSError, StateError) as error:
             log.warning("Staged files of %s are not cleaned up: %s", self.name, error)
             return 0
 
@@ -195,7 +195,7 @@ class _TableTransaction:
         self._store = store
         self._write = write
         self._files = _files(write, state.name)
-        self._fitting = Fitting(state.name, state.partition_by, write.grant.attempt, store)
+        self._fit = TableFit(state.name, state.partition_by, write.grant.attempt, store)
         if write.raising:
             self._raise()
         at = store.load()
@@ -220,7 +220,7 @@ class _TableTransaction:
             )
         if self._is_done:
             return self._at.written
-        change = self._fitting.change(self._at, self._files)
+        change = self._fit.change(self._at, self._files)
         if change is not None:
             self._store.cas(self._at, change)
             raise FenceMoved  # begin again on the version that has the columns
@@ -245,7 +245,7 @@ class _TableTransaction:
         if held is not None and held.took_out(grant.txid) and _is_skip(grant):
             raise _skip_refused(grant.txid, self._state.name)
         # Refuse files that do not fit while nothing has changed.
-        self._fitting.change(at, self._files)
+        self._fit.change(at, self._files)
         number = 1 if at is None else at.number + 1
         self._store.cas(at, Raised(next_raise(held, raised, grant, number=number).text, number))
 
@@ -326,7 +326,7 @@ def _skip_refused(txid: int, state: str) -> SkipRefused:
 
 def _note_of(commit: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        found = json.loads(commit.get(NOTE) or "{}")
+        found = json.loads(commit.get(COMMIT_NOTE) or "{}")
     except ValueError:
         return {}
     return found if isinstance(found, dict) and "txid" in found else {}

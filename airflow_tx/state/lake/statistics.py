@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_tx.state.lake.manifest import TXID
 
-COLUMNS = 32
+INDEXED = 32
 """Columns that have statistics: as many as with Delta's own writers."""
 TEXT = 32
 """Characters of a text that are kept."""
@@ -36,7 +36,7 @@ def statistics(metadata: Any, fields: Sequence[Mapping[str, Any]]) -> str:
     # A dot in a name reads like the path of a nested field.
     plain = [each for each in fields if isinstance(each["type"], str) and "." not in each["name"]]
     kinds = {each["name"]: each["type"] for each in plain}
-    chosen = [*list(kinds)[:COLUMNS], *([TXID] if TXID in kinds else [])]
+    chosen = [*list(kinds)[:INDEXED], *([TXID] if TXID in kinds else [])]
     found: dict[str, Any] = {
         "numRecords": metadata.num_rows,
         "minValues": {},

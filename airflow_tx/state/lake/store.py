@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol
 
 from airflow_tx.state.lake.manifest import TableFile
-from airflow_tx.state.lake.schema import Field, Schema
+from airflow_tx.state.lake.schema import FieldJson, Schema
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class LiveFile:
     """A file of a table at one version.
 
     :param least: the least txid in it, `most` the greatest; None: nobody knows.
+    :param nobodys: how many rows of no transaction; None: nobody knows.
     :param rows: how many it has; None: nobody knows.
     """
 
@@ -47,6 +48,7 @@ class LiveFile:
     rows: int | None
     least: int | None
     most: int | None
+    nobodys: int | None
 
     def may_hold(self, txids: Collection[int]) -> bool:
         """Whether rows of one of these transactions may be in it."""
@@ -56,7 +58,8 @@ class LiveFile:
 
     def is_of(self, txids: Collection[int]) -> bool:
         """Whether all of its rows are of one of these transactions."""
-        return self.least is not None and self.least == self.most and self.least in txids
+        alone = self.least is not None and self.least == self.most and self.nobodys == 0
+        return alone and self.least in txids
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Defined:
 class Widened:
     """A change that adds columns; rows that are there have NULL in them."""
 
-    fields: Sequence[Field]
+    fields: Sequence[FieldJson]
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Published:
     note: Mapping[str, Any] = field(hash=False)
 
 
-Change = Raised | Defined | Widened | Published
+TableChange = Raised | Defined | Widened | Published
 
 
 class TableStore(Protocol):
@@ -118,7 +121,7 @@ class TableStore(Protocol):
         :raises StateUnavailable: it cannot be read.
         """
 
-    def cas(self, at: TableVersion | None, change: Change) -> None:
+    def cas(self, at: TableVersion | None, change: TableChange) -> None:
         """Commit a change as the version after `at`; None: as the first one.
 
         :raises FenceMoved: another commit has come between, or so it seems: load again.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
 from airflow_tx.state.lake.manifest import TXID, TableFile
-from airflow_tx.state.lake.schema import Field
+from airflow_tx.state.lake.schema import FieldJson
 from airflow_tx.state.lake.store import LiveFile
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class TakeBack:
     folder: Folder
     txids: Collection[int]
     into: str
-    partition_fields: Sequence[Field]
+    partition_fields: Sequence[FieldJson]
     schema: pa.Schema = field(repr=False)
 
     def of(self, found: Sequence[LiveFile]) -> TakenBack:
@@ -86,7 +86,7 @@ class TakeBack:
         schema = self._written_schema(file)
         with pq.ParquetWriter(out, schema, coerce_timestamps="us") as writer:
             for number in range(file.num_row_groups):
-                group = file.read_row_group(number)
+                group = file.read_row_group(number, use_threads=False)
                 others = group.filter(pc.invert(_is_of(group.column(TXID), self.txids)))
                 writer.write_table(others.cast(schema))
 
@@ -110,7 +110,7 @@ def count_rows(folder: Folder, path: str, txids: Collection[int]) -> int:
         file = pq.ParquetFile(opened)
         if TXID not in file.schema_arrow.names:
             return 0
-        column = file.read(columns=[TXID]).column(TXID)
+        column = file.read(columns=[TXID], use_threads=False).column(TXID)
         return int(pc.sum(_is_of(column, txids)).as_py() or 0)
 
 

@@ -13,18 +13,18 @@ from airflow_tx.state.lake.footer import check_txid
 from airflow_tx.state.lake.manifest import STAGED, TableFile
 from airflow_tx.state.lake.schema import (
     TXID_FIELD,
-    Field,
+    FieldJson,
     Misfit,
     Schema,
     check_partition,
     new_fields,
     struct,
 )
-from airflow_tx.state.lake.store import Change, Defined, TableVersion, Widened
+from airflow_tx.state.lake.store import Defined, TableChange, TableVersion, Widened
 
 
 @dataclass(frozen=True)
-class Fitting:
+class TableFit:
     """Compares the files of one attempt with a table.
 
     :param partition_by: the partition columns of the state.
@@ -35,7 +35,7 @@ class Fitting:
     attempt: TransactionAttempt
     store: DeltaStore
 
-    def change(self, at: TableVersion | None, files: Sequence[TableFile]) -> Change | None:
+    def change(self, at: TableVersion | None, files: Sequence[TableFile]) -> TableChange | None:
         """Find the change of columns that a table needs before the files; None: none.
 
         :param at: None: the table is not there yet.
@@ -62,8 +62,8 @@ class Fitting:
             return Defined(struct(fields), self.partition_by)
         return Widened(added) if added else None
 
-    def _fields(self, table: Schema, files: Sequence[TableFile]) -> list[Field]:
-        added = list[Field]()
+    def _fields(self, table: Schema, files: Sequence[TableFile]) -> list[FieldJson]:
+        added = list[FieldJson]()
         seen = set[str]()
         own = f"{STAGED}/{self.attempt}."
         paths = set[str]()
@@ -94,13 +94,13 @@ class Fitting:
         return StateError(state=self.state, problem=problem, remedy=remedy)
 
 
-def _check_size(fitting: Fitting, there: Mapping[str, int], file: TableFile) -> None:
+def _check_size(fit: TableFit, there: Mapping[str, int], file: TableFile) -> None:
     found = there.get(file.path)
     if found == file.size:
         return
     shown = "is not there" if found is None else f"has {found} bytes instead of {file.size}"
     remedy = "Replay the transaction: its tasks write new files."
-    raise fitting._refusal(f"file {file.path} of its folder {shown}", remedy)
+    raise fit._refusal(f"file {file.path} of its folder {shown}", remedy)
 
 
 def is_undefined(at: TableVersion) -> bool:
