@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from deltalake import QueryBuilder
 
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
@@ -32,6 +34,12 @@ def staged(table: DeltaTable, attempt: TransactionAttempt, rows: pa.Table) -> li
         partition = {key: None if values[key] is None else str(values[key]) for key in keys}
         found.append(_file(table, folder, mine.drop_columns(keys), partition, fields))
     return [each.to_row() for each in found]
+
+
+def read_back(uri: str) -> list[dict[str, Any]]:
+    """Read a table as anybody does, by deltalake's own engine: pyarrow's threads may outlive a test run."""
+    found = QueryBuilder().register("t", deltalake.DeltaTable(uri)).execute("SELECT * FROM t")
+    return list(pa.table(found.read_all()).to_pylist())
 
 
 def _file(

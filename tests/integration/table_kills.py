@@ -22,7 +22,7 @@ import airflow_tx.state.lake
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
 from airflow_tx.testing.suites.state_tools import Grants
-from tests.lake import staged
+from tests.lake import read_back, staged
 
 KILLED = -signal.SIGKILL
 _LAKE = str(Path(airflow_tx.state.lake.__file__).parent)
@@ -77,8 +77,7 @@ def begin(table: DeltaTable, grants: Sequence[Grant]) -> None:
 
 
 def check(table: DeltaTable) -> None:
-    found = deltalake.DeltaTable(table.uri).to_pyarrow_table().to_pylist()
-    held = sorted((row["tx_txid"], row["n"]) for row in found)
+    held = sorted((row["tx_txid"], row["n"]) for row in read_back(table.uri))
     assert held == _EXPECTED, held
     assert table.rows_by_txid() == {1: 2, 2: 1, 3: 2}
 

@@ -79,8 +79,8 @@ class RaisedFence:
 
     def took_out(self, txid: int) -> bool:
         """Whether this transaction is a restatement that has taken the rows of another one out."""
-        held = self.fence.token.txid == txid and self.replaces is not None
-        return held and (self.taken or self.fence.applied)
+        written = self.replaces is not None and self.fence.applied
+        return self.fence.token.txid == txid and (self.taken or written)
 
 
 def next_raise(
