@@ -143,7 +143,7 @@ def finish(job: Job) -> None:
     with planned(job) as (plan, store):
         paths, ledger = plan.spec.paths, plan.spec.ledger(store)
         children, changed = store.children(paths.transactions), threading.Condition()
-        applications = LaneApplications(plan.dag_file, changed)
+        applications = LaneApplications(plan.dag_file, changed, Line())
         for txid in sorted(int(name) for name in children.names):
             record = Reader(store).peek_if_any(TransactionRecord, paths.transaction(txid))
             if record is None:

@@ -117,7 +117,7 @@ class Lane(NoLane):
         # One for both threads: what either has written, neither reads again.
         self._ledger = plan.spec.ledger(store)
         self._window = LaneWindow()
-        self._applications = LaneApplications(plan.dag_file, self._window.changed)
+        self._applications = LaneApplications(plan.dag_file, self._window.changed, log)
         self._stopping = threading.Event()
         self._left_in_a_row = 0
         self._progress = LaneProgress(plan.spec.topology, log, clock)
@@ -137,6 +137,7 @@ class Lane(NoLane):
         with context, self._store.announce(self._spec.paths.lane(self.task_try), shown.encode()):
             committer.start()
             try:
+                self._applications.prepare(self.plan.applications, self._spec.window)
                 yield
             finally:
                 self._stopping.set()

@@ -1,7 +1,7 @@
 """The applications of a lane: each runs in a thread with a session, so that nothing else waits for Spark.
 
 A session in which an application has left nothing is kept for the next one: a new one has everything compiled once more
-on its server. It is never that of two batches at once.
+on its server. It is never that of two batches at once. A lane prepares sessions before it has a batch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
+from airflow_tx import compat
 from airflow_tx.connections.spark import connect_url
 from airflow_tx.coordinator.lane_plan import LaneApplication, TimeLimit
 from airflow_tx.errors import TxError
@@ -37,16 +38,33 @@ class LaneApplications:
 
     :param dag_file: beside it, too, applications find what they import.
     :param ended: is notified when one has ended.
+    :param log: of the coordinator.
     """
 
-    def __init__(self, dag_file: str, ended: threading.Condition) -> None:
+    def __init__(self, dag_file: str, ended: threading.Condition, log: Any) -> None:
         self._dag_file = dag_file
         self._ended = ended
+        self._log = log
         self._lock = threading.Lock()
         self._loading = threading.Lock()
         self._loaded: dict[str, BatchApp] = {}
         self._open: set[_SessionThread] = set()
         self._idle: dict[str, list[_SessionThread]] = {}
+        self._unprepared: set[str] = set()
+
+    def prepare(self, tasks: Sequence[LaneApplication], count: int) -> None:
+        """Open sessions for batches to come, in threads of their own; `start` takes them, ready or not.
+
+        :param count: so many on each connection.
+        """
+        for conn_id in dict.fromkeys(task.operator.conn_id for task in tasks):
+            ahead = [task for task in tasks if task.operator.conn_id == conn_id]
+            threads = [_SessionThread(self, conn_id, ahead) for _ in range(count)]
+            with self._lock:
+                self._open.update(threads)
+                self._idle.setdefault(conn_id, []).extend(threads)
+            for thread in reversed(threads):  # the last one is taken first
+                thread.start()
 
     def start(
         self,
@@ -80,6 +98,39 @@ class LaneApplications:
             thread.join(max(until - time.monotonic(), 0.0))
 
     # --- in the thread of a session
+
+    def prepare_in(self, thread: _SessionThread, session: SparkSession) -> None:
+        """Load the applications, and let the server compile what batches need, until a batch waits.
+
+        :raises Exception, SystemExit: whatever the file of an application raises.
+        """
+        from airflow_tx.spark.connect import rehearse
+
+        for task in thread.ahead:
+            if thread.runs.empty():
+                self._load(task.operator.found_from(self._dag_file))
+        if thread.runs.empty():
+            rehearse(session)
+        with self._lock:
+            idle = self._idle[thread.conn_id]
+            if thread in idle:  # before those that are not ready
+                idle.remove(thread)
+                idle.append(thread)
+
+    def give_up(self, thread: _SessionThread, error: BaseException) -> bool:
+        """Take back a session that could not be prepared; ask whether a batch waits for it already."""
+        with self._lock:
+            idle = self._idle[thread.conn_id]
+            if thread not in idle:
+                return True
+            idle.remove(thread)
+            self._open.discard(thread)
+            is_told = thread.is_ending or thread.conn_id in self._unprepared
+            self._unprepared.add(thread.conn_id)
+        if not is_told:
+            text = "No session on connection %s is prepared (%s); its first batch opens one."
+            self._log.warning(text, thread.conn_id, compat.masked(str(error)))
+        return False
 
     def process(self, run: ApplicationRun, session: SparkSession) -> Manifest:
         """Process a batch.
@@ -175,32 +226,55 @@ class ApplicationRun:
 class _SessionThread(threading.Thread):
     """A thread with a session, whose own it is for all that asks PySpark for the session there is.
 
+    :param ahead: what it prepares its session for, before it has a batch.
     :ivar runs: what it is to run; None: it ends.
     """
 
-    def __init__(self, shared: LaneApplications, conn_id: str) -> None:
+    def __init__(
+        self, shared: LaneApplications, conn_id: str, ahead: Sequence[LaneApplication] = ()
+    ) -> None:
         super().__init__(name=f"airflow_tx-lane {conn_id}", daemon=True)
         self.conn_id = conn_id
+        self.ahead = ahead
         self.runs: queue.SimpleQueue[ApplicationRun | None] = queue.SimpleQueue()
         self._shared = shared
         self._session: SparkSession | None = None
         self._ending = False
         self._state = threading.Lock()
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether somebody ends it."""
+        return self._ending
+
     def run(self) -> None:
-        from airflow_tx.spark.connect import session
+        if not self.ahead or self._serve(None):
+            self._serve(self.runs.get())
+
+    def _serve(self, run: ApplicationRun | None) -> bool:
+        """Open a session, and run in it what there is to run.
+
+        :param run: the first one; None: the session is prepared, and then waits for one.
+        :return: whether a batch waits for a session that could not be prepared.
+        """
+        from airflow_tx.spark.connect import PATIENCE, session
         from airflow_tx.spark.session_traces import SessionTraces
 
-        run = self.runs.get()
+        is_prepared = run is not None
         traces = SessionTraces()
         try:
             with session(
                 connect_url(self.conn_id),
                 tag=_TAG,
                 server=f"connection {self.conn_id}",
+                patience=PATIENCE if is_prepared else 0.0,
                 traces=traces,
             ) as opened:
                 self._opened(opened)
+                if run is None:
+                    self._shared.prepare_in(self, opened)
+                    is_prepared = True
+                    run = self.runs.get()
                 while run is not None:
                     opened.clearTags()
                     opened.addTag(str(run.descriptor).replace(",", " "))
@@ -210,6 +284,9 @@ class _SessionThread(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - of the user's code; raised where the outcome is asked for
             if run is not None:
                 self._shared.over(self, run, error, traces=True)
+            elif not is_prepared:
+                return self._shared.give_up(self, error)
+        return False
 
     def end(self) -> threading.Thread:
         """End what it runs on the server, and its session; the thread that does so: a server may not answer."""

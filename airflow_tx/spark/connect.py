@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from airflow_tx.spark.session_traces import SessionTraces
 
 PORT = 15002
+# Seconds to wait for a server that does not listen.
+PATIENCE = 30.0
 # How PySpark knows, for the whole process, that functions and types are those of a client.
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
 
@@ -71,7 +73,12 @@ class SparkUnreachable(TxError):
 
 @contextmanager
 def session(
-    url: str, *, tag: str, server: str, patience: float = 30.0, traces: SessionTraces | None = None
+    url: str,
+    *,
+    tag: str,
+    server: str,
+    patience: float = PATIENCE,
+    traces: SessionTraces | None = None,
 ) -> Iterator[SparkSession]:
     """Open a session for the block. When the block ends, everything that the session runs ends on the server.
 
@@ -105,6 +112,18 @@ def end(spark: SparkSession) -> None:
         spark.interruptAll()
     with suppress(Exception):
         spark.stop()
+
+
+def rehearse(spark: SparkSession) -> None:
+    """Let the server load and compile what batches need, by a query that reads, writes and leaves nothing."""
+    from pyspark.sql import functions as F
+
+    from airflow_tx.spark.observed import RowsObserver
+
+    observer = RowsObserver()
+    rows = spark.range(1000).select(F.col("id").cast("string").alias("key"), "id")
+    counted = observer.reading(rows).groupBy("key").agg(F.count("*"), F.sum("id"))
+    observer.fetch(counted)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,14 @@ from airflow.sdk import get_current_context
 from airflow_tx import FailedBatch, SparkConnectBatchOperator
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator import lane_applications
+from airflow_tx.protocol.answers import NoData
 from airflow_tx.protocol.consumers import RowsRead
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.spark import connect
 from airflow_tx.spark.session_traces import SessionTraces
 from airflow_tx.staging import Manifest, StagingArea, read_manifest, write_manifest, write_rows
 from airflow_tx.staging.area import dir_of
+from airflow_tx.testing.eventually import eventually
 from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, OpaqueBounded, rows_of
 
 OUTPUT = "counts"
@@ -51,10 +53,14 @@ class Server:
     """Processes batches in sessions.
 
     :ivar on_batch: called with session and descriptor.
+    :ivar at: called with the name of each step that prepares a session.
+    :ivar prepared: sessions in which nothing was left to prepare.
     """
 
     def __init__(self) -> None:
         self.on_batch: Callable[[Session, Any], None] = lambda session, descriptor: None
+        self.at: Callable[[str], None] = lambda step: None
+        self.prepared = 0
         self.is_down = False
         self.opened = 0
         self.open: set[Session] = set()
@@ -62,7 +68,9 @@ class Server:
         self.urls: list[str] = []
 
     @contextmanager
-    def session(self, url: str, *, tag: str, server: str, traces: SessionTraces) -> Iterator[Session]:
+    def session(self, url: str, *, tag: str, server: str, patience: float, traces: SessionTraces) -> Iterator[Session]:
+        if patience == 0:
+            self.at("session")
         if self.is_down:
             raise connect.SparkUnreachable(server=server, reason="it is down")
         made = Session(traces)
@@ -73,6 +81,14 @@ class Server:
             yield made
         finally:
             self.open.discard(made)
+
+    def load(self, application: Any) -> Any:
+        self.at("load")
+        return application.path
+
+    def rehearse(self, session: Session) -> None:
+        self.at("rehearse")
+        self.prepared += 1
 
     def process(self, session: Session, application: Any, descriptor: Any, load: Any) -> Manifest:
         self.on_batch(session, descriptor)
@@ -100,6 +116,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     made = Server()
     monkeypatch.setattr(connect, "session", made.session)
     monkeypatch.setattr(connect, "process", made.process)
+    monkeypatch.setattr(connect, "rehearse", made.rehearse)
+    monkeypatch.setattr(connect.ConnectApplication, "load", made.load)
     monkeypatch.setattr(lane_applications, "connect_url", made.url)
     return made
 
@@ -245,3 +263,129 @@ def test_an_application_has_no_context_of_a_run(make: Any, server: Server) -> No
         world.settle()
     assert any("the context of a DAG run is asked for, and there is no run" in line for line in world.log.lines)
     assert world.history[1].attempts == 2
+
+
+# --- before the first batch
+
+STEPS = ("session", "load", "rehearse")
+
+
+def test_sessions_are_prepared_before_there_is_a_batch_and_the_first_batches_have_them(
+    make: Any, server: Server
+) -> None:
+    world = make(source=Bounded(0))
+    lane = world.lane()
+    with lane.opened():
+        eventually(lambda: server.prepared == 4, 60, "four sessions are prepared")
+        assert world.store.requests == 0
+        assert isinstance(lane.work(0.0), NoData)
+        world.source.count = 4
+        while len(world.history) < 4:
+            lane.work(0.0)
+            lane.wait(0.1)
+    world.assert_exact(4)
+    assert server.opened == 4
+
+
+def test_a_lane_without_applications_opens_no_session(make: Any, server: Server) -> None:
+    world = make(LaneWorld)
+    world.coordinate()
+    world.assert_exact(3)
+    assert server.opened == 0
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("error", [RuntimeError("not now"), SystemExit(3)])
+def test_what_prevents_a_session_from_being_prepared_is_said_once_and_changes_nothing(
+    make: Any, server: Server, step: str, error: BaseException
+) -> None:
+    world, has_failed, told = (
+        make(source=Bounded(6)),
+        threading.Event(),
+        "No session on connection spark_connect_default",
+    )
+
+    def fails(at: str) -> None:
+        if at == step:
+            has_failed.set()
+            raise error
+
+    server.at = fails
+    lane = world.lane()
+    with lane.opened():
+        assert has_failed.wait(60)
+        eventually(lambda: any(told in line for line in world.log.lines), 60, "the log says so")
+        server.at = lambda at: None
+        while len(world.history) < 6:
+            lane.work(0.0)
+            lane.wait(0.1)
+    world.assert_exact(6)
+    assert {entry.attempts for entry in world.history.values()} == {1}
+    assert sum(told in line for line in world.log.lines) == 1
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_batch_that_waits_for_a_session_which_cannot_be_prepared_has_another_one(
+    make: Any, server: Server, step: str
+) -> None:
+    world, begun = make(source=Bounded(4)), threading.Event()
+
+    def fails_late(at: str) -> None:
+        if at == step:
+            assert begun.wait(60)
+            raise RuntimeError("not prepared")
+
+    server.at = fails_late
+    lane = world.lane()
+    with lane.opened():
+        while lane.begun < 4:
+            lane.work(0.0)
+        begun.set()
+        while lane.working:
+            lane.wait(1.0)
+    world.assert_exact(4)
+    assert {entry.attempts for entry in world.history.values()} == {1}
+    assert not any("No session" in line for line in world.log.lines)
+
+
+def test_with_a_batch_that_waits_nothing_more_is_prepared(make: Any, server: Server) -> None:
+    world, begun = make(source=Bounded(4)), threading.Event()
+
+    def waits(at: str) -> None:
+        if at == "session":
+            assert begun.wait(60)
+
+    server.at = waits
+    lane = world.lane()
+    with lane.opened():
+        while lane.begun < 4:
+            lane.work(0.0)
+        begun.set()
+        while lane.working:
+            lane.wait(1.0)
+    world.assert_exact(4)
+    assert server.prepared == 0
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_lane_that_ends_while_it_prepares_leaves_no_session_and_nothing_in_the_ledger(
+    make: Any, server: Server, step: str
+) -> None:
+    world, stands, goes_on = make(source=Bounded(0)), threading.Event(), threading.Event()
+
+    def stops(at: str) -> None:
+        if at == step:
+            stands.set()
+            goes_on.wait(60)
+
+    server.at = stops
+    lane = world.lane()
+    with lane.opened():
+        assert stands.wait(60)
+        threading.Timer(0.05, goes_on.set).start()
+    eventually(lambda: not server.open, 60, "no session is open")
+    assert world.store.requests == 0
+    assert world.log.lines == []
+    world.source.count = 3
+    world.coordinate()
+    world.assert_exact(3)

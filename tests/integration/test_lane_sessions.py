@@ -1,0 +1,122 @@
+"""The sessions of a lane on a real Spark Connect server, before there is a batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_tx.coordinator.lane import Lane
+from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
+from airflow_tx.protocol.answers import NoData
+from airflow_tx.spark import connect
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, ShowingStore
+
+pytestmark = pytest.mark.spark
+
+# It is executed once in a lane, when it is loaded; it says which sessions it had.
+APP = """
+from pathlib import Path
+from pyspark.sql import functions as F
+from airflow_tx.spark import batch_app
+
+LOADED = Path({loaded!r})
+if LOADED.with_suffix(".fails").exists():
+    LOADED.with_suffix(".fails").unlink()
+    raise RuntimeError("not this time")
+LOADED.touch()
+
+@batch_app
+def main(spark, batch):
+    with LOADED.open("a") as file:
+        file.write(spark.session_id + chr(10))
+    rows = batch.read("number").agg(F.count("*").alias("rows"), F.sum("number").alias("sum"))
+    batch.emit("counts", rows.select(F.lit("all").alias("key"), "rows", "sum"))
+"""
+
+
+class Applied(LaneWorld):
+    """A topology whose task is a real application."""
+
+    script = ""
+
+    def counted(self) -> Any:
+        return SparkConnectBatchOperator(task_id=TASK, application=self.script).output["counts"]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Path:
+    return tmp_path / "loaded"
+
+
+@pytest.fixture
+def world(spark_connect: LocalSparkConnect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loaded: Path) -> Applied:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    connection = {"conn_type": "spark_connect", "host": "127.0.0.1", "port": spark_connect.port}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_CONNECT_DEFAULT", json.dumps(connection))
+    script = tmp_path / "app.py"
+    script.write_text(APP.format(loaded=str(loaded)))
+    monkeypatch.setattr(Applied, "script", str(script))
+    lines: list[str] = []
+
+    def say(text: str, *arguments: Any, exc_info: Any = None) -> None:
+        lines.append(text % arguments)
+
+    log = SimpleNamespace(info=say, warning=say, lines=lines)
+    return Applied(ShowingStore(), log, source=Bounded(0), options={"max_pending": 2})
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sessions in which the server has compiled what batches need."""
+    found: list[str] = []
+    rehearse = connect.rehearse
+
+    def noted(spark: Any) -> None:
+        rehearse(spark)
+        found.append(spark.session_id)
+
+    monkeypatch.setattr(connect, "rehearse", noted)
+    return found
+
+
+def commit(world: Applied, lane: Lane, count: int) -> None:
+    """Let the source have so many batches, and the lane commit them."""
+    world.source.count = count
+    while len(world.history) < count:
+        lane.work(0.0)
+        lane.wait(0.2)
+
+
+def test_sessions_client_and_application_are_there_before_the_first_batch_is_taken(
+    world: Applied, prepared: list[str], loaded: Path
+) -> None:
+    lane = world.lane()
+    with lane.opened():
+        assert isinstance(lane.work(0.0), NoData)
+        eventually(lambda: len(prepared) == 2, 240, "two sessions are prepared")
+        assert loaded.read_text() == ""
+        assert world.record(1) is None
+        assert world.history == {}
+        commit(world, lane, 6)
+    world.assert_exact(6)
+    assert set(loaded.read_text().split()) <= set(prepared)
+    assert {entry.attempts for entry in world.history.values()} == {1}
+
+
+def test_an_application_that_fails_while_a_session_is_prepared_changes_nothing(
+    world: Applied, prepared: list[str], loaded: Path
+) -> None:
+    loaded.with_suffix(".fails").touch()
+    lane = world.lane()
+    with lane.opened():
+        told = "No session on connection spark_connect_default is prepared (not this time)"
+        eventually(lambda: any(told in line for line in world.log.lines), 240, "the log says so")
+        commit(world, lane, 3)
+    world.assert_exact(3)
+    assert {entry.attempts for entry in world.history.values()} == {1}
