@@ -38,13 +38,14 @@ from airflow_tx.metrics import send_failure
 from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import Begun, NoData, WindowFull
-from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
+from airflow_tx.protocol.attempt import LANE_TRY, TaskTry, TransactionAttempt
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import read_opened
 from airflow_tx.protocol.records import Counter, dumps
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.api import Store
+    from airflow_tx.staging import TryDir
 
 # After so long it ends, so that the next one has the modules that the DAG file imports as they are by then.
 STINT = 600.0
@@ -137,13 +138,20 @@ class Lane(NoLane):
         with context, self._store.announce(self._spec.paths.lane(self.task_try), shown.encode()):
             committer.start()
             try:
-                self._applications.prepare(self.plan.applications, self._spec.window)
+                self._applications.prepare(
+                    self.plan.applications, self._spec.window, self._rehearsal_dir
+                )
                 yield
             finally:
                 self._stopping.set()
                 self._window.close()
                 self._applications.close()
                 committer.join(_JOIN)
+
+    def _rehearsal_dir(self) -> TryDir:
+        """Name a folder that the next commit sweeps, whatever becomes of this process: no transaction has txid 0."""
+        task = TaskTry("rehearsal", -1, uuid.uuid4().hex)
+        return self._spec.staging().try_dir(self._spec.topology, TransactionAttempt(0, 1), task)
 
     @property
     def working(self) -> frozenset[int]:  # type: ignore[override]

@@ -10,7 +10,8 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 
     from airflow_tx.spark.app import BatchApp
     from airflow_tx.spark.connect import ConnectApplication
-    from airflow_tx.staging import Descriptor, Manifest
+    from airflow_tx.staging import Descriptor, Manifest, TryDir
 
 # At the end of a lane, for the sessions to end on their servers.
 _PATIENCE = 5.0
 _TAG = "airflow_tx lane"
+# More sessions that are prepared at once keep each other from the processors.
+_PREPARED = 4
 
 
 class LaneApplications:
@@ -52,14 +55,20 @@ class LaneApplications:
         self._idle: dict[str, list[_SessionThread]] = {}
         self._unprepared: set[str] = set()
 
-    def prepare(self, tasks: Sequence[LaneApplication], count: int) -> None:
+    def prepare(
+        self, tasks: Sequence[LaneApplication], count: int, where: Callable[[], TryDir]
+    ) -> None:
         """Open sessions for batches to come, in threads of their own; `start` takes them, ready or not.
 
-        :param count: so many on each connection.
+        :param count: of the batches that may be processed at once; so many on each connection, but not more than four.
+        :param where: names a folder for one session; it is removed.
         """
+        count = min(count, _PREPARED)
         for conn_id in dict.fromkeys(task.operator.conn_id for task in tasks):
-            ahead = [task for task in tasks if task.operator.conn_id == conn_id]
-            threads = [_SessionThread(self, conn_id, ahead) for _ in range(count)]
+            own = tuple(task for task in tasks if task.operator.conn_id == conn_id)
+            threads = [
+                _SessionThread(self, conn_id, _Preparation(own, where())) for _ in range(count)
+            ]
             with self._lock:
                 self._open.update(threads)
                 self._idle.setdefault(conn_id, []).extend(threads)
@@ -99,18 +108,20 @@ class LaneApplications:
 
     # --- in the thread of a session
 
-    def prepare_in(self, thread: _SessionThread, session: SparkSession) -> None:
+    def prepare_in(
+        self, thread: _SessionThread, session: SparkSession, preparation: _Preparation
+    ) -> None:
         """Load the applications, and let the server compile what batches need, until a batch waits.
 
         :raises Exception, SystemExit: whatever the file of an application raises.
         """
         from airflow_tx.spark.connect import rehearse
 
-        for task in thread.ahead:
+        for task in preparation.tasks:
             if thread.runs.empty():
                 self._load(task.operator.found_from(self._dag_file))
         if thread.runs.empty():
-            rehearse(session)
+            rehearse(session, preparation.where)
         with self._lock:
             idle = self._idle[thread.conn_id]
             if thread in idle:  # before those that are not ready
@@ -118,7 +129,7 @@ class LaneApplications:
                 idle.append(thread)
 
     def give_up(self, thread: _SessionThread, error: BaseException) -> bool:
-        """Take back a session that could not be prepared; ask whether a batch waits for it already."""
+        """Take back a session that could not be prepared; ask whether something waits in its thread already."""
         with self._lock:
             idle = self._idle[thread.conn_id]
             if thread not in idle:
@@ -128,7 +139,9 @@ class LaneApplications:
             is_told = thread.is_ending or thread.conn_id in self._unprepared
             self._unprepared.add(thread.conn_id)
         if not is_told:
-            text = "No session on connection %s is prepared (%s); its first batch opens one."
+            text = (
+                "A session on connection %s could not be prepared (%s): a batch opens another one."
+            )
             self._log.warning(text, thread.conn_id, compat.masked(str(error)))
         return False
 
@@ -223,19 +236,30 @@ class ApplicationRun:
         return outcome
 
 
+@dataclass(frozen=True)
+class _Preparation:
+    """What a session is prepared for.
+
+    :param where: the folder for what the preparation writes.
+    """
+
+    tasks: tuple[LaneApplication, ...]
+    where: TryDir
+
+
 class _SessionThread(threading.Thread):
     """A thread with a session, whose own it is for all that asks PySpark for the session there is.
 
-    :param ahead: what it prepares its session for, before it has a batch.
+    :param preparation: of its session, before it has a batch; None: it begins with one.
     :ivar runs: what it is to run; None: it ends.
     """
 
     def __init__(
-        self, shared: LaneApplications, conn_id: str, ahead: Sequence[LaneApplication] = ()
+        self, shared: LaneApplications, conn_id: str, preparation: _Preparation | None = None
     ) -> None:
         super().__init__(name=f"airflow_tx-lane {conn_id}", daemon=True)
         self.conn_id = conn_id
-        self.ahead = ahead
+        self._preparation = preparation
         self.runs: queue.SimpleQueue[ApplicationRun | None] = queue.SimpleQueue()
         self._shared = shared
         self._session: SparkSession | None = None
@@ -248,19 +272,22 @@ class _SessionThread(threading.Thread):
         return self._ending
 
     def run(self) -> None:
-        if not self.ahead or self._serve(None):
-            self._serve(self.runs.get())
+        if self._preparation is not None and not self._serve(None, self._preparation):
+            return
+        run = self.runs.get()
+        if run is not None:
+            self._serve(run)
 
-    def _serve(self, run: ApplicationRun | None) -> bool:
+    def _serve(self, run: ApplicationRun | None, preparation: _Preparation | None = None) -> bool:
         """Open a session, and run in it what there is to run.
 
-        :param run: the first one; None: the session is prepared, and then waits for one.
-        :return: whether a batch waits for a session that could not be prepared.
+        :param run: the first one; None: there is none before the session is prepared.
+        :return: whether the session could not be prepared, and something waits for it already.
         """
         from airflow_tx.spark.connect import PATIENCE, session
         from airflow_tx.spark.session_traces import SessionTraces
 
-        is_prepared = run is not None
+        is_prepared = preparation is None
         traces = SessionTraces()
         try:
             with session(
@@ -271,8 +298,8 @@ class _SessionThread(threading.Thread):
                 traces=traces,
             ) as opened:
                 self._opened(opened)
-                if run is None:
-                    self._shared.prepare_in(self, opened)
+                if preparation is not None:
+                    self._shared.prepare_in(self, opened, preparation)
                     is_prepared = True
                     run = self.runs.get()
                 while run is not None:

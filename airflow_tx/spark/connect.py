@@ -18,8 +18,16 @@ from airflow_tx.errors import TxError
 from airflow_tx.spark.app import BatchApp, load_app
 from airflow_tx.spark.batch import Batch
 from airflow_tx.spark.submit import explain
-from airflow_tx.staging import Descriptor, Manifest, StagingArea, read_manifest
+from airflow_tx.staging import (
+    Descriptor,
+    Manifest,
+    StagingArea,
+    TryDir,
+    read_manifest,
+    scan_output,
+)
 from airflow_tx.staging.area import dir_of
+from airflow_tx.staging.files import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,16 +122,32 @@ def end(spark: SparkSession) -> None:
         spark.stop()
 
 
-def rehearse(spark: SparkSession) -> None:
-    """Let the server load and compile what batches need, by a query that reads, writes and leaves nothing."""
+def rehearse(spark: SparkSession, where: TryDir) -> None:
+    """Let the server load and compile what batches need: read a small file, sum it up, write and fetch the sums.
+
+    Nothing is left, neither in the session nor in the folder.
+
+    :param where: a folder of its own.
+    """
     from pyspark.sql import functions as F
 
     from airflow_tx.spark.observed import RowsObserver
 
-    observer = RowsObserver()
-    rows = spark.range(1000).select(F.col("id").cast("string").alias("key"), "id")
-    counted = observer.reading(rows).groupBy("key").agg(F.count("*"), F.sum("id"))
-    observer.fetch(counted)
+    files = where.files
+    file = where.child("rows.csv")
+    try:
+        files.write(file, b"name,kind,number\na,x,1\nb,y,2\n")
+        reader = spark.read.schema("name string, kind string, number int").option("header", True)
+        rows = reader.csv(literal(files.spark_uri(file)))
+        observer = RowsObserver()
+        total = F.coalesce(F.sum("number"), F.lit(0)).alias("total")
+        counted = F.count("*").alias("rows")
+        sums = observer.reading(rows).groupBy("name", "kind").agg(counted, total)
+        observer.write(sums, files.spark_uri(where.child("sums")))
+        scan_output(where, "sums")
+        observer.fetch(sums)
+    finally:
+        files.remove_tree(where.name)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from airflow_tx.coordinator.lane import Lane
 from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.protocol.answers import NoData
 from airflow_tx.spark import connect
+from airflow_tx.staging import TryDir
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, ShowingStore
@@ -77,8 +78,8 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     rehearse = connect.rehearse
 
-    def noted(spark: Any) -> None:
-        rehearse(spark)
+    def noted(spark: Any, where: TryDir) -> None:
+        rehearse(spark, where)
         found.append(spark.session_id)
 
     monkeypatch.setattr(connect, "rehearse", noted)
@@ -115,7 +116,7 @@ def test_an_application_that_fails_while_a_session_is_prepared_changes_nothing(
     loaded.with_suffix(".fails").touch()
     lane = world.lane()
     with lane.opened():
-        told = "No session on connection spark_connect_default is prepared (not this time)"
+        told = "A session on connection spark_connect_default could not be prepared (not this time)"
         eventually(lambda: any(told in line for line in world.log.lines), 240, "the log says so")
         commit(world, lane, 3)
     world.assert_exact(3)

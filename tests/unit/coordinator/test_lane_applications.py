@@ -20,7 +20,7 @@ from airflow_tx.protocol.consumers import RowsRead
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.spark import connect
 from airflow_tx.spark.session_traces import SessionTraces
-from airflow_tx.staging import Manifest, StagingArea, read_manifest, write_manifest, write_rows
+from airflow_tx.staging import Manifest, StagingArea, TryDir, read_manifest, write_manifest, write_rows
 from airflow_tx.staging.area import dir_of
 from airflow_tx.testing.eventually import eventually
 from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, OpaqueBounded, rows_of
@@ -82,11 +82,10 @@ class Server:
         finally:
             self.open.discard(made)
 
-    def load(self, application: Any) -> Any:
+    def load(self) -> None:
         self.at("load")
-        return application.path
 
-    def rehearse(self, session: Session) -> None:
+    def rehearse(self, session: Session, where: TryDir) -> None:
         self.at("rehearse")
         self.prepared += 1
 
@@ -275,9 +274,10 @@ def test_sessions_are_prepared_before_there_is_a_batch_and_the_first_batches_hav
 ) -> None:
     world = make(source=Bounded(0))
     lane = world.lane()
+    before = world.store.requests
     with lane.opened():
         eventually(lambda: server.prepared == 4, 60, "four sessions are prepared")
-        assert world.store.requests == 0
+        assert world.store.requests == before
         assert isinstance(lane.work(0.0), NoData)
         world.source.count = 4
         while len(world.history) < 4:
@@ -288,7 +288,7 @@ def test_sessions_are_prepared_before_there_is_a_batch_and_the_first_batches_hav
 
 
 def test_a_lane_without_applications_opens_no_session(make: Any, server: Server) -> None:
-    world = make(LaneWorld)
+    world = make.func(LaneWorld)
     world.coordinate()
     world.assert_exact(3)
     assert server.opened == 0
@@ -302,7 +302,7 @@ def test_what_prevents_a_session_from_being_prepared_is_said_once_and_changes_no
     world, has_failed, told = (
         make(source=Bounded(6)),
         threading.Event(),
-        "No session on connection spark_connect_default",
+        "A session on connection spark_connect_default could not be prepared",
     )
 
     def fails(at: str) -> None:
@@ -345,7 +345,7 @@ def test_a_batch_that_waits_for_a_session_which_cannot_be_prepared_has_another_o
             lane.wait(1.0)
     world.assert_exact(4)
     assert {entry.attempts for entry in world.history.values()} == {1}
-    assert not any("No session" in line for line in world.log.lines)
+    assert not any("could not be prepared" in line for line in world.log.lines)
 
 
 def test_with_a_batch_that_waits_nothing_more_is_prepared(make: Any, server: Server) -> None:
@@ -380,12 +380,40 @@ def test_a_lane_that_ends_while_it_prepares_leaves_no_session_and_nothing_in_the
 
     server.at = stops
     lane = world.lane()
+    before = world.store.requests
     with lane.opened():
         assert stands.wait(60)
         threading.Timer(0.05, goes_on.set).start()
     eventually(lambda: not server.open, 60, "no session is open")
-    assert world.store.requests == 0
+    assert world.store.requests == before
     assert world.log.lines == []
     world.source.count = 3
     world.coordinate()
     world.assert_exact(3)
+
+
+def test_a_session_that_is_dropped_while_it_is_prepared_ends(make: Any, server: Server) -> None:
+    world, begun, dropped, left = make(source=Bounded(1)), threading.Event(), threading.Event(), threading.Event()
+
+    def stands(at: str) -> None:
+        if at == "session":
+            assert begun.wait(60)
+        if at == "rehearse":
+            assert dropped.wait(60)
+            left.set()
+            raise RuntimeError("its server is lost")
+
+    def fails(session: Session, descriptor: Any) -> None:
+        raise RuntimeError("the server is lost")
+
+    server.at, server.on_batch = stands, fails
+    lane = world.lane()
+    with lane.opened():
+        lane.work(0.0)
+        begun.set()
+        while lane.working:
+            lane.wait(1.0)
+        dropped.set()
+        assert left.wait(60)
+        eventually(lambda: not server.open, 60, "no session is open")
+    assert server.opened == 4
