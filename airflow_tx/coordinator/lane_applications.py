@@ -54,6 +54,7 @@ class LaneApplications:
         self._open: set[_SessionThread] = set()
         self._idle: dict[str, list[_SessionThread]] = {}
         self._unprepared: set[str] = set()
+        self._has_batches = False
 
     def prepare(
         self, tasks: Sequence[LaneApplication], count: int, where: Callable[[], TryDir]
@@ -87,6 +88,7 @@ class LaneApplications:
         :param arguments: as `batch.args`.
         """
         conn_id = task.operator.conn_id
+        self._has_batches = True
         with self._lock:
             idle = self._idle.get(conn_id)
             thread = idle.pop() if idle else None
@@ -111,16 +113,16 @@ class LaneApplications:
     def prepare_in(
         self, thread: _SessionThread, session: SparkSession, preparation: _Preparation
     ) -> None:
-        """Load the applications, and let the server compile what batches need, until a batch waits.
+        """Load the applications, and let the server compile what batches need, until there is a batch.
 
         :raises Exception, SystemExit: whatever the file of an application raises.
         """
         from airflow_tx.spark.connect import rehearse
 
         for task in preparation.tasks:
-            if thread.runs.empty():
+            if not self._has_batches:
                 self._load(task.operator.found_from(self._dag_file))
-        if thread.runs.empty():
+        if not self._has_batches:  # it would take the processors from them
             rehearse(session, preparation.where)
         with self._lock:
             idle = self._idle[thread.conn_id]
