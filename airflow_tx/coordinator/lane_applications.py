@@ -286,7 +286,7 @@ class _SessionThread(threading.Thread):
         :param run: the first one; None: there is none before the session is prepared.
         :return: whether the session could not be prepared, and something waits for it already.
         """
-        from airflow_tx.spark.connect import PATIENCE, session
+        from airflow_tx.spark.connect import SERVER_PATIENCE, session
         from airflow_tx.spark.session_traces import SessionTraces
 
         is_prepared = preparation is None
@@ -296,7 +296,7 @@ class _SessionThread(threading.Thread):
                 connect_url(self.conn_id),
                 tag=_TAG,
                 server=f"connection {self.conn_id}",
-                patience=PATIENCE if is_prepared else 0.0,
+                patience=SERVER_PATIENCE if is_prepared else 0.0,
                 traces=traces,
             ) as opened:
                 self._opened(opened)

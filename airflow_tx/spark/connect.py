@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PORT = 15002
 # Seconds to wait for a server that does not listen.
-PATIENCE = 30.0
+SERVER_PATIENCE = 30.0
 # How PySpark knows, for the whole process, that functions and types are those of a client.
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
 
@@ -85,7 +85,7 @@ def session(
     *,
     tag: str,
     server: str,
-    patience: float = PATIENCE,
+    patience: float = SERVER_PATIENCE,
     traces: SessionTraces | None = None,
 ) -> Iterator[SparkSession]:
     """Open a session for the block. When the block ends, everything that the session runs ends on the server.
