@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from airflow_tx.alarms import Alarm as Alarm
     from airflow_tx.alarms import AlarmKind as AlarmKind
+    from airflow_tx.commit.update import append as append
     from airflow_tx.commit.update import partition_persist as partition_persist
     from airflow_tx.commit.update import persistent_aggregate as persistent_aggregate
     from airflow_tx.coordinator.dag import coordinator_dag as coordinator_dag

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -72,6 +72,7 @@ class TransactionSpec:
     :param needed: ids of the tasks right before the committer or the phase; if one is skipped, so is the commit.
     :param phase: its commit phase, if it has several committers.
     :param stages: whether output of its tasks is staged.
+    :param tables: the tables that applications write into, by task id and name of the output.
     :param ackers: among how many ackers the trees of its messages are divided; 0: they are not tracked; None: it has
         no messages.
     :param acker_store: the id of the Airflow connection of their store; None: the ledger's ZooKeeper.
@@ -96,6 +97,7 @@ class TransactionSpec:
     needed: frozenset[str] = frozenset()
     phase: PhaseSpec | None = None
     stages: bool = False
+    tables: Mapping[tuple[str, str], Any] = field(default_factory=dict)
     ackers: int | None = None
     acker_store: str | None = None
     area: StagingArea | None = None

@@ -40,6 +40,8 @@ def refuses_restatement(
     """
     by_name = {update.state.name: update for update in updates}
     for name, update in by_name.items():
+        if update.state.appends:
+            continue  # it takes back the rows of the earlier transaction by their txid
         problem = no_contribution(update, inside)
         if not problem and not isinstance(update.state, QueryableState):
             problem = f"{type(update.state).__name__} cannot be asked for the values of keys"
@@ -48,6 +50,8 @@ def refuses_restatement(
     for name, contribution in contributions(entry, renamed).items():
         if name not in by_name:
             return f"it has written state {name!r}, which the DAG does not write any more"
+        if by_name[name].state.appends:
+            continue
         problem = contribution.refusal or _misfit(by_name[name].state, contribution)
         if problem:
             return f"what it contributed to state {name!r} cannot be taken back: {problem}"
@@ -135,7 +139,7 @@ def differences(
     found = dict[str, Difference]()
     for update, new in zip(case.updates, rows, strict=True):
         state = update.state
-        if state.name not in taken:
+        if state.name not in taken or state.appends:
             continue
         assert isinstance(state, QueryableState)
         found[state.name] = difference_of(

@@ -15,6 +15,8 @@ from airflow_tx.errors import StagingError
 from airflow_tx.processing.outputs import Acks, acked, is_ref, xcom_fingerprint
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging.files import literal
+from airflow_tx.staging.manifest import check_readable
+from airflow_tx.staging.output import refuse
 from airflow_tx.staging.small_rows import rows_from_json
 from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.state.arrow import from_arrow, types_of
@@ -168,8 +170,10 @@ def rows_to_write(
     :raises StateError: rows that do not fit the state.
     """
     state = update.state
+    if state.appends:
+        return files_to_append(update, values, area, attempt)
     if len(values) == 1 and is_ref(values[0]):
-        return StagedRows(area, values[0], state, attempt)
+        return _checked(StagedRows(area, values[0], state, attempt))
     chained = chain.from_iterable(_rows(value, state, area, attempt) for value in values)
     rows = chained if has_reducers(state) else combined(chained, state)
     # Combined rows are in memory anyway. Of a state without columns, nothing is combined.
@@ -183,8 +187,39 @@ def rows_to_write(
 
 def _rows(value: Any, state: Any, area: StagingArea, attempt: TransactionAttempt) -> RowsToWrite:
     if is_ref(value):
-        return StagedRows(area, value, state, attempt)
+        return _checked(StagedRows(area, value, state, attempt))
     return [value] if isinstance(value, Mapping) else value or ()
+
+
+def _checked(rows: StagedRows) -> StagedRows:
+    check_readable(rows.where, rows.name, rows.output)
+    return rows
+
+
+def files_to_append(
+    update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt
+) -> RowsToWrite:
+    """Give the files of an append, one a row. Rows that Python tasks have returned are written here.
+
+    :raises StagingError: they are not there whole, or were written for another table.
+    :raises StateError: rows that do not fit the table.
+    """
+    state: Any = update.state
+    staged = [StagedRows(area, value, state, attempt) for value in values if is_ref(value)]
+    for rows in staged:
+        appended = rows.output.appended
+        if appended is None or appended.uri != state.uri:
+            problem = f"its rows were not written into the folder of table {state.uri}"
+            remedy = f"The DAG was changed since. Clear task {rows.where.task}."
+            raise refuse(rows.where, rows.name, problem, remedy)
+    plain = [
+        row for value in values if not is_ref(value) for row in _rows(value, state, area, attempt)
+    ]
+    if plain:
+        from airflow_tx.state.lake.python_rows import write_python_rows
+
+        return [*chain.from_iterable(staged), *write_python_rows(state, plain, attempt)]
+    return staged[0] if len(staged) == 1 else list(chain.from_iterable(staged))
 
 
 def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:

@@ -38,7 +38,8 @@ class Update(StateUpdate):
             if source is not None
             else type(self.input).__name__
         )
-        return f"persistent_aggregate({name}, state={self.state!r})"
+        verb = "append" if getattr(self.state, "appends", False) else "persistent_aggregate"
+        return f"{verb}({name}, state={self.state!r})"
 
 
 def persistent_aggregate(
@@ -76,6 +77,7 @@ def persistent_aggregate(
         is refused, unless the batch itself is empty: a forgotten ``return`` would lose rows. ``[]`` is no rows, too.
     :raises ConfigError: `keys`, `values`, `kind`, `writers`, `spark_from_rows`, `spark` or `new_values` cannot be used.
     """
+    _refuse_table("persistent_aggregate", state)
     state = _with_columns(state, keys, values, kind)
     if writers not in ("auto", "worker", "spark"):
         remedy = 'Use "auto", "worker", "spark"; from how many rows on Spark writes, spark_from_rows= says.'
@@ -98,6 +100,28 @@ def persistent_aggregate(
                 option="persistent_aggregate(new_values=)", value=new_values, remedy=remedy
             )
     return Update(input, state, writers, spark_from_rows, spark, new_values, allow_empty)
+
+
+def append(input: Any, *, state: Any, allow_empty: bool = False) -> Update:
+    """Append the output of a task to a table of a lake, row by row, when the transaction commits.
+
+        updates=[append(enriched.output["orders"], state=DeltaTable("s3://lake/orders", partition_by=["day"]))]
+
+    Tasks write the rows into the folder of the table beforehand: of ``batch.emit("orders", df)`` Spark's executors do,
+    of rows that a ``@task`` returns the committer does, before its turn. The commit publishes these files.
+
+    :param input: such as ``enriched.output["orders"]`` of a SparkBatchOperator, or what a ``@task`` call gives; of a
+        mapped task, the rows of all its instances.
+    :param state: a `DeltaTable`.
+    :param allow_empty: see `persistent_aggregate`.
+    :raises ConfigError: the state is no table.
+    """
+    if not getattr(state, "appends", False):
+        remedy = (
+            "Give a table: state=DeltaTable(...); for values by key use persistent_aggregate(...)."
+        )
+        raise ConfigError(option="append(state=)", value=type(state).__name__, remedy=remedy)
+    return Update(input, state, "worker", allow_empty=allow_empty)
 
 
 def partition_persist(
@@ -131,6 +155,7 @@ def partition_persist(
     """
     from airflow_tx.state.persisted import Writers, as_fenced
 
+    _refuse_table("partition_persist", state)
     if new_values is not None:
         _check_name(new_values, "partition_persist")
         if updater is None:
@@ -197,6 +222,12 @@ def _with_columns(
     assert keys is not None
     assert values is not None
     return TridentAggregate(state, keys=keys, values=values, kind=kind)
+
+
+def _refuse_table(what: str, state: Any) -> None:
+    if getattr(state, "appends", False):
+        remedy = "A table takes rows as they are: append(output, state=...)."
+        raise ConfigError(option=f"{what}(state=)", value=type(state).__name__, remedy=remedy)
 
 
 def _check_name(name: str, what: str) -> None:

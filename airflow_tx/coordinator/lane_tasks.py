@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
+from airflow_tx.processing.appended import with_files
 from airflow_tx.processing.application import ack_application, describe_batch, emitted_refs
 from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
@@ -185,7 +186,7 @@ class LaneTransaction:
     def _take_output(self, application: ApplicationRun) -> None:
         assert self._current is not None
         self.application = None
-        manifest = application.manifest()
+        manifest = with_files(self._current, application.manifest())
         self.outputs.keep(application.task.task_id, emitted_refs(manifest))
         ack_application(self._current, manifest, reliable=application.task.operator.reliable)
         self._current = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.processing.appended import appended_by, with_files
 from airflow_tx.processing.batch import inputs_of
 from airflow_tx.staging import Ackers, Descriptor
 
@@ -30,6 +31,7 @@ def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descrip
         root=processing.staging.root,
         inputs=inputs_of(processing.spec, inputs, processing.attempt) if inputs else {},
         ackers=_ackers(processing),
+        appended=appended_by(processing.spec, processing.task.task_id),
     )
 
 
@@ -49,6 +51,7 @@ def acknowledge(
 
     :param reliable: whether what it read has to be all of it.
     """
+    manifest = with_files(processing, manifest)
     refs = emitted_refs(manifest)
     for name, ref in refs.items():
         context["ti"].xcom_push(key=name, value=ref)

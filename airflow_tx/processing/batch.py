@@ -144,12 +144,13 @@ def rows_of_output(
 
     :raises StagingError: exactly this output is not there whole.
     """
-    from airflow_tx.staging.manifest import batches_of, open_output
+    from airflow_tx.staging.manifest import batches_of, check_readable, open_output
     from airflow_tx.staging.small_rows import rows_from_json
     from airflow_tx.state.arrow import from_arrow, types_of
 
     area, found, of = locate_output(spec, ref, attempt)
     where, output = open_output(area, found, attempt=of)
+    check_readable(where, found["name"], output)
     if output.content:
         return rows_from_json(output.content)
     batches = batches_of(where, found["name"], output)
@@ -169,7 +170,7 @@ def inputs_of(
 
 def _input(spec: TransactionSpec, value: Any, attempt: TransactionAttempt) -> Input:
     from airflow_tx.staging.descriptor import Input
-    from airflow_tx.staging.manifest import open_output
+    from airflow_tx.staging.manifest import check_readable, open_output
 
     single = isinstance(value, (str, Mapping)) or not isinstance(value, Iterable)
     files = list[str]()
@@ -178,6 +179,7 @@ def _input(spec: TransactionSpec, value: Any, attempt: TransactionAttempt) -> In
     for ref in refs:
         area, found, of = locate_output(spec, ref, attempt)
         where, output = open_output(area, found, attempt=of)
+        check_readable(where, found["name"], output)
         columns = columns or output.columns
         files += [where.files.spark_uri(f"{found['path']}/{file.name}") for file in output.files]
     return Input(tuple(files), columns, output_names(*refs))

@@ -26,6 +26,8 @@ from airflow_tx.staging import (
 from airflow_tx.staging.area import dir_of
 from airflow_tx.staging.files import literal
 from airflow_tx.staging.output import Output, check_name, refuse
+from airflow_tx.state.lake.manifest import staged_folder
+from airflow_tx.state.lake.schema import Misfit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,6 +154,8 @@ class Batch:
     def emit(self, name: str, df: DataFrame, *, reliable: bool = True) -> None:
         """Write an output of this batch, in one Spark job; it becomes visible when the application ends well.
 
+        An output that the committer appends to a table is written into the folder of that table.
+
         :param name: the name a committer reads it by: ``task.output[name]``.
         :param reliable: False: who reads it may read some of its rows, or some twice.
         :raises StagingError: if the name cannot be used, or was used before; or the rows do not lie where this process
@@ -166,6 +170,9 @@ class Batch:
                 problem,
                 "Give each output its own name, or union the DataFrames.",
             )
+        if name in self.descriptor.appended:
+            self._outputs[name] = replace(self._append(name, df), reliable=reliable)
+            return
         if name in self._small and is_connect(df):
             # For a small batch, half of the work is Spark writing a file.
             written, table = self._observer.fetch(df)
@@ -184,6 +191,17 @@ class Batch:
         output = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
         self._outputs[name] = output = with_content(self._where, name, output)
         (self._small.add if output.content else self._small.discard)(name)
+
+    def _append(self, name: str, df: DataFrame) -> Output:
+        from airflow_tx.spark.appended import write_appended
+
+        to = self.descriptor.appended[name]
+        folder = staged_folder(self.attempt, self.descriptor.task.task_try)
+        try:
+            return write_appended(self._observer, df, to, folder, self.txid)
+        except Misfit as error:
+            remedy = "Change its rows before batch.emit."
+            raise refuse(self._where, name, str(error), remedy) from None
 
     def emit_messages(self, count: int, *, tracked: bool = True) -> list[str]:
         """Make so many messages for work that leaves the DAG, as `current_batch().emit_many` does in a Python task.

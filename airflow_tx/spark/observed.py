@@ -91,14 +91,23 @@ class RowsObserver:
 
         :return: the rows that Spark says it wrote.
         """
-        return self._executed(df, lambda observed: observed.write.mode("overwrite").parquet(uri))[0]
+        return self.save(df, df.columns, lambda rows: rows.write.mode("overwrite").parquet(uri))
+
+    def save(
+        self, df: DataFrame, columns: Sequence[str], write: Callable[[DataFrame], None]
+    ) -> RowsDigest:
+        """Write rows in one Spark job of the caller's; as `write`.
+
+        :param columns: those that are hashed.
+        """
+        return self._executed(df, columns, write)[0]
 
     def fetch(self, df: DataFrame) -> tuple[RowsDigest, pa.Table]:
         """Get rows from a server in one Spark job, and note what it read of the observed rows.
 
         :return: the rows that Spark says it gave, and the rows.
         """
-        return self._executed(df, lambda observed: observed.toArrow())
+        return self._executed(df, df.columns, lambda observed: observed.toArrow())
 
     def read(self) -> list[RowsRead]:
         """Return what was read, without what is not known."""
@@ -120,11 +129,11 @@ class RowsObserver:
             self._executions.close()
 
     def _executed(
-        self, df: DataFrame, execute: Callable[[DataFrame], Any]
+        self, df: DataFrame, columns: Sequence[str], execute: Callable[[DataFrame], Any]
     ) -> tuple[RowsDigest, Any]:
         from pyspark.sql import Observation
 
-        form, sums = _sums(df, df.columns)
+        form, sums = _sums(df, columns)
         name = f"airflow_tx_written_{uuid.uuid4().hex}"
         # A server would be asked whether it may observe the rows so.
         observation = None if is_connect(df) else Observation(name)

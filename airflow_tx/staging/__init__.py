@@ -5,6 +5,7 @@ from airflow_tx.staging.area import TryDir as TryDir
 from airflow_tx.staging.area import read_descriptor as read_descriptor
 from airflow_tx.staging.area import write_descriptor as write_descriptor
 from airflow_tx.staging.descriptor import Ackers as Ackers
+from airflow_tx.staging.descriptor import AppendTo as AppendTo
 from airflow_tx.staging.descriptor import Descriptor as Descriptor
 from airflow_tx.staging.manifest import Manifest as Manifest
 from airflow_tx.staging.manifest import read_batches as read_batches

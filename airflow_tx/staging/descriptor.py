@@ -49,6 +49,23 @@ class Ackers:
 
 
 @dataclass(frozen=True)
+class AppendTo:
+    """The table that an output of an application is appended to; nothing secret.
+
+    :param uri: of the table.
+    :param partition_by: the columns that the table is partitioned by.
+    """
+
+    uri: str
+    partition_by: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> AppendTo:
+        """Read what `asdict` gave, once it was JSON."""
+        return cls(value["uri"], tuple(value["partition_by"]))
+
+
+@dataclass(frozen=True)
 class Descriptor:
     """Everything an application needs to process one batch.
 
@@ -58,6 +75,7 @@ class Descriptor:
     :param root: root of the staging area.
     :param inputs: output of tasks before it, by name.
     :param ackers: None: the transaction has no messages.
+    :param appended: the outputs that are appended to a table, by name.
     """
 
     topology: str
@@ -68,11 +86,13 @@ class Descriptor:
     root: str
     inputs: Mapping[str, Input] = field(default_factory=dict)
     ackers: Ackers | None = None
+    appended: Mapping[str, AppendTo] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.topology} {self.attempt} {self.task}"
 
     def to_json(self) -> str:
+        appended = {name: asdict(each) for name, each in self.appended.items()}
         return json.dumps(
             {
                 "format": DESCRIPTOR_FORMAT,
@@ -87,6 +107,7 @@ class Descriptor:
                 "root": self.root,
                 "inputs": {name: asdict(each) for name, each in self.inputs.items()},
                 "ackers": None if self.ackers is None else asdict(self.ackers),
+                **({"appended": appended} if appended else {}),
             }
         )
 
@@ -113,4 +134,7 @@ class Descriptor:
             root=value["root"],
             inputs={name: Input.from_json(of) for name, of in value.get("inputs", {}).items()},
             ackers=Ackers(**value["ackers"]) if value.get("ackers") else None,
+            appended={
+                name: AppendTo.from_json(of) for name, of in value.get("appended", {}).items()
+            },
         )

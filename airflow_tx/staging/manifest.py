@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import RowsDiffer
@@ -17,6 +17,7 @@ from airflow_tx.protocol.consumers import RowsRead
 from airflow_tx.protocol.rows_digest import RowsDigest, form_of_columns
 from airflow_tx.staging.area import StagingArea, TryDir, quoted
 from airflow_tx.staging.output import (
+    AppendedRows,
     Output,
     OutputRef,
     StagedFile,
@@ -119,7 +120,7 @@ def write_manifest(
     document = {
         "format": MANIFEST_FORMAT,
         **identity(where),
-        "outputs": {name: asdict(output) for name, output in outputs.items()},
+        "outputs": {name: output.to_json() for name, output in outputs.items()},
         "consumed_rows": consumed_rows,
         "read": [each.to_json() for each in read],
         "code": code,
@@ -188,12 +189,14 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
 def _output(value: Mapping[str, Any]) -> Output:
     files = tuple(StagedFile(**file) for file in value["files"])
     columns = tuple(value["columns"])
+    appended = value.get("appended")
     return Output(
         files,
         columns,
         row_digest=value.get("row_digest", ""),
         reliable=value.get("reliable", True),
         content=value.get("content", ""),
+        appended=None if appended is None else AppendedRows.from_json(appended),
     )
 
 
@@ -231,6 +234,20 @@ def open_output(
     _check_files(where, ref.name, output)
     _check_columns(where, ref.name, output, columns)
     return where, output
+
+
+def check_readable(where: TryDir, name: str, output: Output) -> None:
+    """Refuse to read an output whose rows lie in a table, and whose files only list theirs.
+
+    :raises StagingError: it is one.
+    """
+    if output.appended is not None:
+        problem = (
+            f"its rows are appended to table {output.appended.uri} when the transaction commits"
+        )
+        raise refuse(
+            where, name, problem, "Emit the rows under another name as well, and read that."
+        )
 
 
 def read_batches(

@@ -63,10 +63,36 @@ class StagedFile:
 
 
 @dataclass(frozen=True)
+class AppendedRows:
+    """Rows that a task has written into the folder of a table, for its commit.
+
+    :param uri: of the table.
+    :param folder: of the files, relative to the table.
+    :param rows: how many rows were written.
+    :param row_digest: of these rows, as `RowsDigest.text` gives it.
+    :param partition: the partition columns, as fields of Spark's schema.
+    :param listed: whether the files of the output list the files of these rows.
+    """
+
+    uri: str
+    folder: str
+    rows: int
+    row_digest: str = ""
+    partition: tuple[Mapping[str, Any], ...] = ()
+    listed: bool = False
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> AppendedRows:
+        """Read what `asdict` gave, once it was JSON."""
+        return cls(**{**value, "partition": tuple(value["partition"])})
+
+
+@dataclass(frozen=True)
 class Output:
     """One named output: its files and columns, and what an `OutputRef` says of its rows.
 
     :param content: the rows themselves, if they are few, as `rows_as_json` wrote them; "": they are in the files alone.
+    :param appended: its rows are in the folder of a table, and its own files name their files; None: they are not.
     """
 
     files: tuple[StagedFile, ...]
@@ -74,10 +100,18 @@ class Output:
     row_digest: str = ""
     reliable: bool = True
     content: str = ""
+    appended: AppendedRows | None = None
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """Write it as plain JSON."""
+        plain = asdict(self)
+        if self.appended is None:
+            del plain["appended"]
+        return plain
 
     @property
     def digest(self) -> str:
@@ -115,12 +149,13 @@ def identity(where: TryDir) -> dict[str, Any]:
 def make_ref(where: TryDir, name: str, output: Output) -> OutputRef:
     """Make the reference to an output of a try."""
     path = where.child(quoted(name))
+    emitted = output.appended or output
     return OutputRef(
         **identity(where),
         name=name,
         path=path,
-        rows=output.rows,
+        rows=emitted.rows,
         digest=output.digest,
-        row_digest=output.row_digest,
+        row_digest=emitted.row_digest,
         reliable=output.reliable,
     )

@@ -160,6 +160,8 @@ class FencedState(Described, ABC):
     kind: StateKind
     # None: the state takes rows as they are.
     columns: Columns | None = None
+    # Whether it takes files that tasks have written into its folder.
+    appends: bool = False
     # Whether an opaque state takes back every key that a replaced attempt wrote.
     can_roll_back: bool = True
     can_clear: bool = False

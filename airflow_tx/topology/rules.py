@@ -82,8 +82,17 @@ class Block:
     @property
     def stages(self) -> bool:
         """Whether a task stages output: an application, or a committer that leaves new values."""
-        applications = any(getattr(_operator(task), "stages_output", False) for task in self.tasks)
+        applications = any(map(_stages_output, self.tasks))
         return applications or any(update.new_values is not None for _, update in self.updates)
+
+    @property
+    def tables(self) -> dict[tuple[str, str], FencedState]:
+        """The tables that its applications write into, by task id and name of the output."""
+        return {
+            (update.input.operator.task_id, update.input.key): update.state
+            for _, update in self.updates
+            if update.state.appends and _stages_output(update.input.operator)
+        }
 
     def refusal(self, problem: str, remedy: str) -> TransactionDefinitionError:
         """Make the error that becomes the import error of the DAG file."""
@@ -252,6 +261,30 @@ def _states(block: Block) -> None:
             )
 
 
+def _appended(block: Block) -> None:
+    """The rows of an appended output lie in one table, where nobody else reads them."""
+    for committer, update in block.updates:
+        task = update.input.operator.task_id
+        if update.state.appends and isinstance(update.input.operator, CommitOperator):
+            raise block.refusal(
+                f"{committer.task_id} appends {update.input.key!r} of {task}, the new values of a committer",
+                "Append the output of a processing task.",
+            )
+        if (task, update.input.key) not in block.tables:
+            continue
+        others = [
+            other
+            for _, other in block.updates
+            if (other.input.operator.task_id, other.input.key) == (task, update.input.key)
+        ]
+        if len(others) > 1:
+            raise block.refusal(
+                f"output {update.input.key!r} of {task} is appended to {update.state.name!r}, and another update "
+                "takes it as well",
+                "Emit the rows twice, under two names.",
+            )
+
+
 def _kinds(block: Block) -> None:
     source = block.spec.source.kind
     for _, update in block.updates:
@@ -284,12 +317,16 @@ def _operator(task: Any) -> type:
     return found
 
 
+def _stages_output(task: Any) -> bool:
+    return bool(getattr(_operator(task), "stages_output", False))
+
+
 def _is_ours(operator: type) -> bool:
     return any(base.__module__.startswith("airflow_tx.") for base in operator.__mro__)
 
 
 _RULES = (
-    _source, _interval, _window, _committers, _after_committer, _serial, _updates, _states, _phase, _kinds,
+    _source, _interval, _window, _committers, _after_committer, _serial, _updates, _states, _appended, _phase, _kinds,
 )  # fmt: skip
 
 

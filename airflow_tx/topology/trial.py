@@ -120,6 +120,7 @@ class Trial:
             "source": source,
             "area": self._area,
             "journal": timedelta(0),
+            "tables": {},
             "limits": AlarmLimits(),
             "callbacks": AlarmCallbacks(),
         }

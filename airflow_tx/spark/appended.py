@@ -1,0 +1,49 @@
+"""An output that is appended to a table: executors write its rows as Parquet into the folder of the table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_tx.staging import AppendTo
+from airflow_tx.staging.files import spark_uri
+from airflow_tx.staging.output import AppendedRows, Output
+from airflow_tx.state.lake.manifest import TXID
+from airflow_tx.state.lake.partitions import check_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from airflow_tx.spark.observed import RowsObserver
+
+# What every reader of a Delta table takes, whatever the session says. As options they concern this write alone.
+_OPTIONS = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "partitionOverwriteMode": "static",
+}
+
+
+def write_appended(
+    observer: RowsObserver, df: DataFrame, to: AppendTo, folder: str, txid: int
+) -> Output:
+    """Write rows in one Spark job; the task that submitted the application lists their files.
+
+    :param folder: relative to the table.
+    :raises Misfit: a Delta table cannot have such rows.
+    """
+    from pyspark.sql import functions as F
+
+    fields = df.schema.jsonValue()["fields"]
+    check_rows(fields, to.partition_by)
+    by_name = {each["name"]: each for each in fields}
+
+    def write(rows: DataFrame) -> None:
+        # The folder belongs to this try alone. A driver that a cluster restarted may have left files there.
+        writer = rows.write.mode("overwrite").options(**_OPTIONS).partitionBy(*to.partition_by)
+        writer.parquet(spark_uri(f"{to.uri}/{folder}"))
+
+    numbered = df.withColumn(TXID, F.lit(txid).cast("bigint"))
+    written = observer.save(numbered, df.columns, write)
+    partition = tuple(by_name[name] for name in to.partition_by)
+    rows = AppendedRows(to.uri, folder, written.rows, written.text, partition)
+    return Output((), tuple(df.columns), appended=rows)

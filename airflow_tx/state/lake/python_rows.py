@@ -1,0 +1,164 @@
+"""Rows of Python tasks as files of a table: one Parquet file a partition, written by the committer."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.errors import StateError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.state.lake.files import table_files
+from airflow_tx.state.lake.footer import read_footer
+from airflow_tx.state.lake.manifest import TXID, staged_folder
+from airflow_tx.state.lake.partitions import check_rows, folder_of, text_of
+from airflow_tx.state.lake.schema import Misfit, of_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+Row = Mapping[str, Any]
+_DECIMAL = "decimal(38,18)"
+"""The type that Spark gives to a Decimal of Python, too."""
+_ARROW = {
+    "binary": "binary",
+    "boolean": "bool",
+    "byte": "int8",
+    "date": "date32",
+    "double": "double",
+    "float": "float",
+    "integer": "int32",
+    "long": "int64",
+    "short": "int16",
+    "string": "string",
+}
+
+
+def write_python_rows(
+    state: Any, rows: Sequence[Row], attempt: TransactionAttempt
+) -> list[dict[str, Any]]:
+    """Write rows into the folder of a table; returns the entries of their files.
+
+    A column takes the type that it has in the table.
+
+    :param state: the table.
+    :raises StateError: the rows do not fit it.
+    """
+    try:
+        table = as_arrow(rows, state.table_schema())
+        fields = of_arrow(table.schema)["fields"]
+        check_rows(fields, state.partition_by)
+        files = table_files(state.uri, state.options())
+        # Another try of the committer writes into another folder.
+        folder = staged_folder(attempt, uuid.uuid4().hex)
+        own = [each for each in fields if each["name"] in state.partition_by]
+        return [
+            _write(files, f"{folder}/{folder_of(partition)}", partition, part, own)
+            for partition, part in _parts(table, state.partition_by, attempt.txid)
+        ]
+    except Misfit as error:
+        remedy = "Change what the task returns, then clear it."
+        raise StateError(state=state.name, problem=str(error), remedy=remedy) from None
+
+
+def as_arrow(rows: Sequence[Row], schema: Mapping[str, Any] | None) -> pa.Table:
+    """Make an Arrow table of rows.
+
+    :param schema: Spark's schema of the table that they are for; None: there is no table yet.
+    :raises Misfit: a value has not the type of its column.
+    """
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    known = {} if schema is None else {each["name"]: each["type"] for each in schema["fields"]}
+    columns = dict[str, Any]()
+    for name in names:
+        values = [row.get(name) for row in rows]
+        column = _column(name, values, known.get(name))
+        # Of a column without values nobody knows the type; readers see NULL where a file lacks it.
+        if column is not None:
+            columns[name] = column
+    return pa.table(columns)
+
+
+def _column(name: str, values: list[Any], kind: Any) -> Any:
+    import pyarrow as pa
+
+    try:
+        if kind is not None:
+            return pa.array(values, arrow_type(kind))
+        found = pa.array(values)
+        if pa.types.is_null(found.type):
+            return None
+        return found.cast(arrow_type(_DECIMAL)) if pa.types.is_decimal(found.type) else found
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        wanted = "no one type" if kind is None else f"not the type {kind}"
+        reason = str(error).splitlines()[0]
+        raise Misfit(f"the values of column {name} have {wanted} ({reason})") from None
+
+
+def arrow_type(kind: Any) -> pa.DataType:
+    """Translate a type of Spark's schema."""
+    import pyarrow as pa
+
+    if not isinstance(kind, str):
+        return _nested(kind)
+    if kind == "timestamp":
+        return pa.timestamp("us", tz="UTC")
+    if kind == "timestamp_ntz":
+        return pa.timestamp("us")
+    if kind.startswith("decimal"):
+        precision, scale = kind[len("decimal(") : -1].split(",")
+        return pa.decimal128(int(precision), int(scale))
+    return pa.type_for_alias(_ARROW[kind])
+
+
+def _nested(kind: Mapping[str, Any]) -> pa.DataType:
+    import pyarrow as pa
+
+    if kind["type"] == "array":
+        return pa.list_(arrow_type(kind["elementType"]))
+    if kind["type"] == "map":
+        return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
+    return pa.struct([(each["name"], arrow_type(each["type"])) for each in kind["fields"]])
+
+
+def _parts(
+    table: pa.Table, partition_by: Sequence[str], txid: int
+) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
+    """Divide rows by their partition; the columns of the partition are left out."""
+    import pyarrow as pa
+
+    rows_of = dict[tuple[str | None, ...], list[int]]()
+    columns = [map(text_of, table.column(name).to_pylist()) for name in partition_by]
+    keys = zip(*columns, strict=True) if columns else iter([()] * table.num_rows)
+    for number, key in enumerate(keys):
+        rows_of.setdefault(key, []).append(number)
+    kept = table.drop_columns(list(partition_by)) if partition_by else table
+    for key, numbers in rows_of.items():
+        part = kept.take(pa.array(numbers, pa.int64()))
+        txids = pa.array([txid] * len(numbers), pa.int64())
+        yield dict(zip(partition_by, key, strict=True)), part.append_column(TXID, txids)
+
+
+def _write(
+    files: Any,
+    folder: str,
+    partition: Mapping[str, str | None],
+    rows: pa.Table,
+    fields: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, coerce_timestamps="us", use_deprecated_int96_timestamps=False)
+    content = sink.getvalue()
+    path = f"{folder.rstrip('/')}/part-{uuid.uuid4().hex}.parquet"
+    files.create_dir(folder.rstrip("/"), recursive=True)
+    with files.open_output_stream(path) as out:
+        out.write(content)
+    entry = read_footer(
+        sink, path=path, size=len(content), partition=partition, partition_fields=fields
+    )
+    return entry.to_row()

@@ -1,0 +1,120 @@
+"""Rows of Python tasks as files in the folder of a table."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+
+from airflow_tx.errors import StateError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.state.lake.files import staged_files, table_files
+from airflow_tx.state.lake.manifest import TableFile, txid_of
+from airflow_tx.state.lake.python_rows import as_arrow, write_python_rows
+from airflow_tx.state.lake.schema import Misfit, of_arrow
+
+ATTEMPT = TransactionAttempt(3, 2)
+DAY = dt.date(2026, 1, 1)
+
+
+@dataclass
+class Table:
+    """A table that is not there yet, or has a schema."""
+
+    uri: str
+    partition_by: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    name: str = "orders"
+
+    def options(self) -> dict[str, str]:
+        return {}
+
+    def table_schema(self) -> Mapping[str, Any] | None:
+        return self.schema
+
+
+def schema(**kinds: Any) -> dict[str, Any]:
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds.items()]
+    return {"type": "struct", "fields": fields}
+
+
+def types(rows: list[dict[str, Any]], known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    return {each["name"]: each["type"] for each in of_arrow(as_arrow(rows, known).schema)["fields"]}
+
+
+def test_rows_become_one_file_a_partition_with_their_transaction(tmp_path: Path) -> None:
+    table = Table(str(tmp_path), ("day",))
+    rows = [{"n": number, "day": None if number == 3 else DAY + dt.timedelta(number % 2)} for number in range(4)]
+    entries = [TableFile.from_row(each) for each in write_python_rows(table, rows, ATTEMPT)]
+    found = {each.partition["day"]: pq.ParquetFile(tmp_path / each.path).read().to_pylist() for each in entries}
+    assert found == {
+        "2026-01-01": [{"n": 0, "tx_txid": 3}, {"n": 2, "tx_txid": 3}],
+        "2026-01-02": [{"n": 1, "tx_txid": 3}],
+        None: [{"n": 3, "tx_txid": 3}],
+    }
+    assert {txid_of(each.path) for each in entries} == {3}
+    # A reader of the folder finds what the writer has told.
+    folder = "/".join(entries[0].path.split("/")[:2])
+    partition = [{"name": "day", "type": "date", "nullable": True, "metadata": {}}]
+    listed = staged_files(table_files(table.uri, {}), folder, partition)
+    assert sorted(listed, key=str) == sorted(entries, key=str)
+
+
+def test_two_tries_write_into_two_folders(tmp_path: Path) -> None:
+    table = Table(str(tmp_path))
+    paths = [write_python_rows(table, [{"n": 1}], ATTEMPT)[0]["path"].split("/")[1] for _ in range(2)]
+    assert paths[0] != paths[1]
+
+
+def test_without_a_table_columns_have_the_types_that_spark_gives_to_python() -> None:
+    rows = [
+        {"n": 1, "x": 0.5, "d": Decimal("1.5"), "at": dt.datetime(2026, 1, 1), "t": "a", "day": DAY, "none": None},
+        {"n": None, "l": [1], "b": b"x", "ok": True, "z": dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)},
+    ]
+    array = {"type": "array", "elementType": "long", "containsNull": True}
+    assert types(rows) == {
+        "n": "long", "x": "double", "d": "decimal(38,18)", "at": "timestamp_ntz", "t": "string", "day": "date",
+        "l": array, "b": "binary", "ok": "boolean", "z": "timestamp",
+    }  # fmt: skip
+
+
+def test_columns_take_the_types_of_the_table() -> None:
+    known = schema(n="integer", d="decimal(9,2)", x="double", t="string")
+    assert types([{"n": 1, "d": Decimal("1.5"), "x": 1, "t": None}], known) == {
+        "n": "integer", "d": "decimal(9,2)", "x": "double", "t": "string",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("integer", 2**40), ("decimal(9,2)", Decimal("0.123")), ("long", "a"), ("long", 1.5)]
+)
+def test_a_value_that_would_be_changed_is_refused(kind: str, value: Any) -> None:
+    with pytest.raises(Misfit, match="the values of column n have not the type"):
+        as_arrow([{"n": value}], schema(n=kind))
+
+
+def test_values_of_two_types_are_refused_in_one_line_that_names_state_and_column(tmp_path: Path) -> None:
+    with pytest.raises(StateError) as refused:
+        write_python_rows(Table(str(tmp_path)), [{"n": 1}, {"n": "a"}], ATTEMPT)
+    assert "State orders: the values of column n have no one type" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_without_rows_and_of_unfinished_jobs_are_left_out(tmp_path: Path) -> None:
+    table = Table(str(tmp_path))
+    (entry,) = write_python_rows(table, [{"n": 1}], ATTEMPT)
+    folder = Path(entry["path"]).parent
+    unfinished = tmp_path / folder / "_temporary" / "0"
+    unfinished.mkdir(parents=True)
+    content = (tmp_path / entry["path"]).read_bytes()
+    (unfinished / "part-1.parquet").write_bytes(content)
+    (tmp_path / folder / ".part-2.parquet.crc").write_bytes(b"x")
+    pq.write_table(pq.read_table(tmp_path / entry["path"]).slice(0, 0), tmp_path / folder / "part-3.parquet")
+    assert [each.path for each in staged_files(table_files(table.uri, {}), str(folder), ())] == [entry["path"]]
