@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.staging import AppendTo, Manifest, with_content, write_manifest, write_rows
 from airflow_tx.staging.output import Output, refuse
-from airflow_tx.state.lake.files import staged_files, table_files
+from airflow_tx.state.lake.files import staged_files
+from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.schema import Misfit
 
 if TYPE_CHECKING:
@@ -59,10 +60,9 @@ def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
         problem = f"it was written for table {appended.uri}, to which the DAG does not append it"
         raise refuse(where, name, problem, f"Clear task {where.task}.")
     try:
-        files = table_files(state.uri, state.options())
-        entries = [
-            each.to_row() for each in staged_files(files, appended.folder, appended.partition)
-        ]
+        table = Folder(state.uri, state.options())
+        found = staged_files(table, appended.folder, appended.partition)
+        entries = [each.to_row() for each in found]
     except Misfit as error:
         raise refuse(where, name, str(error), "Change its rows before batch.emit.") from None
     rows = sum(each["rows"] for each in entries)

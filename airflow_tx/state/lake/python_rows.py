@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.state.lake.files import table_files
+from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
 from airflow_tx.state.lake.manifest import TXID, staged_folder
 from airflow_tx.state.lake.partitions import check_rows, folder_of, text_of
@@ -49,7 +49,7 @@ def write_python_rows(
         table = as_arrow(rows, state.table_schema())
         fields = of_arrow(table.schema)["fields"]
         check_rows(fields, state.partition_by)
-        files = table_files(state.uri, state.options())
+        files = Folder(state.uri, state.options())
         # Another try of the committer writes into another folder.
         folder = staged_folder(attempt, uuid.uuid4().hex)
         own = [each for each in fields if each["name"] in state.partition_by]
@@ -143,7 +143,7 @@ def _parts(
 
 
 def _write(
-    files: Any,
+    files: Folder,
     folder: str,
     partition: Mapping[str, str | None],
     rows: pa.Table,
@@ -155,8 +155,7 @@ def _write(
     pq.write_table(rows, sink, coerce_timestamps="us", use_deprecated_int96_timestamps=False)
     content = sink.getvalue()
     path = f"{folder.rstrip('/')}/part-{uuid.uuid4().hex}.parquet"
-    files.create_dir(folder.rstrip("/"), recursive=True)
-    with files.open_output_stream(path) as out:
+    with files.writing(path) as out:
         out.write(content)
     entry = read_footer(
         sink, path=path, size=len(content), partition=partition, partition_fields=fields

@@ -14,7 +14,8 @@ import pytest
 
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.state.lake.files import staged_files, table_files
+from airflow_tx.state.lake.files import staged_files
+from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.manifest import TableFile, txid_of
 from airflow_tx.state.lake.python_rows import as_arrow, write_python_rows
 from airflow_tx.state.lake.schema import Misfit, of_arrow
@@ -62,7 +63,7 @@ def test_rows_become_one_file_a_partition_with_their_transaction(tmp_path: Path)
     # A reader of the folder finds what the writer has told.
     folder = "/".join(entries[0].path.split("/")[:2])
     partition = [{"name": "day", "type": "date", "nullable": True, "metadata": {}}]
-    listed = staged_files(table_files(table.uri, {}), folder, partition)
+    listed = staged_files(Folder(table.uri, {}), folder, partition)
     assert sorted(listed, key=str) == sorted(entries, key=str)
 
 
@@ -117,4 +118,4 @@ def test_files_without_rows_and_of_unfinished_jobs_are_left_out(tmp_path: Path) 
     (unfinished / "part-1.parquet").write_bytes(content)
     (tmp_path / folder / ".part-2.parquet.crc").write_bytes(b"x")
     pq.write_table(pq.read_table(tmp_path / entry["path"]).slice(0, 0), tmp_path / folder / "part-3.parquet")
-    assert [each.path for each in staged_files(table_files(table.uri, {}), str(folder), ())] == [entry["path"]]
+    assert [each.path for each in staged_files(Folder(table.uri, {}), str(folder), ())] == [entry["path"]]

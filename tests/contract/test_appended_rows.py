@@ -1,0 +1,125 @@
+"""Whole transactions that append rows of Python tasks to a real Delta table, beside a database."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.commit.update import Update
+from airflow_tx.errors import StateError
+from airflow_tx.state import Count, DeltaTable, SqlState
+from tests.stage import Stage, StageRun, update
+
+DAYS = [dt.date(2026, 1, 1), dt.date(2026, 1, 2)]
+ROWS = [{"id": number, "day": DAYS[number % 2], "note": None} for number in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> DeltaTable:
+    return DeltaTable(tmp_path / "lake/orders", partition_by=["day"])
+
+
+def append_to(table: DeltaTable, **how: Any) -> Update:
+    return update(table, writers="worker", **how)
+
+
+def committed(stage: Stage, run_id: str, *updates: Update, rows: list[dict[str, Any]] = ROWS) -> StageRun:
+    run = StageRun(stage.spec, run_id)
+    run.begin()
+    run.end(run.start(), rows)
+    commit(run, *updates)
+    return run
+
+
+def commit(run: StageRun, *updates: Update) -> None:
+    making = run.commit_of(updates)
+    making.complete()
+    assert making.commit()
+
+
+def kept(table: DeltaTable) -> list[tuple[Any, ...]]:
+    return sorted((row["tx_txid"], row["id"], row["day"]) for row in table.read())
+
+
+def expected(txid: int, rows: list[dict[str, Any]] = ROWS) -> list[tuple[Any, ...]]:
+    return [(txid, row["id"], row["day"]) for row in rows]
+
+
+def test_rows_that_a_task_returns_are_in_the_table_with_their_transaction(orders: DeltaTable) -> None:
+    stage = Stage()
+    committed(stage, "r1", append_to(orders))
+    assert kept(orders) == expected(1)
+    committed(stage, "r2", append_to(orders), rows=[{"id": 9, "day": None, "note": "new"}])
+    assert kept(orders) == [*expected(1), (2, 9, None)]
+    assert {row["note"] for row in orders.read()} == {None, "new"}
+
+
+def test_no_rows_are_an_empty_transaction(orders: DeltaTable) -> None:
+    stage = Stage()
+    committed(stage, "r1", append_to(orders), rows=[])
+    committed(stage, "r2", append_to(orders))
+    assert kept(orders) == expected(2)
+
+
+def test_each_instance_of_a_mapped_task_adds_its_rows(orders: DeltaTable) -> None:
+    stage = Stage(mapped=frozenset({"count"}))
+    run = StageRun(stage.spec, "r1")
+    run.begin()
+    for index, row in enumerate(ROWS):
+        run.end(run.start(index=index), [row])
+    commit(run, append_to(orders))
+    assert kept(orders) == expected(1)
+
+
+def test_a_replay_takes_the_rows_of_the_earlier_attempt_out(orders: DeltaTable) -> None:
+    stage = Stage()
+    run = StageRun(stage.spec, "r1")
+    run.begin()
+    run.end(run.start(), ROWS)
+    making = run.commit_of([append_to(orders)])
+    making.complete()
+    prepared = making.prepare()
+    # The committer dies after it has written, and before it marks.
+    from airflow_tx.commit.commit import acquire_step, write
+    from airflow_tx.commit.handoff import NewValues
+
+    making.take(making.case.ledger.run(acquire_step(making.case, prepared)))
+    assert making.granted is not None
+    grant = making.granted.grant
+    write(making.case, grant, prepared, NewValues(making.case.area, grant, "commit"))
+    assert len(kept(orders)) == 4
+    run.begin(retry=True)
+    run.end(run.start(), ROWS[:1])
+    commit(run, append_to(orders))
+    assert kept(orders) == expected(1, ROWS[:1])
+
+
+def test_a_table_and_a_database_take_one_transaction(orders: DeltaTable, tmp_path: Path) -> None:
+    totals = SqlState.from_url(
+        f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"orders": Count()}
+    )
+    rows = [{"day": day, "orders": 1, "id": number} for number, day in enumerate(DAYS)]
+    stage = Stage(tasks=("count", "total"))
+    run = StageRun(stage.spec, "r1")
+    run.begin()
+    run.end(run.start(), rows)
+    run.end(run.start("total"), [{"day": row["day"], "orders": 1} for row in rows])
+    commit(run, append_to(orders), update(totals, task="total"))
+    assert kept(orders) == expected(1, rows)
+    assert {row["day"]: row["orders"] for row in totals.read()} == dict.fromkeys(DAYS, 1)
+
+
+def test_rows_that_do_not_fit_the_table_are_refused_and_nothing_is_committed(orders: DeltaTable) -> None:
+    stage = Stage()
+    committed(stage, "r1", append_to(orders))
+    with pytest.raises(StateError, match="the values of column id have not the type long"):
+        committed(stage, "r2", append_to(orders), rows=[{"id": "text", "day": DAYS[0]}])
+    assert kept(orders) == expected(1)
