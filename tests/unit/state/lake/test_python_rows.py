@@ -74,7 +74,7 @@ def test_two_tries_write_into_two_folders(tmp_path: Path) -> None:
 
 
 def test_without_a_table_columns_have_the_types_that_spark_gives_to_python() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"n": 1, "x": 0.5, "d": Decimal("1.5"), "at": dt.datetime(2026, 1, 1), "t": "a", "day": DAY, "none": None},
         {"n": None, "l": [1], "b": b"x", "ok": True, "z": dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)},
     ]
