@@ -7,6 +7,7 @@ from examples.daily import Daily
 from examples.example import Example
 from examples.global_count import GlobalCount
 from examples.kafka_counts import KafkaCounts
+from examples.lake import Lake
 from examples.locations import Locations
 from examples.memcached_words import MemcachedWords
 from examples.orders import Orders
@@ -24,6 +25,7 @@ EXAMPLES: dict[str, type[Example]] = {
         Daily,
         GlobalCount,
         KafkaCounts,
+        Lake,
         Locations,
         MemcachedWords,
         Orders,

@@ -159,6 +159,19 @@ def test_orders_are_counted_by_an_application_of_spark_connect() -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
+def test_flights_would_be_appended_to_a_table_that_is_not_made() -> None:
+    row = {"month": 1, "day": 2, "carrier": "UA", "flight": 7, "origin": "EWR", "dest": "IAH", "dep_delay": "16"}
+    dag = example("lake")
+    result = trial(dag, rows=[row])
+    assert result.state == "success", result.text()
+    (table,) = (each for name, each in result.states.items() if name.startswith("delta."))
+    assert [(each["route"], each["late"]) for each in table.rows] == [("EWR-IAH", True)]  # type: ignore[union-attr]
+    assert result.states["tx_state.lake_totals"].read() == [{"carrier": "UA", "flights": 1, "delayed": 1}]
+    assert not Path(table.name.removeprefix("delta.")).exists()
+
+
+@pytest.mark.long
+@pytest.mark.spark
 def test_new_values_of_a_commit_phase_reach_the_tasks_inside() -> None:
     result = trial(example("trident_words"), rows=SENTENCES, states={"tx_state.trident_words": [_count("dog", 41)]})
     assert result.outputs["commit_phase.commonest"] == "dog"

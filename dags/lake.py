@@ -1,0 +1,41 @@
+"""The flights that left New York in 2013, each of them into a Delta table, and totals per carrier into a database.
+
+Spark writes the rows of many months at once into the folder of the table. The commit publishes them, month by month, in
+one transaction with the totals.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from airflow_tx import (
+    CommitOperator,
+    FileSource,
+    SparkBatchOperator,
+    Transaction,
+    append,
+    persistent_aggregate,
+)
+from airflow_tx.state import Count, DeltaTable, SqlState, Sum
+
+flights = DeltaTable(Path(os.environ.get("AIRFLOW_TX_DATA", "/tmp"), "lake", "flights"), partition_by=["month"])
+totals = SqlState(
+    "tx_state",
+    table="lake_totals",
+    keys=["carrier"],
+    values={"flights": Count(), "delayed": Sum()},
+)
+
+with DAG("lake", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
+    with Transaction(source=FileSource("months/*.csv", files_per_batch=1), max_pending=4):
+        enrich = SparkBatchOperator(task_id="enrich", application="spark_apps/enrich.py")
+        CommitOperator(
+            task_id="commit",
+            updates=[
+                append(enrich.output["flights"], state=flights),
+                persistent_aggregate(enrich.output["totals"], state=totals),
+            ],
+        )

@@ -1,0 +1,22 @@
+"""Each flight of the batch with its route, and whether it was late; and how many flew and were late per carrier."""
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from airflow_tx.spark import Batch, batch_app
+
+
+@batch_app
+def main(spark: SparkSession, batch: Batch) -> None:
+    enriched = batch.read().select(
+        "month",
+        "day",
+        "carrier",
+        "flight",
+        F.concat_ws("-", "origin", "dest").alias("route"),
+        # A cancelled flight has NA for its delay.
+        F.expr("coalesce(try_cast(dep_delay AS INT) > 15, false)").alias("late"),
+    )
+    batch.emit("flights", enriched)
+    late = F.sum(F.col("late").cast("bigint"))
+    batch.emit("totals", enriched.groupBy("carrier").agg(F.count("*").alias("flights"), late.alias("delayed")))
