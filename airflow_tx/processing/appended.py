@@ -65,6 +65,11 @@ def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
         entries = [each.to_row() for each in found]
     except Misfit as error:
         raise refuse(where, name, str(error), "Change its rows before batch.emit.") from None
+    except OSError as error:
+        reason = str(error).partition("\n")[0]
+        problem = f"its files in {state.uri}/{appended.folder} cannot be read ({reason})"
+        remedy = "The task has to reach the table as the committer does."
+        raise refuse(where, name, problem, remedy) from None
     rows = sum(each["rows"] for each in entries)
     if rows != appended.rows:
         # Executors that write to their own disks leave an empty folder here, and Spark reports success.
