@@ -109,6 +109,8 @@ class StagedRows:
         self.ref = ref
         self.name: str = ref["name"]
         self.where, self.output = open_output(area, ref, attempt=attempt)
+        if not state.appends:
+            check_readable(self.where, self.name, self.output)
         self.columns = wanted_columns(state, self.output.columns)
         # Once more, for the columns: the error names those that are missing.
         open_output(area, ref, columns=self.columns)
@@ -173,7 +175,7 @@ def rows_to_write(
     if state.appends:
         return files_to_append(update, values, area, attempt)
     if len(values) == 1 and is_ref(values[0]):
-        return _checked(StagedRows(area, values[0], state, attempt))
+        return StagedRows(area, values[0], state, attempt)
     chained = chain.from_iterable(_rows(value, state, area, attempt) for value in values)
     rows = chained if has_reducers(state) else combined(chained, state)
     # Combined rows are in memory anyway. Of a state without columns, nothing is combined.
@@ -187,13 +189,8 @@ def rows_to_write(
 
 def _rows(value: Any, state: Any, area: StagingArea, attempt: TransactionAttempt) -> RowsToWrite:
     if is_ref(value):
-        return _checked(StagedRows(area, value, state, attempt))
+        return StagedRows(area, value, state, attempt)
     return [value] if isinstance(value, Mapping) else value or ()
-
-
-def _checked(rows: StagedRows) -> StagedRows:
-    check_readable(rows.where, rows.name, rows.output)
-    return rows
 
 
 def files_to_append(

@@ -41,7 +41,7 @@ def main(spark, batch):
     before = spark.conf.get("spark.sql.parquet.outputTimestampType")
     batch.emit("orders", rows.limit(0) if "none" in batch.args else rows)
     assert spark.conf.get("spark.sql.parquet.outputTimestampType") == before
-    batch.emit("counts", rows.groupBy("day").agg(F.count("*").alias("n")))
+    batch.emit("counts", rows.groupBy("kind").agg(F.count("*").alias("n")))
 """
 
 
@@ -84,7 +84,7 @@ def append_to(table: DeltaTable) -> Any:
 
 
 def totals() -> MemoryState:
-    return MemoryState("totals", keys=["day"], values={"n": Sum()})
+    return MemoryState("totals", keys=["kind"], values={"n": Sum()})
 
 
 def content(table: DeltaTable) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 _DECIMAL = "decimal(38,18)"
 """The type that Spark gives to a Decimal of Python, too."""
+_FLOATING = ("double", "float")
 _ARROW = {
     "binary": "binary",
     "boolean": "bool",
@@ -86,16 +87,25 @@ def _column(name: str, values: list[Any], kind: Any) -> Any:
     import pyarrow as pa
 
     try:
-        if kind is not None:
-            return pa.array(values, arrow_type(kind))
-        found = pa.array(values)
-        if pa.types.is_null(found.type):
+        if kind in _FLOATING:
+            return pa.array(values).cast(arrow_type(kind))
+        found = pa.array(values, None if kind is None else arrow_type(kind))
+        if kind is None and pa.types.is_null(found.type):
             return None
-        return found.cast(arrow_type(_DECIMAL)) if pa.types.is_decimal(found.type) else found
+        if kind is None and pa.types.is_decimal(found.type):
+            found = found.cast(arrow_type(_DECIMAL))
+        # Arrow cuts 1.5 down to 1, and a moment to a day, without a word.
+        if not pa.types.is_floating(found.type) and not _is_same(found, values):
+            raise ValueError("a value would be changed")
+        return found
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         wanted = "no one type" if kind is None else f"not the type {kind}"
         reason = str(error).splitlines()[0]
         raise Misfit(f"the values of column {name} have {wanted} ({reason})") from None
+
+
+def _is_same(made: Any, values: list[Any]) -> bool:
+    return bool(made.to_pylist(maps_as_pydicts="strict") == values)
 
 
 def arrow_type(kind: Any) -> pa.DataType:

@@ -93,9 +93,34 @@ def test_columns_take_the_types_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), [("integer", 2**40), ("decimal(9,2)", Decimal("0.123")), ("long", "a"), ("long", 1.5)]
+    ("kind", "value"),
+    [
+        ("float", 0.1),
+        ("double", 1),
+        ("timestamp", dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)),
+        ({"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}, {"a": 1}),
+        (schema(x="long", y="string"), {"x": 1, "y": None}),
+    ],
 )
-def test_a_value_that_would_be_changed_is_refused(kind: str, value: Any) -> None:
+def test_a_value_that_its_column_holds_is_taken(kind: Any, value: Any) -> None:
+    assert len(as_arrow([{"n": value}, {"n": None}], schema(n=kind))) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("integer", 2**40),
+        ("decimal(9,2)", Decimal("0.123")),
+        ("long", "a"),
+        ("long", 1.5),
+        ("date", dt.datetime(2026, 1, 1, 10)),
+        ("timestamp", dt.datetime(2026, 1, 1)),
+        ("double", 2**60 + 1),
+        ({"type": "array", "elementType": "long", "containsNull": True}, [1.5]),
+        ({"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}, {"a": 1.5}),
+    ],
+)
+def test_a_value_that_would_be_changed_is_refused(kind: Any, value: Any) -> None:
     with pytest.raises(Misfit, match="the values of column n have not the type"):
         as_arrow([{"n": value}], schema(n=kind))
 
@@ -103,7 +128,7 @@ def test_a_value_that_would_be_changed_is_refused(kind: str, value: Any) -> None
 def test_values_of_two_types_are_refused_in_one_line_that_names_state_and_column(tmp_path: Path) -> None:
     with pytest.raises(StateError) as refused:
         write_python_rows(Table(str(tmp_path)), [{"n": 1}, {"n": "a"}], ATTEMPT)
-    assert "State orders: the values of column n have no one type" in str(refused.value)
+    assert "State 'orders' refused: the values of column n have no one type" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
 
