@@ -10,8 +10,10 @@ import pytest
 
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import StateError
-from airflow_tx.state import Count, DeltaTable, SqlState
-from tests.stage import Stage, StageRun, update
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import WishRequest, want
+from airflow_tx.state import Count, DeltaTable, MemoryState, SqlState
+from tests.stage import Stage, StageRun, begin_run, update
 
 DAYS = [dt.date(2026, 1, 1), dt.date(2026, 1, 2)]
 ROWS = [{"id": number, "day": DAYS[number % 2], "note": None} for number in range(4)]
@@ -123,3 +125,23 @@ def test_rows_that_do_not_fit_the_table_are_refused_and_nothing_is_committed(ord
     with pytest.raises(StateError, match="the values of column id have not the type long"):
         committed(stage, "r2", append_to(orders), rows=[{"id": "text", "day": DAYS[0]}])
     assert kept(orders) == expected(1)
+
+
+def test_a_restatement_takes_the_rows_of_the_transaction_out_and_puts_its_own_in(orders: DeltaTable) -> None:
+    totals = MemoryState("totals", keys=["day"], values={"orders": Count()})
+    stage = Stage(tasks=("count", "total"))
+    updates = [append_to(orders), update(totals, task="total")]
+    days = [{"day": DAYS[0], "orders": 4}]
+    for run_id in ("r1", "r2", "r1"):
+        run = StageRun(stage.spec, run_id)
+        again = run_id == "r1" and orders.read() != []
+        if again:
+            audit = Audit("ada", "a bug in the job")
+            run.spec.ledger(run.spec.memory).run(want, WishRequest(1, run_id, run_id), audit)
+        run.begun = begin_run(run.spec, run_id, check_entry=lambda entry, topology: None)
+        run.end(run.start(), ROWS[:1] if again else ROWS)
+        run.end(run.start("total"), days)
+        commit(run, *updates)
+    assert run.begun.replaces.txid == 1
+    assert kept(orders) == [*expected(2), *expected(3, ROWS[:1])]
+    assert [row["orders"] for row in totals.read()] == [8]
