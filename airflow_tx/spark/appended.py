@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from airflow_tx.staging import AppendTo
 from airflow_tx.staging.files import spark_uri
-from airflow_tx.staging.output import AppendedRows, Output
+from airflow_tx.staging.output import RowsInTable, Output
 from airflow_tx.state.lake.manifest import TXID
-from airflow_tx.state.lake.partitions import check_rows
+from airflow_tx.state.lake.partitions import check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +34,7 @@ def write_appended(
     from pyspark.sql import functions as F
 
     fields = df.schema.jsonValue()["fields"]
-    check_rows(fields, to.partition_by)
+    check_columns(fields, to.partition_by)
     by_name = {each["name"]: each for each in fields}
 
     def write(rows: DataFrame) -> None:
@@ -45,5 +45,5 @@ def write_appended(
     numbered = df.withColumn(TXID, F.lit(txid).cast("bigint"))
     written = observer.save(numbered, df.columns, write)
     partition = tuple(by_name[name] for name in to.partition_by)
-    rows = AppendedRows(to.uri, folder, written.rows, written.text, partition)
+    rows = RowsInTable(to.uri, folder, written.rows, written.text, partition)
     return Output((), tuple(df.columns), appended=rows)

@@ -17,7 +17,7 @@ from airflow_tx.protocol.consumers import RowsRead
 from airflow_tx.protocol.rows_digest import RowsDigest, form_of_columns
 from airflow_tx.staging.area import StagingArea, TryDir, quoted
 from airflow_tx.staging.output import (
-    AppendedRows,
+    RowsInTable,
     Output,
     OutputRef,
     StagedFile,
@@ -196,7 +196,7 @@ def _output(value: Mapping[str, Any]) -> Output:
         row_digest=value.get("row_digest", ""),
         reliable=value.get("reliable", True),
         content=value.get("content", ""),
-        appended=None if appended is None else AppendedRows.from_json(appended),
+        appended=None if appended is None else RowsInTable.from_json(appended),
     )
 
 

@@ -63,7 +63,7 @@ class StagedFile:
 
 
 @dataclass(frozen=True)
-class AppendedRows:
+class RowsInTable:
     """Rows that a task has written into the folder of a table, for its commit.
 
     :param uri: of the table.
@@ -82,7 +82,7 @@ class AppendedRows:
     listed: bool = False
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> AppendedRows:
+    def from_json(cls, value: Mapping[str, Any]) -> RowsInTable:
         """Read what `asdict` gave, once it was JSON."""
         return cls(**{**value, "partition": tuple(value["partition"])})
 
@@ -100,7 +100,7 @@ class Output:
     row_digest: str = ""
     reliable: bool = True
     content: str = ""
-    appended: AppendedRows | None = None
+    appended: RowsInTable | None = None
 
     @property
     def rows(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
 from airflow_tx.state.lake.manifest import TableFile
-from airflow_tx.state.lake.partitions import values_of
+from airflow_tx.state.lake.partitions import values_in
 
 # Footers that are read at once: each is one or two requests to an object store.
 READERS = 16
@@ -46,5 +46,5 @@ def _described(
     inner = path.removeprefix(f"{folder}/").rpartition("/")[0]
     with table.open(path) as opened:
         return read_footer(
-            opened, path=path, size=size, partition=values_of(inner), partition_fields=fields
+            opened, path=path, size=size, partition=values_in(inner), partition_fields=fields
         )

@@ -20,7 +20,7 @@ _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _IMPOSSIBLE = re.compile(r"[ ,;{}()\n\t=]")
 
 
-def check_rows(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
+def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
     """Refuse rows that cannot become files of a table.
 
     :param fields: of Spark's schema of the rows.
@@ -65,7 +65,7 @@ def folder_of(partition: Mapping[str, str | None]) -> str:
     return "".join(f"{_escaped(name)}={_escaped(text)}/" for name, text in partition.items())
 
 
-def values_of(folder: str) -> dict[str, str | None]:
+def values_in(folder: str) -> dict[str, str | None]:
     """Read the folders of a partition, as `folder_of` spells them."""
     found = dict[str, str | None]()
     for part in filter(None, folder.split("/")):

@@ -12,13 +12,13 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
 from airflow_tx.state.lake.manifest import TXID, staged_folder
-from airflow_tx.state.lake.partitions import check_rows, folder_of, text_of
+from airflow_tx.state.lake.partitions import check_columns, folder_of, text_of
 from airflow_tx.state.lake.schema import Misfit, of_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-Row = Mapping[str, Any]
+_Row = Mapping[str, Any]
 _DECIMAL = "decimal(38,18)"
 """The type that Spark gives to a Decimal of Python, too."""
 _FLOATING = ("double", "float")
@@ -37,7 +37,7 @@ _ARROW = {
 
 
 def write_python_rows(
-    state: Any, rows: Sequence[Row], attempt: TransactionAttempt
+    state: Any, rows: Sequence[_Row], attempt: TransactionAttempt
 ) -> list[dict[str, Any]]:
     """Write rows into the folder of a table; returns the entries of their files.
 
@@ -49,7 +49,7 @@ def write_python_rows(
     try:
         table = as_arrow(rows, state.table_schema())
         fields = of_arrow(table.schema)["fields"]
-        check_rows(fields, state.partition_by)
+        check_columns(fields, state.partition_by)
         files = Folder(state.uri, state.options())
         # Another try of the committer writes into another folder.
         folder = staged_folder(attempt, uuid.uuid4().hex)
@@ -63,7 +63,7 @@ def write_python_rows(
         raise StateError(state=state.name, problem=str(error), remedy=remedy) from None
 
 
-def as_arrow(rows: Sequence[Row], schema: Mapping[str, Any] | None) -> pa.Table:
+def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table:
     """Make an Arrow table of rows.
 
     :param schema: Spark's schema of the table that they are for; None: there is no table yet.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.state.lake.partitions import check_rows, folder_of, text_of, values_of
+from airflow_tx.state.lake.partitions import check_columns, folder_of, text_of, values_in
 from airflow_tx.state.lake.schema import Misfit
 
 NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1)
@@ -23,7 +23,7 @@ def fields(**kinds: Any) -> list[dict[str, Any]]:
 
 @given(st.dictionaries(NAMES, st.none() | TEXTS, max_size=3))
 def test_a_partition_is_read_back_from_the_names_of_its_folders(partition: dict[str, str | None]) -> None:
-    assert values_of(folder_of(partition)) == partition
+    assert values_in(folder_of(partition)) == partition
 
 
 def test_folders_are_spelled_as_spark_spells_them() -> None:
@@ -67,8 +67,8 @@ def test_rows_that_cannot_be_files_of_a_table_are_refused_in_one_line(
     rows: list[dict[str, Any]], partition_by: list[str], problem: str | None
 ) -> None:
     if problem is None:
-        check_rows(rows, partition_by)
+        check_columns(rows, partition_by)
         return
     with pytest.raises(Misfit) as refused:
-        check_rows(rows, partition_by)
+        check_columns(rows, partition_by)
     assert str(refused.value).startswith(problem)
