@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_tx.staging import AppendTo
 from airflow_tx.staging.files import spark_uri
-from airflow_tx.staging.output import RowsInTable, Output
+from airflow_tx.staging.output import Output, RowsInTable
 from airflow_tx.state.lake.manifest import TXID
 from airflow_tx.state.lake.partitions import check_columns
 

@@ -17,9 +17,9 @@ from airflow_tx.protocol.consumers import RowsRead
 from airflow_tx.protocol.rows_digest import RowsDigest, form_of_columns
 from airflow_tx.staging.area import StagingArea, TryDir, quoted
 from airflow_tx.staging.output import (
-    RowsInTable,
     Output,
     OutputRef,
+    RowsInTable,
     StagedFile,
     check_name,
     identity,
