@@ -133,11 +133,13 @@ OPTIONS: dict[str, _Option] = {
     ),
     "preload": _option(
         "string",
-        "airflow_tx",
-        "Modules that the scheduler, the triggerer and the DAG processor import before they fork processes, separated "
-        "by commas, so that no task has to import them again; airflow_tx stands for all that its tasks need. Each must "
-        "be safe to fork: no thread, no connection.",
-        "airflow_tx, psycopg2, pyspark.sql.connect.session",
+        "auto",
+        "Modules that the scheduler, the triggerer, the DAG processor and a Celery worker import before they fork "
+        "processes, separated by commas, so that no task has to import them again. auto: all that tasks of airflow_tx "
+        "need, and the client of Spark Connect where tasks are forked and a DAG file or a connection of type "
+        "spark_connect is found; airflow_tx: without the client; empty: nothing. Each module must be safe to fork: no "
+        "connection, no lock.",
+        "auto, psycopg2",
     ),
     "dag_environment": _option(
         "string",

@@ -13,6 +13,7 @@ import sqlite3
 import statistics
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
 from airflow_tx.testing.airflow import LocalAirflow, connection
+from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine
@@ -35,8 +39,10 @@ TASKS = {
     "transactional": ("begin", "sum_up", "commit"),
     "connected": ("begin", "sum_up", "commit"),
 }
-PRELOADS = ("", "airflow_tx", "airflow_tx, pyspark.sql.connect.session")
-
+UNSET = "auto, for nothing is set"
+PRELOADS = (UNSET, "", "airflow_tx")
+STARTS = 3
+WORKERS = 4
 
 PARTS = ("process", "imports", "Airflow's API", "ZooKeeper", "source", "staging", "state", "Spark")
 PLAIN = {"begin": "choose", "sum_up": "sum_up", "commit": "upsert"}
@@ -83,14 +89,15 @@ class Noted:
     own: float
     others: float
     parts: Mapping[str, float]
+    memory: int
 
 
 def noted(folder: Path) -> list[Noted]:
     """Read what tasks have noted, of the runs that count."""
     found = []
     for line in (folder / "processor_time").read_text().splitlines():
-        dag_id, run_id, task, (own, others), parts = json.loads(line)
-        found.append(Noted(dag_id, int(run_id.removeprefix("run")), task, own, others, parts))
+        dag_id, run_id, task, (own, others), parts, memory = json.loads(line)
+        found.append(Noted(dag_id, int(run_id.removeprefix("run")), task, own, others, parts, memory))
     return [each for each in found if each.number >= WARM_UP]
 
 
@@ -133,24 +140,73 @@ def check_tables(path: Path, tables: Sequence[str]) -> None:
     assert all(each == plain for each in ours)
 
 
-def measure(folder: Path, runs: int, preload: str, **env: str) -> tuple[Found, list[Noted], list[float]]:
-    """Alternating runs of all DAGs.
+@dataclass(frozen=True)
+class SchedulerCost:
+    """What a scheduler takes: seconds and processor time from its process to its first worker; bytes of memory.
 
-    :return: seconds of each run and task; what the tasks have noted; seconds of each Spark job.
+    :param together: of itself and its idle workers, what they share counted once.
+    """
+
+    started: float
+    computed: float
+    memory: int
+    together: int
+
+
+def start_of_scheduler(airflow: LocalAirflow) -> SchedulerCost:
+    """Kill the scheduler, and start another one."""
+    for process in schedulers(airflow):
+        for each in [process, *process.children(recursive=True)]:
+            each.kill()
+            each.wait()
+    began = time.monotonic()
+    airflow.start_component("scheduler")
+    scheduler, *_ = eventually(lambda: schedulers(airflow), 60, "a scheduler runs", interval=0.01)
+    eventually(lambda: any(map(is_worker, scheduler.children())), 60, "it has forked a worker", interval=0.01)
+    started = time.monotonic() - began
+    computed = sum(scheduler.cpu_times()[:2])
+    eventually(lambda: sum(map(is_worker, scheduler.children())) == WORKERS, 60, "it has forked all", interval=0.1)
+    time.sleep(3)
+    workers = [each for each in scheduler.children() if is_worker(each)]
+    shared = sum(each.memory_full_info().pss for each in (scheduler, *workers))
+    return SchedulerCost(started, computed, scheduler.memory_info().rss, shared)
+
+
+def schedulers(airflow: LocalAirflow) -> list[psutil.Process]:
+    """Find the process that forks the workers."""
+    family = [psutil.Process(pid) for pid in airflow.processes() if psutil.pid_exists(pid)]
+    return [each for each in family if each.cmdline()[-2:] == ["airflow", "scheduler"]]
+
+
+def is_worker(process: psutil.Process) -> bool:
+    """Whether it is a worker of the LocalExecutor."""
+    return "LocalExecutor" in " ".join(process.cmdline())
+
+
+def measure(
+    folder: Path, runs: int, preload: str, **env: str
+) -> tuple[Found, list[Noted], list[float], list[SchedulerCost]]:
+    """Alternating runs of all DAGs, and starts of the scheduler.
+
+    :return: seconds of each run and task; what the tasks have noted; seconds of each Spark job; its starts.
     """
     write_files(folder / "files", WARM_UP + runs)
-    with local_airflow(folder, AIRFLOW__TX__PRELOAD=preload, **env) as airflow:
+    if preload != UNSET:
+        env["AIRFLOW__TX__PRELOAD"] = preload
+    env["AIRFLOW__CORE__PARALLELISM"] = str(WORKERS)
+    with local_airflow(folder, **env) as airflow:
         took = alternate(airflow, [*TASKS], runs)
+        starts = [start_of_scheduler(airflow) for _ in range(STARTS)]
     check_tables(folder / "state.db", [*TASKS])
     jobs = [json.loads(line) for line in (folder / "spark_job").read_text().splitlines()]
-    return took, noted(folder), jobs[WARM_UP:]
+    return took, noted(folder), jobs[WARM_UP:], starts
 
 
 def overhead(runs: int) -> None:
     """Print what a run costs, and a Connect task."""
     for preload in PRELOADS:
         with tempfile.TemporaryDirectory() as folder:
-            took, tasks, jobs = measure(Path(folder), runs, preload)
+            took, tasks, jobs, starts = measure(Path(folder), runs, preload)
         print(f"[tx] preload = {preload}: medians of {runs} runs with nothing to wait for; {machine()}")
         whole = {dag_id: statistics.median(each["run"]) for dag_id, each in took.items()}
         for dag_id, names in TASKS.items():
@@ -158,9 +214,24 @@ def overhead(runs: int) -> None:
                 f"{task} {statistics.median(took[dag_id][task]):.2f} s (processor {median_of(tasks, dag_id, task):.2f})"
                 for task in names
             )
+            memory = max(each.memory for each in tasks if each.dag_id == dag_id) / 1e6
+            parts += f"; memory of a task's own at most {memory:.0f} MB"
             print(f"  {dag_id:14} {whole[dag_id]:.2f} s, {whole[dag_id] / whole['plain']:.2f} of plain: {parts}")
         beyond = statistics.median(took["connected"]["sum_up"]) - statistics.median(jobs)
         print(f"  a Connect task {beyond:.2f} s beyond its Spark job of {statistics.median(jobs):.2f} s")
+        print_scheduler(starts)
+
+
+def print_scheduler(starts: Sequence[SchedulerCost]) -> None:
+    """Print medians of what a start costs."""
+    started, computed = (statistics.median(getattr(each, name) for each in starts) for name in ("started", "computed"))
+    memory, together = (
+        statistics.median(getattr(each, name) for each in starts) / 1e6 for name in ("memory", "together")
+    )
+    print(
+        f"  scheduler: first worker after {started:.2f} s (processor {computed:.2f}), memory {memory:.0f} MB, with "
+        f"{WORKERS} idle workers {together:.0f} MB"
+    )
 
 
 def median_of(tasks: Sequence[Noted], dag_id: str, task: str, part: str | None = None) -> float:
@@ -173,7 +244,7 @@ def parts(runs: int) -> None:
     """Print which part of a task takes its processor time, and how much more than that of a plain task."""
     for preload in PRELOADS:
         with tempfile.TemporaryDirectory() as folder:
-            _, tasks, _ = measure(Path(folder), runs, preload, AIRFLOW_TX_PARTS="1")
+            _, tasks, *_ = measure(Path(folder), runs, preload, AIRFLOW_TX_PARTS="1")
         print(f"[tx] preload = {preload}: processor time in ms, medians of {runs} runs; {machine()}")
         print(f"  {'':24}" + "".join(f"{part:>15}" for part in (*PARTS, "all", "beyond plain")))
         for dag_id, names in TASKS.items():

@@ -4,6 +4,7 @@ Written for Airflow 3.3. Each function has a test that fails when a new version 
 imported before it is needed, because this room is below every other.
 """
 
+from airflow_tx.compat.components import *  # noqa: F403
 from airflow_tx.compat.database import *  # noqa: F403
 from airflow_tx.compat.functions import *  # noqa: F403
 from airflow_tx.compat.intervals import *  # noqa: F403

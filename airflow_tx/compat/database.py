@@ -139,6 +139,17 @@ def is_paused_there(dag_id: str) -> bool | None:
     return None if found is None else bool(found.is_paused)
 
 
+def connection_exists(conn_type: str) -> bool:
+    """Whether the metadata database holds a connection of this type."""
+    from airflow.models.connection import Connection
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    query = select(Connection.id).where(Connection.conn_type == conn_type).limit(1)
+    with create_session() as session:
+        return session.scalar(query) is not None
+
+
 def pause_dag(dag_id: str, paused: bool) -> bool:
     """Pause a DAG, or let it go on; False: it was so already, or Airflow does not know it."""
     from airflow.models.dag import DagModel

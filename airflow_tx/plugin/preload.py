@@ -1,20 +1,26 @@
-"""Modules that a component of Airflow imports once, before it forks the processes that need them: a listener.
+"""Modules that a process imports once, before it forks the processes of tasks: a listener.
 
-A task is a process of its own: what the LocalExecutor's workers have is there, and costs nothing. What is imported
-opens nothing and starts no thread, so that a fork may have it.
+A task is a process of its own. It has what the process had that forked it, and need not import that again.
+A module imported ahead opens no connection and takes no lock, so that a fork is safe.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import multiprocessing
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
 from airflow.listeners import hookimpl
 
 import airflow_tx
+from airflow_tx import compat
 from airflow_tx.config import Settings
 
 log = logging.getLogger(__name__)
@@ -36,31 +42,124 @@ _LEFT_OUT = (
     "airflow_tx.testing",
 )
 
+_AUTO = "auto"
+_CLIENT = "pyspark.sql.connect.session"
+_TYPE = "spark_connect"
+# A connection in the environment: a JSON object, or a URL.
+_CONNECTION = re.compile(
+    r"""\s*(spark[-_]connect:|\{.*"conn_type"\s*:\s*"spark[-_]connect")""", re.DOTALL
+)
+# In a DAG file: an operator, a hook or a connection; the client itself.
+_USE = re.compile(rb"SparkConnect|spark_connect|pyspark\.sql\.connect")
+_PATIENCE = 2.0
+
 
 @hookimpl
 def on_starting(component: Any) -> None:
-    """Import them when a scheduler, a triggerer or a DAG processor begins."""
-    import_ahead(type(component).__name__)
+    """Import them when a scheduler, a triggerer or a DAG processor begins. A task calls this too, but forks no task."""
+    if type(component).__name__ != "TaskRunnerMarker":
+        import_ahead(type(component).__name__, client_used=client_used_by_scheduler)
 
 
-def import_ahead(component: str) -> None:
-    """Import what `[tx] preload` names; what cannot be imported is logged.
+def import_ahead(component: str, *, client_used: Callable[[], bool]) -> None:
+    """Import what `[tx] preload` names. Whatever happens, the component starts; its tasks import what is missing.
 
     :param component: of Airflow, as the log names it.
+    :param client_used: whether tasks forked here use the client of Spark Connect; asked only for `auto`.
     """
-    for name in Settings.load().preload:
-        try:
-            for each in (*_OF_OTHERS, *_rooms()) if name == airflow_tx.__name__ else (name,):
-                import_module(each)
-        except Exception as error:  # noqa: BLE001 - whatever a module does when it is imported
-            log.warning(
-                "[tx] preload names %r, which cannot be imported: %s. Tasks import it themselves. Correct the name, or "
-                "install the module where %s runs.",
-                name, error, component,
-            )  # fmt: skip
+    try:
+        modules = [*_modules(Settings.load().preload, client_used)]
+    except Exception as error:  # noqa: BLE001 - whatever a database or a disk does
+        log.warning(
+            "%s imports nothing ahead for [tx] preload: %s. Tasks import all themselves, and take longer.",
+            component, error,
+        )  # fmt: skip
+        return
+    for module in modules:
+        _import(module, component)
+
+
+def client_used_by_scheduler() -> bool:
+    """Whether this is a scheduler that forks tasks, of which some use Spark Connect."""
+    return compat.scheduler_forks_tasks() and (
+        _in_environment() or _is_true_in_time(lambda: compat.connection_exists(_TYPE) or _in_dags())
+    )
+
+
+def client_used_by_worker() -> bool:
+    """Whether tasks of a worker use Spark Connect. A worker has no metadata database."""
+    return _in_environment() or _is_true_in_time(_in_dags)
+
+
+def _modules(names: tuple[str, ...], client_used: Callable[[], bool]) -> Iterator[str]:
+    for name in names:
+        if name not in (_AUTO, airflow_tx.__name__):
+            yield name
+            continue
+        yield from _OF_OTHERS
+        yield from _rooms()
+        if name == _AUTO and client_used():
+            yield _CLIENT
 
 
 def _rooms() -> Iterator[str]:
     for module in walk_packages(airflow_tx.__path__, "airflow_tx."):
         if not module.name.startswith(_LEFT_OUT):
             yield module.name
+
+
+def _import(module: str, component: str) -> None:
+    try:
+        import_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a module does when it is imported, SystemExit too
+        log.warning(
+            "%s cannot import %r ahead: %s. Tasks import it themselves. Correct [tx] preload, or install the module "
+            "where %s runs.",
+            component, module, str(error) or type(error).__name__, component,
+        )  # fmt: skip
+
+
+def _in_environment() -> bool:
+    return any(
+        name.startswith("AIRFLOW_CONN_") and _CONNECTION.match(value) is not None
+        for name, value in os.environ.items()
+    )
+
+
+def _in_dags() -> bool:
+    return any(_USE.search(text) for root in compat.dag_folders() for text in _python_files(root))
+
+
+def _python_files(root: str) -> Iterator[bytes]:
+    for folder, _, files in os.walk(root, followlinks=True):
+        for file in files:
+            with suppress(OSError):
+                yield Path(folder, file).read_bytes() if file.endswith(".py") else b""
+
+
+def _is_true_in_time(question: Callable[[], bool]) -> bool:
+    """Ask in a process of its own: a database or a disk that hangs delays the component by `_PATIENCE` at most."""
+    asked = multiprocessing.get_context("fork").Process(
+        target=_answer, args=(question,), daemon=True
+    )
+    asked.start()
+    asked.join(_PATIENCE)
+    if asked.exitcode is None:
+        asked.kill()
+        log.warning(
+            "Whether tasks use Spark Connect was not found out within %s s, so its client is not imported ahead. If "
+            "they do, set [tx] preload to 'airflow_tx, %s'.",
+            _PATIENCE, _CLIENT,
+        )  # fmt: skip
+    return asked.exitcode == 0
+
+
+def _answer(question: Callable[[], bool]) -> None:
+    code = 1
+    try:
+        code = 0 if question() else 1
+    finally:
+        # Nothing that was registered in the component may run here when this process ends.
+        os._exit(code)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from airflow_tx.plugin import preload
 
+CLIENT = "pyspark.sql.connect.session"
 HEAVY = {"delta", "numpy", "pandas", "pyarrow", "pyspark"}
 STARTED = """
 import json, sys, threading
@@ -30,34 +35,262 @@ def test_a_component_that_starts_has_what_a_task_needs_and_nothing_heavy_and_no_
     assert threads == 0
 
 
+# Celery is not installed for tests: what its command does with the module, in the order in which it does it.
+CELERY = """
+class worker_init:
+    receivers = []
+    connect = staticmethod(receivers.append)
+"""
 WORKER = """
 import json, sys, threading
-import airflow_tx.plugin.celery_worker
-print("FOUND", json.dumps([sorted(sys.modules), threading.active_count() - 1]))
+if sys.argv[1] == "airflow":
+    sys.modules["airflow.providers.celery.executors.celery_executor_utils"] = sys
+from airflow_tx.plugin.celery_worker import command
+before = {*sys.modules}
+from celery.signals import worker_init
+[begin] = worker_init.receivers
+begin(sender=None)
+print("FOUND", json.dumps([sorted({*sys.modules} - before), threading.active_count() - 1]))
 """
 
 
-def test_a_celery_worker_that_names_the_module_has_what_a_task_needs() -> None:
-    done = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize("application", ["airflow", "another"])
+def test_a_celery_worker_of_airflow_has_what_a_task_needs_and_that_of_another_application_nothing(
+    application: str, tmp_path: Path
+) -> None:
+    (tmp_path / "celery").mkdir()
+    (tmp_path / "celery" / "__init__.py").touch()
+    (tmp_path / "celery" / "signals.py").write_text(CELERY)
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, application],
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     modules, threads = json.loads(done.stdout.split("FOUND ")[1])
-    assert {"airflow_tx.commit.commit", "airflow_tx.state.sql.state", "kazoo.client"} <= set(modules)
+    needed = {"airflow_tx.commit.commit", "airflow_tx.state.sql.state", "kazoo.client"}
+    assert needed <= set(modules) if application == "airflow" else not modules
     assert HEAVY.isdisjoint(modules)
     assert threads == 0
 
 
-def test_nothing_is_imported_where_the_option_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_celery_finds_the_module_by_its_entry_point() -> None:
+    project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    section = project.split('[project.entry-points."celery.commands"]\n')[1].splitlines()
+    assert section[0] == 'airflow_tx = "airflow_tx.plugin.celery_worker:command"'
+
+
+# --- what is imported --------------------------------------------------------------------------------------------
+
+
+class Imported:
+    """The modules that would be imported, in place of their import."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, name: str) -> None:
+        self.names.append(name)
+
+
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> Imported:
+    """Keep this process as it is."""
+    found = Imported()
+    monkeypatch.setattr(preload, "import_module", found)
+    return found
+
+
+def test_nothing_is_imported_where_the_option_is_empty(imported: Imported, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "")
-    monkeypatch.delitem(sys.modules, "airflow_tx.commit.commit", raising=False)
     preload.on_starting(object())
-    assert "airflow_tx.commit.commit" not in sys.modules
+    assert imported.names == []
 
 
-def test_a_name_that_cannot_be_imported_is_one_line_and_the_others_are(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_task_that_begins_imports_nothing_for_it_forks_no_other(imported: Imported) -> None:
+    from airflow.sdk.execution_time.task_runner import TaskRunnerMarker
+
+    preload.on_starting(TaskRunnerMarker())
+    assert imported.names == []
+
+
+@pytest.mark.parametrize(
+    ("names", "used", "client"),
+    [
+        (None, True, True),
+        (None, False, False),
+        ("auto, colorsys", True, True),
+        ("airflow_tx", True, False),
+        (CLIENT, False, True),
+    ],
+)
+def test_the_client_is_imported_where_it_is_used_unless_the_option_says_otherwise(
+    names: str | None, used: bool, client: bool, imported: Imported, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "nosuch_module, colorsys")
-    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    preload.on_starting(object())
-    assert "colorsys" in sys.modules
+    if names is not None:
+        monkeypatch.setenv("AIRFLOW__TX__PRELOAD", names)
+    preload.import_ahead("a test", client_used=lambda: used)
+    assert (CLIENT in imported.names) is client
+    assert ("airflow_tx.commit.commit" in imported.names) is (names != CLIENT)
+
+
+def test_a_scheduler_is_not_asked_for_the_client_where_the_option_does_not_say_auto(
+    imported: Imported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "airflow_tx")
+    preload.import_ahead("a test", client_used=lambda: pytest.fail("it was asked"))
+
+
+# --- what must not harm ------------------------------------------------------------------------------------------
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> str:
+    """The one line that was logged."""
     (line,) = [record.getMessage() for record in caplog.records if record.name == preload.__name__]
-    assert line.startswith("[tx] preload names 'nosuch_module', which cannot be imported: No module named")
+    return line
+
+
+@pytest.mark.parametrize("raised", [ImportError("No module named 'nosuch'"), SystemExit(3), GeneratorExit()])
+def test_a_module_that_cannot_be_imported_is_one_line_and_the_others_are(
+    raised: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found: list[str] = []
+
+    def import_one(name: str) -> None:
+        if name == "nosuch":
+            raise raised
+        found.append(name)
+
+    monkeypatch.setattr(preload, "import_module", import_one)
+    monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "nosuch, colorsys")
+    preload.on_starting(object())
+    assert found == ["colorsys"]
+    assert "cannot import 'nosuch' ahead" in logged(caplog)
+
+
+def test_an_option_that_cannot_be_read_is_one_line(
+    imported: Imported, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__MAX_PENDING", "many")
+    preload.on_starting(object())
+    assert imported.names == []
+    assert "imports nothing ahead for [tx] preload: [tx] max_pending" in logged(caplog)
+
+
+def hang() -> bool:
+    """Be a database that does not answer."""
+    time.sleep(600)
+    return True
+
+
+def leave() -> bool:
+    """Be a driver that ends the process."""
+    sys.exit(0)
+
+
+def fail() -> bool:
+    """Be a database that is not there."""
+    raise OSError("refused")
+
+
+@pytest.mark.parametrize("question", [hang, leave, fail])
+def test_a_database_that_hangs_or_fails_is_no_connection_and_ends_neither_the_scheduler_nor_its_start(
+    question: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preload, "_PATIENCE", 0.5)
+    assert scheduler_finds(monkeypatch, lambda _: question()) is False
+
+
+# --- whether the client is used ----------------------------------------------------------------------------------
+
+
+def scheduler_finds(monkeypatch: pytest.MonkeyPatch, connection_exists: Callable[[str], bool]) -> bool:
+    """What a scheduler that forks tasks finds, with these connections in its database."""
+    monkeypatch.setattr(preload.compat, "scheduler_forks_tasks", lambda: True)
+    monkeypatch.setattr(preload.compat, "connection_exists", connection_exists)
+    return preload.client_used_by_scheduler()
+
+
+@pytest.fixture(autouse=True)
+def dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of DAG files, empty at first."""
+    folder = tmp_path / "dags"
+    (folder / "reports").mkdir(parents=True)
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(folder))
+    for name in [name for name in os.environ if name.startswith("AIRFLOW_CONN_")]:
+        monkeypatch.delenv(name)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("connection", "used"),
+    [
+        ("spark-connect://spark:15002", True),
+        ('{"conn_type": "spark_connect", "host": "spark"}', True),
+        ('{\n "host": "spark",\n "conn_type":"spark-connect"}', True),
+        ("spark://master:7077", False),
+        ('{"conn_type": "http", "extra": {"of": "spark_connect"}}', False),
+    ],
+)
+def test_a_connection_in_the_environment_is_a_use(connection: str, used: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MY_SPARK", connection)
+    assert preload.client_used_by_worker() is used
+    assert scheduler_finds(monkeypatch, lambda _: False) is used
+
+
+def test_a_connection_in_the_metadata_database_is_a_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scheduler_finds(monkeypatch, lambda conn_type: conn_type == "spark_connect")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "used"),
+    [
+        ("a.py", "from airflow_tx import SparkConnectBatchOperator", True),
+        ("reports/b.py", "persistent_aggregate(x, state=s, writers='spark', spark='spark_connect_default')", True),
+        ("reports/c.py", "from pyspark.sql.connect.session import SparkSession", True),
+        ("a.py", "from airflow_tx import SparkBatchOperator", False),
+        ("notes.txt", "SparkConnectBatchOperator", False),
+    ],
+)
+def test_a_dag_file_is_a_use(file: str, text: str, used: bool, dags: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (dags / file).write_text(text)
+    (dags / "dangling.py").symlink_to(dags / "nowhere")
+    assert preload.client_used_by_worker() is used
+    assert scheduler_finds(monkeypatch, lambda _: False) is used
+
+
+@pytest.mark.parametrize(
+    ("command", "executor", "forks"),
+    [
+        ("scheduler", "LocalExecutor", True),
+        ("triggerer", "LocalExecutor", False),
+        ("scheduler", "airflow.executors.base_executor.BaseExecutor", False),
+    ],
+)
+def test_only_a_scheduler_with_an_executor_of_its_machine_forks_tasks(command: str, executor: str, forks: bool) -> None:
+    asked = f"import sys; sys.argv = ['airflow', '{command}']; from airflow_tx import compat; "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{asked}print('FOUND', compat.scheduler_forks_tasks())"],
+        env={**os.environ, "AIRFLOW__CORE__EXECUTOR": executor},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"FOUND {forks}" in done.stdout
+
+
+def test_the_client_starts_no_thread_of_python_and_a_process_forked_after_its_import_has_only_one_thread() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.split("FOUND ")[1]) == [1, 1]
+
+
+FORKED = """
+import os, threading
+import pyspark.sql.connect.session
+reading, writing = os.pipe()
+if not os.fork():
+    os.write(writing, str(len(os.listdir("/proc/self/task"))).encode())
+    os._exit(0)
+print("FOUND", [threading.active_count(), int(os.read(reading, 9))])
+"""

@@ -1,0 +1,27 @@
+"""The part of `compat` that is about a component of Airflow: what it forks, and where it finds DAG files."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+
+
+def scheduler_forks_tasks() -> bool:
+    """Whether this process is a scheduler with an executor that forks the processes of tasks from it."""
+    # When listeners are called, nothing but the command line says which component begins.
+    if sys.argv[1:2] != ["scheduler"] or multiprocessing.get_start_method() != "fork":
+        return False
+    from airflow.executors.executor_loader import ExecutorLoader
+
+    names = ExecutorLoader.get_executor_names(validate_teams=False)
+    return any(ExecutorLoader.import_executor_cls(name)[0].is_local for name in names)
+
+
+def dag_folders() -> list[str]:
+    """List the folders of this machine whose DAG bundles need no download."""
+    from airflow.sdk.configuration import conf
+
+    bundles = conf.getjson("dag_processor", "dag_bundle_config_list", fallback=[])
+    arguments = [bundle.get("kwargs", {}) for bundle in bundles if isinstance(bundle, dict)]
+    paths = [given["path"] for given in arguments if given.get("path")]
+    return list(dict.fromkeys([conf.get("core", "dags_folder"), *paths]))
