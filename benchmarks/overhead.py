@@ -2,8 +2,9 @@
 
 All read the same rows and upsert the same sums; the runs alternate, one at a time, so nothing waits for its turn. Each
 way of `[tx] preload` has an Airflow of its own; the processor time of a task is that of its process, imports included.
-`parts` says what takes it; `submit` does the same work through spark-submit, a month a run.
-Usage: script/bench overhead [parts | submit] [runs of each]
+`parts` says what takes it; `submit` does the same work through spark-submit, a month a run; `celery` has a worker of
+Celery, where Airflow's provider for Celery is installed.
+Usage: script/bench overhead [parts | submit | celery] [runs of each]
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine
+from tests.servers.redis import LocalRedis
 
 RUNS = 12
 WARM_UP = 2
@@ -43,6 +45,7 @@ UNSET = "auto, for nothing is set"
 PRELOADS = (UNSET, "", "airflow_tx")
 STARTS = 3
 WORKERS = 4
+CELERY = "AIRFLOW__CELERY__BROKER_URL"
 
 PARTS = ("process", "imports", "Airflow's API", "ZooKeeper", "source", "staging", "state", "Spark")
 PLAIN = {"begin": "choose", "sum_up": "sum_up", "commit": "upsert"}
@@ -183,43 +186,73 @@ def is_worker(process: psutil.Process) -> bool:
     return "LocalExecutor" in " ".join(process.cmdline())
 
 
-def measure(
-    folder: Path, runs: int, preload: str, **env: str
-) -> tuple[Found, list[Noted], list[float], list[SchedulerCost]]:
-    """Alternating runs of all DAGs, and starts of the scheduler.
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of each run and task; what the tasks have noted; seconds of each Spark job; starts of the scheduler."""
 
-    :return: seconds of each run and task; what the tasks have noted; seconds of each Spark job; its starts.
-    """
+    took: Found
+    tasks: list[Noted]
+    jobs: list[float]
+    starts: list[SchedulerCost]
+
+
+def measure(folder: Path, runs: int, preload: str, **env: str) -> Measured:
+    """Alternating runs of all DAGs, and starts of the scheduler."""
     write_files(folder / "files", WARM_UP + runs)
     if preload != UNSET:
         env["AIRFLOW__TX__PRELOAD"] = preload
     env["AIRFLOW__CORE__PARALLELISM"] = str(WORKERS)
     with local_airflow(folder, **env) as airflow:
+        if CELERY in env:
+            airflow.start_component("celery worker")
         took = alternate(airflow, [*TASKS], runs)
-        starts = [start_of_scheduler(airflow) for _ in range(STARTS)]
+        starts = [start_of_scheduler(airflow) for _ in range(0 if CELERY in env else STARTS)]
     check_tables(folder / "state.db", [*TASKS])
     jobs = [json.loads(line) for line in (folder / "spark_job").read_text().splitlines()]
-    return took, noted(folder), jobs[WARM_UP:], starts
+    return Measured(took, noted(folder), jobs[WARM_UP:], starts)
+
+
+def celery(runs: int) -> None:
+    """Print what they cost on a Celery worker."""
+    for preload in PRELOADS:
+        with tempfile.TemporaryDirectory() as folder, LocalRedis() as redis:
+            found = measure(
+                Path(folder),
+                runs,
+                preload,
+                AIRFLOW__CORE__EXECUTOR="CeleryExecutor",
+                AIRFLOW__CELERY__BROKER_URL=redis.url(),
+                AIRFLOW__CELERY__RESULT_BACKEND=f"db+sqlite:///{folder}/results.db",
+                AIRFLOW__CELERY__WORKER_CONCURRENCY=str(WORKERS),
+            )
+        print_cost(preload, runs, found)
 
 
 def overhead(runs: int) -> None:
     """Print what a run costs, and a Connect task."""
     for preload in PRELOADS:
         with tempfile.TemporaryDirectory() as folder:
-            took, tasks, jobs, starts = measure(Path(folder), runs, preload)
-        print(f"[tx] preload = {preload}: medians of {runs} runs with nothing to wait for; {machine()}")
-        whole = {dag_id: statistics.median(each["run"]) for dag_id, each in took.items()}
-        for dag_id, names in TASKS.items():
-            parts = ", ".join(
-                f"{task} {statistics.median(took[dag_id][task]):.2f} s (processor {median_of(tasks, dag_id, task):.2f})"
-                for task in names
-            )
-            memory = max(each.memory for each in tasks if each.dag_id == dag_id) / 1e6
-            parts += f"; memory of a task's own at most {memory:.0f} MB"
-            print(f"  {dag_id:14} {whole[dag_id]:.2f} s, {whole[dag_id] / whole['plain']:.2f} of plain: {parts}")
-        beyond = statistics.median(took["connected"]["sum_up"]) - statistics.median(jobs)
-        print(f"  a Connect task {beyond:.2f} s beyond its Spark job of {statistics.median(jobs):.2f} s")
-        print_scheduler(starts)
+            found = measure(Path(folder), runs, preload)
+        print_cost(preload, runs, found)
+
+
+def print_cost(preload: str, runs: int, found: Measured) -> None:
+    """Print medians, for one way of `[tx] preload`."""
+    print(f"[tx] preload = {preload}: medians of {runs} runs with nothing to wait for; {machine()}")
+    whole = {dag_id: statistics.median(each["run"]) for dag_id, each in found.took.items()}
+    for dag_id, names in TASKS.items():
+        parts = ", ".join(
+            f"{task} {statistics.median(found.took[dag_id][task]):.2f} s "
+            f"(processor {median_of(found.tasks, dag_id, task):.2f})"
+            for task in names
+        )
+        memory = max(each.memory for each in found.tasks if each.dag_id == dag_id) / 1e6
+        parts += f"; memory of a task's own at most {memory:.0f} MB"
+        print(f"  {dag_id:14} {whole[dag_id]:.2f} s, {whole[dag_id] / whole['plain']:.2f} of plain: {parts}")
+    beyond = statistics.median(found.took["connected"]["sum_up"]) - statistics.median(found.jobs)
+    print(f"  a Connect task {beyond:.2f} s beyond its Spark job of {statistics.median(found.jobs):.2f} s")
+    if found.starts:
+        print_scheduler(found.starts)
 
 
 def print_scheduler(starts: Sequence[SchedulerCost]) -> None:
@@ -244,7 +277,7 @@ def parts(runs: int) -> None:
     """Print which part of a task takes its processor time, and how much more than that of a plain task."""
     for preload in PRELOADS:
         with tempfile.TemporaryDirectory() as folder:
-            _, tasks, *_ = measure(Path(folder), runs, preload, AIRFLOW_TX_PARTS="1")
+            tasks = measure(Path(folder), runs, preload, AIRFLOW_TX_PARTS="1").tasks
         print(f"[tx] preload = {preload}: processor time in ms, medians of {runs} runs; {machine()}")
         print(f"  {'':24}" + "".join(f"{part:>15}" for part in (*PARTS, "all", "beyond plain")))
         for dag_id, names in TASKS.items():
@@ -279,7 +312,7 @@ def submit(runs: int) -> None:
 
 def main(what: str, *count: str) -> None:
     """Measure and print."""
-    known = {"parts": (parts, RUNS), "submit": (submit, MONTHS)}
+    known = {"parts": (parts, RUNS), "celery": (celery, RUNS), "submit": (submit, MONTHS)}
     if what not in known:
         count = (what,) if what else ()
     function, runs = known.get(what, (overhead, RUNS))

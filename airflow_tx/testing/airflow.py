@@ -200,8 +200,8 @@ class LocalAirflow(AirflowClient):
                         raise
 
     def start_component(self, name: str) -> None:
-        """Start one of COMPONENTS, for example after it was killed."""
-        self._components[name] = self._spawn(name, [name])
+        """Start one of COMPONENTS, for example after it was killed; or another one, such as "celery worker"."""
+        self._components[name] = self._spawn(name, name.split())
 
     def kill_component(self, name: str) -> None:
         """Kill one of COMPONENTS, as a machine that runs out of memory would (SIGKILL)."""

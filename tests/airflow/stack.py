@@ -246,7 +246,7 @@ def environment(folder: Path, hosts: str) -> dict[str, str]:
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,viewer:viewer",
         "AIRFLOW__TX__STAGING": (folder / "staging").as_uri(),
         "AIRFLOW__TX__CONNECT_TIMEOUT": "2",
-        "AIRFLOW__TX__PRELOAD": "airflow_tx, colorsys, pyspark.sql.connect.session",
+        "AIRFLOW__TX__PRELOAD": "auto, colorsys",
         # A waiting run holds a slot, and many tests wait; each waiting task is a process of 150 MB.
         "AIRFLOW__CORE__PARALLELISM": "10",
         # A file that changes is parsed at once; all of them again and again would keep a core busy.

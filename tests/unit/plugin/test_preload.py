@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_tx import compat
 from airflow_tx.plugin import preload
 
 CLIENT = "pyspark.sql.connect.session"
@@ -207,8 +208,8 @@ def test_a_database_that_hangs_or_fails_is_no_connection_and_ends_neither_the_sc
 
 def scheduler_finds(monkeypatch: pytest.MonkeyPatch, connection_exists: Callable[[str], bool]) -> bool:
     """What a scheduler that forks tasks finds, with these connections in its database."""
-    monkeypatch.setattr(preload.compat, "scheduler_forks_tasks", lambda: True)
-    monkeypatch.setattr(preload.compat, "connection_exists", connection_exists)
+    monkeypatch.setattr(compat, "scheduler_forks_tasks", lambda: True)
+    monkeypatch.setattr(compat, "connection_exists", connection_exists)
     return preload.client_used_by_scheduler()
 
 
