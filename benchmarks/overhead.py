@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -160,8 +160,10 @@ def start_of_scheduler(airflow: LocalAirflow) -> SchedulerCost:
     """Kill the scheduler, and start another one."""
     for process in schedulers(airflow):
         for each in [process, *process.children(recursive=True)]:
-            each.kill()
-            each.wait()
+            # Some end with the one before them.
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+                each.wait()
     began = time.monotonic()
     airflow.start_component("scheduler")
     scheduler, *_ = eventually(lambda: schedulers(airflow), 60, "a scheduler runs", interval=0.01)

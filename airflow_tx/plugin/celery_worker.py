@@ -17,7 +17,7 @@ from airflow_tx.plugin.preload import client_used_by_worker, import_ahead
 # Only in a worker of Airflow's own Celery application: the environment may have others.
 _OF_AIRFLOW = "airflow.providers.celery.executors.celery_executor_utils"
 
-command = click.Command("airflow-tx", hidden=True)
+celery_command = click.Command("airflow-tx", hidden=True)
 """The entry point has to be a command. It does nothing."""
 
 

@@ -46,7 +46,7 @@ WORKER = """
 import json, sys, threading
 if sys.argv[1] == "airflow":
     sys.modules["airflow.providers.celery.executors.celery_executor_utils"] = sys
-from airflow_tx.plugin.celery_worker import command
+from airflow_tx.plugin.celery_worker import celery_command
 before = {*sys.modules}
 from celery.signals import worker_init
 [begin] = worker_init.receivers
@@ -79,7 +79,7 @@ def test_a_celery_worker_of_airflow_has_what_a_task_needs_and_that_of_another_ap
 def test_celery_finds_the_module_by_its_entry_point() -> None:
     project = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     section = project.split('[project.entry-points."celery.commands"]\n')[1].splitlines()
-    assert section[0] == 'airflow_tx = "airflow_tx.plugin.celery_worker:command"'
+    assert section[0] == 'airflow_tx = "airflow_tx.plugin.celery_worker:celery_command"'
 
 
 # --- what is imported --------------------------------------------------------------------------------------------
