@@ -16,6 +16,7 @@ from airflow_tx import compat
 from airflow_tx.plugin import preload
 
 CLIENT = "pyspark.sql.connect.session"
+LOCAL_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
 HEAVY = {"delta", "numpy", "pandas", "pyarrow", "pyspark"}
 STARTED = """
 import json, sys, threading
@@ -259,6 +260,15 @@ def test_a_dag_file_is_a_use(file: str, text: str, used: bool, dags: Path, monke
     (dags / "dangling.py").symlink_to(dags / "nowhere")
     assert preload.client_used_by_worker() is used
     assert scheduler_finds(monkeypatch, lambda _: False) is used
+
+
+def test_a_dag_file_of_a_bundle_with_a_path_is_a_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = {"name": "more", "classpath": LOCAL_BUNDLE, "kwargs": {"path": str(tmp_path / "more")}}
+    downloaded = {"name": "git", "classpath": "nosuch.GitDagBundle", "kwargs": {"tracking_ref": "main"}}
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", json.dumps([downloaded, bundle]))
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "a.py").write_text("SparkConnectHook()")
+    assert preload.client_used_by_worker()
 
 
 @pytest.mark.parametrize(
