@@ -12,6 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -55,6 +56,14 @@ class Meter:
         costs.whole = self._group is not None
         costs.processor = sum(os.times()[:4]) if self._group is None else _used(self._group)
 
+    def close(self) -> None:
+        """Leave the control group, and remove it unless a server is still in it: `script/test` does so later."""
+        if self._group is None:
+            return
+        with suppress(OSError):
+            (self._group.parent / "cgroup.procs").write_text(str(os.getpid()))
+            self._group.rmdir()
+
 
 def _joined(group: Path) -> Path | None:
     """Make a control group and move this process into it; None where this is not allowed."""
@@ -94,6 +103,7 @@ class CostsPlugin:
 
     def pytest_unconfigure(self) -> None:
         self._meter.read(self._costs)
+        self._meter.close()
         self._file.write_text(json.dumps(asdict(self._costs)))
 
 

@@ -495,6 +495,7 @@ def test_what_cannot_be_done_is_said_before(board: Board, pipeline: Pipeline, ru
     )  # fmt: skip
 
 
+@pytest.mark.worth("a source that hangs must not stop the board")
 def test_the_lag_is_asked_for_beside_the_page_and_a_source_that_hangs_holds_up_nobody(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:
@@ -516,6 +517,7 @@ def test_the_lag_is_asked_for_beside_the_page_and_a_source_that_hangs_holds_up_n
     assert preview.status_code == 200
 
 
+@pytest.mark.worth("the first to ask the process of the DAG files")
 def test_the_page_of_a_topology_says_how_many_trees_of_messages_are_open(board: Board, store: ZooKeeperStore) -> None:
     emitting = Pipeline(store, ROOT, topology="messages")
     emitting.request = TopologyRequest("messages", "opaque", 3)
@@ -620,6 +622,7 @@ def test_a_task_leads_to_the_board_and_the_pages_are_known(board: Board, pipelin
 # --- without ZooKeeper --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.worth("ZooKeeper is killed and hangs under the board")
 @pytest.mark.parametrize("fault", ["killed", "hanging"])
 def test_it_says_that_the_ledger_is_away_and_comes_back_by_itself(
     board: Board, zookeeper: LocalZooKeeper, pipeline: Pipeline, fault: str

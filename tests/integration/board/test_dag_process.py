@@ -57,6 +57,7 @@ with create_session() as session:
 """
 
 
+@pytest.mark.worth("secrets that the code of a DAG file must not see")
 def test_the_code_of_a_dag_file_has_what_it_needs_and_no_secret_of_the_api_server(
     board: Board, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
