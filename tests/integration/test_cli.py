@@ -97,6 +97,7 @@ def test_a_list_may_show_one_state_only(airflow: Commands, pipeline: Pipeline, z
     )
 
 
+@pytest.mark.worth("a watch that a person ends")
 def test_a_list_is_watched_until_it_is_interrupted(airflow: Commands, pipeline: Pipeline, zookeeper_root: str) -> None:
     pipeline.run("r1")
     command = [sys.executable, "-m", "airflow", "tx", "list", "--watch", "--root", zookeeper_root]
