@@ -64,10 +64,14 @@ class TurnNotReached(TxError):
 
 
 class NoLane:
-    """In place of a lane where there is none: every new transaction becomes a run."""
+    """In place of a lane where there is none: every new transaction becomes a run.
+
+    :ivar begun: how many transactions it has begun; `left`: how many of them have left it.
+    """
 
     task_try = ""
     begun = 0
+    left = 0
     working: frozenset[int] = frozenset()
     is_over = False
     rests = True
@@ -125,6 +129,7 @@ class Lane(NoLane):
         self._turn = LaneTurn()
         self._first = TaskTry(plan.tasks[0].task_id, -1, self.task_try) if plan.tasks else None
         self.begun = 0
+        self.left = 0
         self._opened_at = clock()
         self._files = {file: _version(file) for file in plan.files}
 
@@ -335,6 +340,7 @@ class Lane(NoLane):
         then = (
             "a person has to see to it" if _is_for_good(error) else f"it becomes run {begun.run_id}"
         )
+        self.left += 1
         self._log.warning(
             "Transaction %s leaves the lane (%s); %s", begun.attempt, reason, then, exc_info=error
         )

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 PAUSED = 60.0
 # Between two questions for the states of runs.
 STATES_EVERY = 3.0
+# Of a lane that goes well: between two looks at the ledger, and between two questions whether it is paused.
+LOOK_EVERY = 2.0
 _ON_ITS_WAY = frozenset(
     {"scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting", "deferred"}
 )
@@ -107,6 +109,9 @@ class Coordination:
         self._alarms = alarms
         self._planned_at = clock()
         self._paused = False
+        self._awake_at = float("-inf")
+        self._flows = False
+        self._left = 0
         self._done = 0
         self._states: Mapping[str, str | None] = {}
         self._asked_at = float("-inf")
@@ -128,14 +133,21 @@ class Coordination:
                 idle_since = now
             elif now - idle_since >= self.pace.linger and not self._soon(found):
                 return 0.0
+            if self._done and not self.memory.source_wait:
+                continue
             if self._lane.working:
                 self._lane.wait(self.pace.poll)
-            elif not self._done or self.memory.source_wait > 0:
+            else:
                 self._sleep(self.pace.poll)
 
     def step(self) -> Plan:
-        """Look once, and do what follows from it."""
+        """Look once, and do what follows from it; a lane that goes well takes more without a look."""
         self._done = 0
+        if self._goes_well():
+            self._allocate()
+            return Plan((), 0.0, self.memory)
+        self._flows = False
+        self._left = self._lane.left
         look = self._looker.look()
         if look is None:  # it changes just now
             return Plan((), 0.0, self.memory)
@@ -167,7 +179,18 @@ class Coordination:
             return found
         for action in found.actions:
             self._do(action)
+        self._flows &= len(found.actions) == 1
         return found
+
+    def _goes_well(self) -> bool:
+        """Whether the lane has just begun a transaction, and none has left it since the last look, just before."""
+        lane = self._lane
+        return (
+            self._flows
+            and lane.left == self._left
+            and not (lane.is_over or lane.rests)
+            and self._clock() - self._planned_at < LOOK_EVERY
+        )
 
     def _run_states(self, look: LedgerSnapshot, *, fresh: bool = False) -> Mapping[str, str | None]:
         """The states of the runs, asked for every few seconds, or when something has been done."""
@@ -203,10 +226,15 @@ class Coordination:
         """Whether a person has paused the topology's DAG, which executes no run then, or the coordinator's own DAG."""
         if all(isinstance(action, (CameBack, Unblock)) for action in actions):
             return False
+        now = self._clock()
+        allocates_only = all(isinstance(action, Allocate) for action in actions)
+        if allocates_only and not self._lane.rests and now - self._awake_at < LOOK_EVERY:
+            return False
         paused = [
             dag_id for dag_id in (self.spec.dag_id, self._ti.dag_id) if compat.is_paused(dag_id)
         ]
         self._paused = bool(paused)
+        self._awake_at = float("-inf") if paused else now
         if paused:
             self._say(
                 "paused", f"DAG {paused[0]} is paused: nothing is started until you unpause it."
@@ -258,6 +286,7 @@ class Coordination:
                 "source", f"{error} The source is asked again, later and later; replays go on."
             )
             return
+        self._flows = self._lane.begun != before and not isinstance(answer, NoData)
         if self._lane.begun != before:
             self.memory = self.memory.answered(
                 self.pace.poll if isinstance(answer, NoData) else 0.0

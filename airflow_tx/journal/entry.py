@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import EntryDiffers, EntryMissing, JournalError
@@ -198,7 +199,7 @@ class Entry:
     replaces: Mapping[str, Any] | None = None
     contributions: Mapping[str, Contribution] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def content(self) -> bytes:
         """What is written down of it, always in the same form."""
         contributions = {name: each.to_json() for name, each in self.contributions.items()}

@@ -98,7 +98,7 @@ class FencedStore:
         self._portions: sa.Table = portions_table(self._schema)
         self._receipts: sa.Table = receipts_table(self._schema)
         self._placed = False
-        # What this object has found in the database. It does not look twice.
+        # What this object has found in the database. It looks again after a transaction that failed.
         self._facts: dict[str, Any] = {}
 
     @contextmanager
@@ -110,7 +110,6 @@ class FencedStore:
         """
         committing = False
         done = False
-        before = dict(self._facts)
         try:
             moment = self._dialect.one_moment if frozen else {}
             opened = self._engine.connect().execution_options(tx_reading=reading, **moment)
@@ -125,8 +124,8 @@ class FencedStore:
             raise self._refused(str(error).splitlines()[0]) from None
         finally:
             if not done:
-                # What a transaction found of its own DDL is undone with it.
-                self._facts = {name: fact for name, fact in before.items() if name in self._facts}
+                # Its own DDL is undone with it, and a table that it missed may be gone.
+                self._facts = {}
 
     def _place(self, connection: Connection) -> None:
         """Learn the schema of the tables, which the user may have left to the database."""

@@ -43,6 +43,10 @@ _COMPARED_OTHERWISE = sa.text(
     "JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_collation l ON l.oid = a.attcollation "
     "WHERE n.nspname = :schema AND c.relname = :name AND NOT l.collisdeterministic"
 )
+_HAS_TABLE = sa.text(
+    "SELECT true FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = :schema AND c.relname = :name AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
+)
 # A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
 STATEMENT = 2**26
 
@@ -101,6 +105,11 @@ class Postgres(Dialect):
     def ddl(self, connection: Connection) -> Iterator[Connection]:
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('airflow_tx'))"))
         yield connection
+
+    def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
+        # The inspector of SQLAlchemy takes longer than the statement, and a lane asks for each transaction.
+        found = connection.execute(_HAS_TABLE, {"schema": schema, "name": name})
+        return found.first() is not None
 
     def found(self, connection: Connection, table: sa.Table) -> tuple[dict[str, str], list[str]]:
         inspector = sa.inspect(connection)

@@ -5,6 +5,7 @@ Where SQL can express every aggregator, 10,000 keys take one statement; else two
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -36,6 +37,8 @@ from airflow_tx.state.trident.values import Writer
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
+LOOK_AGAIN = 10.0
+"""Seconds between two comparisons of the columns of the table: a lane raises the fence many times a second."""
 _TABLE = "the table, with the types of its key columns"
 _HALF = 2**32
 
@@ -54,6 +57,7 @@ class SqlStore(FencedStore):
         keeps_connection: bool,
     ) -> None:
         self.keeps_connection = keeps_connection
+        self._looked_at = 0.0
         definition = {name: aggregator.name for name, aggregator in columns.values.items()}
         place = split_table(table, columns)
         super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
@@ -265,7 +269,9 @@ class SqlStore(FencedStore):
             connection.execute(found[0].update().values(writer))
 
     def raise_fence(self, connection: Connection, grant: Grant) -> None:
-        self._facts.pop(_TABLE, None)
+        is_due = time.monotonic() - self._looked_at >= LOOK_AGAIN
+        if is_due or not self._has_table(connection, self._name):
+            self._facts.pop(_TABLE, None)
         super().raise_fence(connection, grant)
         # A table of other columns is refused before anything is written.
         self._found(connection)
@@ -313,7 +319,7 @@ class SqlStore(FencedStore):
         return self._made[types]
 
     def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
-        """Find the table and its key types, if it exists; its columns are compared once per object."""
+        """Find the table and its key types, if it exists; its columns are compared now and then."""
         found: tuple[sa.Table, dict[str, str]] | None = self._facts.get(_TABLE)
         if found is None and self._has_table(connection, self._name):
             found = existing_table(
@@ -325,6 +331,7 @@ class SqlStore(FencedStore):
                 name=self._name,
             )
             self._facts[_TABLE] = found
+            self._looked_at = time.monotonic()
         return found
 
     def _found_or_made(

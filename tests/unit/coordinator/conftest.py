@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from airflow_tx import compat
+from airflow_tx.coordinator import worker
 from tests.unit.coordinator.lane_world import LaneWorld, ShowingStore
 
 
 @pytest.fixture
 def make(log: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
+    monkeypatch.setattr(worker, "LOOK_EVERY", 0.05)
     worlds: list[LaneWorld] = []
 
     def made(kind: type[LaneWorld] = LaneWorld, **options: Any) -> LaneWorld:

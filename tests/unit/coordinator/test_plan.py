@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_tx import compat, coordinator_dag
 from airflow_tx.coordinator.diagnosis import LONGEST_BACKOFF, CoordinatorMemory, Finding, Rules
+from airflow_tx.coordinator.lane import NoLane
 from airflow_tx.coordinator.operator import CoordinateOperator, known
 from airflow_tx.coordinator.plan import (
     Action,
@@ -31,10 +32,11 @@ from airflow_tx.coordinator.plan import (
     plan,
 )
 from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
-from airflow_tx.coordinator.worker import PAUSED, STATES_EVERY, Coordination, Pace
+from airflow_tx.coordinator.worker import LOOK_EVERY, PAUSED, STATES_EVERY, Coordination, Pace
 from airflow_tx.errors import FenceForeign, SourceError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.processing.begin import ask
 from airflow_tx.protocol import commit, processing
+from airflow_tx.protocol.answers import NoData as NothingNew
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, digest
@@ -649,7 +651,9 @@ class World:
     def __post_init__(self) -> None:
         self.spec = MemorySpec("numbers", "numbers", self.source, max_pending=4, memory=self.store, tasks=("count",))
 
-    def coordination(self, memory: CoordinatorMemory | None = None, **pace: Any) -> Coordination:
+    def coordination(
+        self, memory: CoordinatorMemory | None = None, lane: NoLane | None = None, **pace: Any
+    ) -> Coordination:
         fields: dict[str, Any] = {"rules": RULES, "poll": 1.0, "linger": 5.0, "hold": 2.0, **pace}
         return Coordination(
             self.spec,
@@ -660,6 +664,7 @@ class World:
             memory=memory or CoordinatorMemory(),
             clock=lambda: self.time,
             sleep=self.pass_,
+            lane=lane,
         )
 
     def pass_(self, seconds: float) -> None:
@@ -681,6 +686,27 @@ class World:
         found = SnapshotReader(self.store, Paths("/airflow_tx", "numbers")).look()
         assert found is not None
         return found
+
+
+class Flowing(NoLane):
+    """A lane that commits forty transactions, four a second.
+
+    :param then: called after each, with how many there are.
+    """
+
+    rests = False
+
+    def __init__(self, world: World, then: Callable[[int], None] = lambda begun: None) -> None:
+        self.world = world
+        self.then = then
+
+    def work(self, seconds: float) -> Any:
+        if self.begun == 40:
+            return NothingNew(41)
+        self.begun += 1
+        self.world.pass_(0.25)
+        self.then(self.begun)
+        return None
 
 
 @pytest.fixture
@@ -944,3 +970,32 @@ def test_a_ledger_that_cannot_be_reached_is_left_to_the_trigger(world: World, mo
 def test_a_coordinator_of_no_transaction_is_one_clear_line() -> None:
     with pytest.raises(TransactionDefinitionError, match="after the DAG in its file"):
         coordinator_dag("never_defined")
+
+
+@pytest.mark.parametrize(("leaves", "looked"), [(0, [0, 8, 16, 24, 32]), (3, [0, 3, 11, 19, 27, 35])])
+def test_the_ledger_is_looked_at_now_and_then_while_all_goes_well_in_a_lane_and_at_once_when_a_transaction_leaves_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, leaves: int, looked: list[int]
+) -> None:
+    found = list[int]()
+    look = SnapshotReader.look
+
+    def noted(reader: SnapshotReader) -> LedgerSnapshot | None:
+        found.append(lane.begun)
+        return look(reader)
+
+    def leave(begun: int) -> None:
+        lane.left += begun == leaves
+
+    lane = Flowing(world, leave)
+    monkeypatch.setattr(SnapshotReader, "look", noted)
+    world.coordination(lane=lane).run()
+    assert [begun for begun in found if begun < 40] == looked
+
+
+def test_a_lane_begins_no_more_soon_after_its_dag_is_paused(world: World) -> None:
+    def pause(begun: int) -> None:
+        world.airflow.paused |= {"numbers"} if begun == 12 else set()
+
+    lane = Flowing(world, pause)
+    assert world.coordination(lane=lane).run() == PAUSED
+    assert lane.begun <= 12 + LOOK_EVERY / 0.25
