@@ -316,7 +316,7 @@ def test_a_state_that_writes_on_finds_that_its_table_has_other_columns_now(
     grants.commit(1, state, {"a": 1})
     query(url, f"ALTER TABLE {table} RENAME COLUMN n TO m")
     if seconds:
-        with pytest.raises(StateError, match="the database says"):
+        with pytest.raises(StateError):
             state.raise_and_write(grants(2), rows({"a": 1}))
     with pytest.raises(StateError, match=f"table {table} exists with other columns"):
         state.raise_and_write(grants(2, 2), rows({"a": 1}))
