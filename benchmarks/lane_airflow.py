@@ -17,16 +17,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from airflow_tx.errors import TxError
 from airflow_tx.testing.airflow import LocalAirflow, connection
+from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine, quiet
-from benchmarks.peers.jobs import SMALL, Data, Span
+from benchmarks.peers.jobs import SMALL, Data
 from benchmarks.peers.place import Place
 from benchmarks.peers.stopwatch import adopt_orphans
-from benchmarks.peers.through_airflow import DAGS, Lane
+from benchmarks.peers.through_airflow import DAGS
 from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 
 WARM = 100
+PATIENCE = 200.0
 COUNT = 2000
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GROUPS = (
@@ -92,19 +95,28 @@ def profiled(command: str, lane: int) -> Iterator[None]:
 
 def measure(place: Place, airflow: LocalAirflow, databases: dict[str, str], count: int, profiler: str) -> None:
     """Let the lane commit so many transactions; print what each cost in which process."""
-    own = Lane(place, airflow)
-    own.spans = {SMALL.name: Span(WARM, count)}
     table = f"lane_{SMALL.name}"
-    with own.opened(SMALL, table) as finish:
-        time.sleep(2)
-        before = processes()
-        lane = lane_process(before)
-        began = time.perf_counter()
-        with profiled(profiler, lane):
-            finish()
-            took = time.perf_counter() - began
-            after = processes()
-        place.check(SMALL, own.spans[SMALL.name], table)
+    folder = place.folder / table
+
+    def reach(batches: int) -> None:
+        place.data.appear(SMALL, folder, batches)
+        rows = place.data.rows(SMALL, batches)
+        eventually(lambda: place.rows(table) >= rows, PATIENCE, f"{batches} batches are committed", interval=0.05)
+
+    airflow.wait_dag(table)
+    airflow.pause(f"{table}_coordinator", False)
+    reach(WARM)
+    time.sleep(2)
+    before = processes()
+    lane = lane_process(before)
+    began = time.perf_counter()
+    with profiled(profiler, lane):
+        reach(WARM + count)
+        took = time.perf_counter() - began
+        after = processes()
+    place.check(SMALL, WARM + count, table)
+    if airflow.runs(table):
+        raise TxError(message=f"There are runs of {table}: its transactions left the lane")
     spent = dict[str, float]()
     for pid in below(after):
         _, command, busy = after[pid]
