@@ -13,6 +13,7 @@ from airflow.sdk import get_current_context, task
 
 from airflow_tx import FailedBatch, current_batch
 from airflow_tx.coordinator import lane as lane_module
+from airflow_tx.coordinator import worker
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_commit import LaneOutputs
 from airflow_tx.coordinator.lane_tasks import LaneTransaction
@@ -360,8 +361,9 @@ def test_a_lane_that_ends_while_it_waits_for_a_restatement_has_failed_at_nothing
 
 @pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])
 def test_while_its_dag_or_the_coordinator_is_paused_nothing_is_begun_and_what_was_begun_is_committed(
-    make: Any, dag_id: str
+    make: Any, dag_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(worker, "LOOK_EVERY", 0.0)
     world = make(source=Bounded(9))
     pausing = threading.Event()
 
