@@ -228,7 +228,7 @@ class _Decider:
         size = self.source.batch_size
         if size is not None:
             self.source = self.source.with_limit(
-                self._ledger.pace() if size.target_seconds is not None else ()
+                self._ledger.pace(size.unit) if size.target_seconds is not None else ()
             )
         return decide(self.source, attempt, position)
 

@@ -291,13 +291,13 @@ def hours_after(hours: Mapping[str, int], history: History) -> dict[str, int]:
     return {each: counted[each] for each in sorted(counted)[-HOURS_KEPT:]}
 
 
-def pace_after(pace: list[list[float]], history: History) -> list[list[float]]:
+def pace_after(pace: list[list[Any]], history: History) -> list[list[Any]]:
     """Add the measurement of a transaction that is over; only committed ones of a known size count.
 
     The largest batch is kept, however old: a long trickle must not make forget what a large batch takes. Once another
-    one is as large, that one says so.
+    one is as large, that one says so. What was counted in another unit is forgotten.
 
-    :param pace: (rows, seconds in process), the oldest first.
+    :param pace: (rows, seconds in process), the oldest first; if other things than rows are counted, with their unit.
     """
     if (
         history.outcome is not Outcome.COMMITTED
@@ -305,13 +305,15 @@ def pace_after(pace: list[list[float]], history: History) -> list[list[float]]:
         or history.processed is None
     ):
         return pace
-    rows = history.size.get("rows")  # not there: the source counts something else
-    if not rows:
+    (unit, count), *_ = history.size.items()
+    if not count:
         return pace
+    named = [] if unit == "rows" else [unit]
     seconds = (
         datetime.fromisoformat(history.processed) - datetime.fromisoformat(history.began)
     ).total_seconds()
-    kept = [*pace, [rows, round(max(seconds, 0.0), 3)]]
+    alike = [each for each in pace if each[2:] == named]
+    kept = [*alike, [count, round(max(seconds, 0.0), 3), *named]]
     if len(kept) > PACES_KEPT:
         largest = max(each[0] for each in kept[1:])
         del kept[1 if kept[0][0] > largest else 0]

@@ -278,10 +278,14 @@ class Ledger:
         self.remember(read)
         return record.incarnation
 
-    def pace(self) -> list[list[float]]:
-        """Read how many rows each of the last committed transactions had, and how many seconds it was in process."""
+    def pace(self, unit: str = "rows") -> list[list[float]]:
+        """Read how many rows each of the last committed transactions had, and how many seconds it was in process.
+
+        :param unit: what was counted, if it is not rows.
+        """
         record = Reader(self.store).peek_if_any(TopologyRecord, self.paths.record)
-        return [] if record is None else record.pace
+        pace = [] if record is None else record.pace
+        return [each[:2] for each in pace if (each[2:] or ["rows"]) == [unit]]
 
     def position(self) -> Any:
         """Read where the source stands after the last final transaction; what was just read is not read again.

@@ -52,7 +52,8 @@ class TopologyRecord:
     :param bid: which waiter is about to give up its run slot, while that is decided.
     :param yielded: per run_id, a waiter that has given up its run slot, to be started again; `yields`: how many in all.
     :param skips: the open transactions that are to be skipped at their turn, in order.
-    :param pace: of the last committed transactions, how many rows each had and how many seconds it was in process.
+    :param pace: of the last committed transactions, how many rows each had and how many seconds it was in process;
+        a third part names what was counted, if it is not rows.
     :param hours: how many transactions became final in each of the last hours, in UTC, such as 2013-01-01T17.
     :param losses: numbers of the repairs that accepted losses of rows, as long as the source has not passed them all.
     :param accepted: always empty; the field is part of the format.
@@ -75,7 +76,7 @@ class TopologyRecord:
     yielded: dict[str, dict[str, Any]] = field(default_factory=dict)
     yields: int = 0
     skips: list[int] = field(default_factory=list)
-    pace: list[list[float]] = field(default_factory=list)
+    pace: list[list[Any]] = field(default_factory=list)
     hours: dict[str, int] = field(default_factory=dict)
     losses: list[int] = field(default_factory=list)
     accepted: dict[str, Any] = field(default_factory=dict)

@@ -13,6 +13,10 @@ FIRST_ROWS = 100_000
 """The limit while nothing is measured."""
 LEAST_ROWS = 1_000
 """A batch is not made smaller than this to meet a target: most of its time would be overhead."""
+FIRST_FILES = 100
+"""The limit of a source of files while nothing is measured."""
+MOST_FILES = 2_000
+"""Files of an adaptive batch: one record of the ledger holds their names and digests."""
 GROWTH = 10
 """A batch has at most so many times the rows of the largest one that was measured."""
 ROWS_SHARE = 0.2
@@ -96,11 +100,17 @@ class BatchSize:
     :param max_bytes: at most so many bytes in a batch.
     :param target_seconds: adaptive: as many rows as are processed in so many seconds, by what the last transactions
         took. A backlog is worked off in few large batches, a trickle in small ones.
+    :param first: the limit of an adaptive batch while nothing is measured; `least`, `most`: afterwards.
+    :param unit: what is counted, if it is not rows.
     """
 
     max_rows: int | None = None
     max_bytes: int | None = None
     target_seconds: float | None = None
+    first: int = FIRST_ROWS
+    least: int = LEAST_ROWS
+    most: int | None = None
+    unit: str = "rows"
 
     @classmethod
     def checked(
@@ -128,6 +138,17 @@ class BatchSize:
                 raise ConfigError(option=f"{name} of {source}", value=value, remedy=remedy)
         return found
 
+    @classmethod
+    def of_files(cls, target_seconds: float) -> BatchSize:
+        """Make the adaptive limit of a source of files."""
+        return cls(
+            target_seconds=target_seconds,
+            first=FIRST_FILES,
+            least=1,
+            most=MOST_FILES,
+            unit="files",
+        )
+
     def arguments(self) -> dict[str, float | int]:
         """Return the arguments of a source that are set."""
         given = {
@@ -147,26 +168,29 @@ class BatchSize:
             fixed = replace(fixed, reason=f"max_rows_per_batch={self.max_rows}")
         if self.target_seconds is None:
             return fixed
-        adapted = _adapted(self.target_seconds, measured)
+        adapted = self._adapted(self.target_seconds, measured)
         if self.max_rows is not None and adapted.rows is not None and self.max_rows <= adapted.rows:
             return fixed
         return replace(adapted, bytes=self.max_bytes)
 
-
-def _adapted(target: float, measured: Measured) -> Limit:
-    if not measured:
-        return Limit(FIRST_ROWS, reason=f"nothing is measured yet, target_seconds={target:g}")
-    overhead, per_row, counted = _line(measured)
-    fastest = GROWTH * int(max(rows for rows, _ in measured))
-    seconds = max(target - overhead, ROWS_SHARE * target)
-    fitting = fastest if per_row * fastest <= seconds else round(seconds / per_row)
-    why = f"target_seconds={target:g}, and the last {counted} took {overhead:.1f} s and "
-    why += f"{per_row * 1_000_000:.1f} s for a million rows"
-    if fitting == fastest:
-        why += f"; at most {GROWTH} times the largest of them"
-    if fitting < LEAST_ROWS:
-        why += f"; at least {LEAST_ROWS} rows"
-    return Limit(max(fitting, LEAST_ROWS), reason=why)
+    def _adapted(self, target: float, measured: Measured) -> Limit:
+        if not measured:
+            return Limit(self.first, reason=f"nothing is measured yet, target_seconds={target:g}")
+        overhead, per_row, counted = _line(measured)
+        fastest = GROWTH * int(max(rows for rows, _ in measured))
+        seconds = max(target - overhead, ROWS_SHARE * target)
+        fitting = fastest if per_row * fastest <= seconds else round(seconds / per_row)
+        why = f"target_seconds={target:g}, and the last {counted} took {overhead:.1f} s and "
+        why += f"{per_row * 1_000_000:.1f} s for a million {self.unit}"
+        if fitting == fastest:
+            why += f"; at most {GROWTH} times the largest of them"
+        if fitting < self.least:
+            why += f"; at least {self.least} {self.unit}"
+        rows = max(fitting, self.least)
+        if self.most is not None and rows > self.most:
+            why += f"; at most {self.most} {self.unit}"
+            rows = self.most
+        return Limit(rows, reason=why)
 
 
 def _line(measured: Measured) -> tuple[float, float, int]:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.errors import OtherSource, SourceError, TxError
@@ -21,7 +22,9 @@ from airflow_tx.sources.files.storage import (
     Look,
     Storage,
     below,
+    difference_of,
     split_glob,
+    words_of,
 )
 from airflow_tx.sources.sizing import BatchSize, Limit
 from airflow_tx.staging.files import Listed
@@ -40,7 +43,7 @@ class FolderSource(Source):
     columns_cost: ClassVar[bool] = True
     unit: ClassVar[str] = "files"
     always_written = ("files_per_batch", "format", "options", "schema", "base", "kind")
-    in_repr = ("files_per_batch", "max_bytes_per_batch", "kind")
+    in_repr = ("files_per_batch", "max_bytes_per_batch", "target_seconds", "kind")
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class FolderSource(Source):
         max_bytes_per_batch: int | None = None,
         conn_id: str | None = None,
         spark_folder: str | None = None,
+        target_seconds: float | None = None,
     ) -> None:
         """Take what names the files, and how they are read.
 
@@ -63,7 +67,7 @@ class FolderSource(Source):
             lies below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as `begin`
             finds them: the folder travels with the batch.
         :param files_per_batch: at most so many files a transaction; by default one, or any number that
-            `max_bytes_per_batch` allows.
+            `max_bytes_per_batch` and `target_seconds` allow.
         :param format: a format of Spark's reader; without Spark csv, json (a row a line), parquet and text (a row a
             line, in the column ``value``).
         :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
@@ -77,6 +81,7 @@ class FolderSource(Source):
         :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
         :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default
             the same with Hadoop's scheme (``s3a`` for ``s3``).
+        :param target_seconds: of a `FileSource`: as many files as are processed in so many seconds, as the last ones.
         """
         name = type(self).__name__
         if not path_glob.strip():
@@ -90,11 +95,14 @@ class FolderSource(Source):
                 "files_per_batch", files_per_batch, "Give a whole number from 1 on."
             )
         size = BatchSize.checked(
-            name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=None
+            name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
         )
+        if target_seconds is not None and self.partitioned:
+            remedy = "Leave it out and give files_per_batch, or use FileSource."
+            raise self.unusable("target_seconds", target_seconds, remedy)
         self.path_glob = path_glob
         self.files_per_batch = (
-            1 if files_per_batch is None and size.max_bytes is None else files_per_batch
+            1 if files_per_batch is None and not size.arguments() else files_per_batch
         )
         self.format = format
         self.options = dict(options or {})
@@ -104,6 +112,10 @@ class FolderSource(Source):
         self.max_bytes_per_batch = size.max_bytes
         self.conn_id = conn_id
         self.spark_folder = spark_folder
+        self.target_seconds = target_seconds
+        if target_seconds is not None:
+            self.batch_size = BatchSize.of_files(target_seconds)
+            self.limit = self.batch_size.limit()
         self.normalize(files_per_batch=self.files_per_batch, options=self.options)
         self._storage = self._make_storage()
         self._emitted: list[
@@ -150,7 +162,8 @@ class FolderSource(Source):
             "files_per_batch": self.files_per_batch,
             "max_bytes_per_batch": self.max_bytes_per_batch,
         }
-        return ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
+        given = [f"{name}={value}" for name, value in limits.items() if value is not None]
+        return ", ".join(given if self.limit.rows is None else [*given, self.limit.reason])
 
     def _next(
         self, folder: str, listing: Mapping[str, Listed], position: FilesPosition
@@ -189,10 +202,11 @@ class FolderSource(Source):
     def _chosen(self, folder: str, new: Mapping[str, Listed]) -> Iterator[dict[str, Any]]:
         """Yield the next ones within the limits, with their fingerprints."""
         opened = self._storage.opened(folder)
+        most = min(self.files_per_batch or inf, self.limit.rows or inf)
         count = 0
         size = 0
         for name, listed in new.items():
-            if self.files_per_batch is not None and count >= self.files_per_batch:
+            if count >= most:
                 return
             try:
                 if self.max_bytes_per_batch is not None:
@@ -252,7 +266,7 @@ class FolderSource(Source):
         for (of, folder, name), before in self._looks.items():
             now = self._look(folder, name) if of == attempt else before
             if now != before:
-                problem = f"file {below(folder, name)} changed while it was read: {_difference(before, now)}"
+                problem = f"file {below(folder, name)} changed while it was read: {difference_of(before, now)}"
                 return self.refused(problem, self._restore(attempt, gone=now is None))
         return None
 
@@ -348,7 +362,7 @@ class FolderSource(Source):
             look = self._look(folder, file["name"])
             found = None if look is None else self._found(folder, file["name"], expected, look)
             if look is None or found != expected:
-                problem = f"file {below(folder, file['name'])} was {_words(expected)}, and is {_words(found)}"
+                problem = f"file {below(folder, file['name'])} was {words_of(expected)}, and is {words_of(found)}"
                 raise self.refused(problem, self._restore(attempt, gone=found is None))
             looks.setdefault((attempt, folder, file["name"]), look)
         self._looks = looks  # a copy of this source has its own
@@ -384,15 +398,3 @@ class FolderSource(Source):
             return self._storage.fingerprint(folder, name, info, like=expected)
         except OSError:
             return None
-
-
-def _difference(before: Look, now: Look | None) -> str:
-    if now is None:
-        return "it is missing or unreadable now"
-    if now["size"] != before["size"]:
-        return f"it had {before['size']} bytes, and has {now['size']}"
-    return f"it has {now['size']} bytes as before, and was written at another time"
-
-
-def _words(found: Fingerprint | None) -> str:
-    return f"{found['size']} bytes with {found['digest']}" if found else "missing or unreadable"

@@ -177,6 +177,20 @@ def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:
         return {"size": status.st_size, "digest": f"sample:{digest.hexdigest()}"}
 
 
+def difference_of(before: Look, now: Look | None) -> str:
+    """Say how a file differs from what it was."""
+    if now is None:
+        return "it is missing or unreadable now"
+    if now["size"] != before["size"]:
+        return f"it had {before['size']} bytes, and has {now['size']}"
+    return f"it has {now['size']} bytes as before, and was written at another time"
+
+
+def words_of(found: Fingerprint | None) -> str:
+    """Describe a file by its fingerprint."""
+    return f"{found['size']} bytes with {found['digest']}" if found else "missing or unreadable"
+
+
 @dataclass(frozen=True)
 class FilesPosition:
     """The position of a source of files.

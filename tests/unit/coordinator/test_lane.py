@@ -209,6 +209,17 @@ def test_a_file_that_is_replaced_while_a_task_of_the_lane_reads_it_is_never_coun
     assert world.totals == (0, 0)
 
 
+def test_a_lane_works_off_a_backlog_of_small_files_in_batches_that_grow(make: Any, tmp_path: Path) -> None:
+    for number in range(3_300):
+        (tmp_path / f"{number:04}.csv").write_text(f"number\n{number}\n")
+    source = FileSource(f"{tmp_path}/*.csv", schema="number INT", target_seconds=600)
+    world = make(ReadsFirst, source=source, options={"max_pending": 1})
+    world.coordinate(rules=replace(RULES, max_pending=1))
+    sizes = [entry.size and entry.size["files"] for entry in world.history.values()]
+    assert sizes == [100, 1_000, 2_000, 200]
+    assert world.totals == (3_300, sum(range(3_300)))
+
+
 def test_one_that_fails_is_in_the_ledger_as_one_whose_run_failed(make: Any) -> None:
     world = make(on_batch=Fails(1))
     lane = world.lane()
