@@ -295,7 +295,7 @@ def pace_after(pace: list[list[Any]], history: History) -> list[list[Any]]:
     """Add the measurement of a transaction that is over; only committed ones of a known size count.
 
     The largest batch is kept, however old: a long trickle must not make forget what a large batch takes. Once another
-    one is as large, that one says so. What was counted in another unit is forgotten.
+    one is as large, that one says so. What the source counted in another unit before is dropped.
 
     :param pace: (rows, seconds in process), the oldest first; if other things than rows are counted, with their unit.
     """
@@ -305,7 +305,8 @@ def pace_after(pace: list[list[Any]], history: History) -> list[list[Any]]:
         or history.processed is None
     ):
         return pace
-    (unit, count), *_ = history.size.items()
+    unit = next((name for name in history.size if name != "why"), "rows")
+    count = history.size.get(unit)
     if not count:
         return pace
     named = [] if unit == "rows" else [unit]

@@ -22,7 +22,7 @@ from airflow_tx.sources.files.storage import (
     Look,
     Storage,
     below,
-    difference_of,
+    change_of,
     split_glob,
     words_of,
 )
@@ -266,7 +266,7 @@ class FolderSource(Source):
         for (of, folder, name), before in self._looks.items():
             now = self._look(folder, name) if of == attempt else before
             if now != before:
-                problem = f"file {below(folder, name)} changed while it was read: {difference_of(before, now)}"
+                problem = f"file {below(folder, name)} changed while it was read: {change_of(before, now)}"
                 return self.refused(problem, self._restore(attempt, gone=now is None))
         return None
 

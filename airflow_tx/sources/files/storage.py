@@ -177,7 +177,7 @@ def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:
         return {"size": status.st_size, "digest": f"sample:{digest.hexdigest()}"}
 
 
-def difference_of(before: Look, now: Look | None) -> str:
+def change_of(before: Look, now: Look | None) -> str:
     """Say how a file differs from what it was."""
     if now is None:
         return "it is missing or unreadable now"

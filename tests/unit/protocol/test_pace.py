@@ -37,13 +37,20 @@ def test_rows_and_seconds_in_process_are_kept() -> None:
     [
         ended(None),
         ended({"rows": 0, "why": ""}),
-        ended({"files": 3, "why": ""}),
+        ended({"why": ""}),
         ended({"rows": 5, "why": ""}, outcome=Outcome.SKIPPED),
     ],
-    ids=["of no known size", "empty", "not counted in rows", "skipped"],
+    ids=["of no known size", "empty", "without a count", "skipped"],
 )
 def test_what_says_nothing_of_the_pace_changes_nothing(history: History) -> None:
     assert pace_after([[100, 65.0]], history) == [[100, 65.0]]
+
+
+def test_what_was_counted_in_another_unit_is_dropped() -> None:
+    files = [[100, 65.0, "files"]]
+    assert pace_after(files, ended({"files": 3, "why": ""})) == [*files, [3, 5.0, "files"]]
+    assert pace_after(files, of(7)) == [[7, 5.0]]
+    assert pace_after([[7, 5.0]], ended({"files": 3, "why": ""})) == [[3, 5.0, "files"]]
 
 
 def test_a_clock_that_went_back_is_no_time() -> None:
