@@ -175,7 +175,7 @@ class TransactionSpec:
         """Say how long a committed transaction can be restated; 0: it never can."""
         return timedelta(days=Settings.load().journal) if self.journal is None else self.journal
 
-    @cached_property
+    @property
     def requires_proof(self) -> bool:
         """Whether a commit of rows that are not proven is refused."""
         return Settings.load().require_rows == "proven"

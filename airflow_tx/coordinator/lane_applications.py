@@ -34,6 +34,8 @@ _PATIENCE = 5.0
 _TAG = "airflow_tx lane"
 # More sessions that are prepared at once keep each other from the processors.
 _PREPARED = 4
+# Seconds that the first batch on a server has for itself, at most. Batches at once compile the same code each.
+_HEAD_START = 5.0
 
 
 class LaneApplications:
@@ -54,6 +56,7 @@ class LaneApplications:
         self._open: set[_SessionThread] = set()
         self._idle: dict[str, list[_SessionThread]] = {}
         self._unprepared: set[str] = set()
+        self._warm: dict[str, threading.Event] = {}
         self._has_batches = False
 
     def prepare(
@@ -124,6 +127,7 @@ class LaneApplications:
                 self._load(task.operator.found_from(self._dag_file))
         if not self._has_batches:  # it would take the processors from them
             rehearse(session, preparation.where)
+            self._head_start(thread.conn_id, 0.0).set()
         with self._lock:
             idle = self._idle[thread.conn_id]
             if thread in idle:  # before those that are not ready
@@ -155,7 +159,11 @@ class LaneApplications:
         from airflow_tx.spark.connect import process
 
         application = run.task.operator.found_from(self._dag_file, run.arguments)
-        return process(session, application, run.descriptor, partial(self._load, application))
+        warm = self._head_start(run.task.operator.conn_id, _HEAD_START)
+        try:
+            return process(session, application, run.descriptor, partial(self._load, application))
+        finally:
+            warm.set()
 
     def over(
         self,
@@ -184,6 +192,15 @@ class LaneApplications:
         with self._ended:
             run.outcome = outcome
             self._ended.notify_all()
+
+    def _head_start(self, conn_id: str, seconds: float) -> threading.Event:
+        """Wait until something has run on the server, unless this is the first; return what says so."""
+        with self._lock:
+            is_first = conn_id not in self._warm
+            warm = self._warm.setdefault(conn_id, threading.Event())
+        if not is_first:
+            warm.wait(seconds)
+        return warm
 
     def _load(self, application: ConnectApplication) -> BatchApp:
         with self._loading:

@@ -100,7 +100,9 @@ class BatchSize:
     :param max_bytes: at most so many bytes in a batch.
     :param target_seconds: adaptive: as many rows as are processed in so many seconds, by what the last transactions
         took. A backlog is worked off in few large batches, a trickle in small ones.
-    :param first: the limit of an adaptive batch while nothing is measured; `least`, `most`: afterwards.
+    :param first: the limit of an adaptive batch while nothing is measured.
+    :param least: an adaptive batch is never limited to fewer.
+    :param most: an adaptive batch never has more; None: any number.
     :param unit: what is counted, if it is not rows.
     """
 

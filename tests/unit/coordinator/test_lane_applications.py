@@ -178,6 +178,47 @@ def test_those_behind_are_processed_while_the_first_one_is_and_commit_after_it(m
     assert server.most == 4
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_first_batch_on_a_server_that_has_compiled_nothing_goes_alone_until_it_ends(
+    make: Any, server: Server, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(lane_applications, "_HEAD_START", 60.0)
+    world, begun, at_once = make(source=Bounded(4)), list[int](), list[int]()
+
+    def cannot(at: str) -> None:
+        raise RuntimeError(f"no {at} ahead of a batch")
+
+    def notes(session: Session, descriptor: Any) -> None:
+        begun.append(descriptor.attempt.txid)
+        if len(begun) == 1:
+            threading.Event().wait(0.3)
+            at_once.append(len(begun))
+            if fails:
+                raise FailedBatch("not this one")
+
+    server.at = cannot
+    server.on_batch = notes
+    with world.executing():
+        world.settle()
+    world.assert_exact(4)
+    assert at_once == [1]
+
+
+def test_a_first_batch_that_takes_long_holds_the_others_up_for_a_moment_only(
+    make: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_applications, "_HEAD_START", 0.1)
+    world, others = make(source=Bounded(4)), threading.Barrier(4)
+
+    def cannot(at: str) -> None:
+        raise RuntimeError(f"no {at} ahead of a batch")
+
+    server.at = cannot
+    server.on_batch = lambda session, descriptor: others.wait(60) and None
+    world.coordinate()
+    world.assert_exact(4)
+
+
 @pytest.mark.parametrize("source", [Bounded, OpaqueBounded])
 @pytest.mark.parametrize("error", [FailedBatch("not this one"), RuntimeError("session is lost"), SystemExit(3)])
 def test_one_that_fails_becomes_a_run_and_the_next_ones_have_new_sessions(

@@ -70,7 +70,7 @@ class Processing:
         self.attempt = TransactionAttempt(3, 2)
         self.begun = SimpleNamespace(txid=3, attempt=self.attempt, position=None, replaces=None)
         paths = SimpleNamespace(root="/tx")
-        self.spec = SimpleNamespace(staging=lambda: staging, ackers=None, acker_store=None, paths=paths)
+        self.spec = SimpleNamespace(staging=lambda: staging, ackers=None, acker_store=None, paths=paths, tables={})
         self.anchored = True
         spec: Any = self.spec
         self.messages = TaskMessages(spec, self.attempt, TaskTry("partial_counts", -1, "try-1"), anchored=True)
