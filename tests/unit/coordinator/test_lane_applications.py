@@ -213,8 +213,11 @@ def test_a_first_batch_that_takes_long_holds_the_others_up_for_a_moment_only(
     def cannot(at: str) -> None:
         raise RuntimeError(f"no {at} ahead of a batch")
 
+    def waits_for_the_others(session: Session, descriptor: Any) -> None:
+        others.wait(60)
+
     server.at = cannot
-    server.on_batch = lambda session, descriptor: others.wait(60) and None
+    server.on_batch = waits_for_the_others
     world.coordinate()
     world.assert_exact(4)
 
