@@ -23,6 +23,7 @@ def _kills(folder: Path, step: int) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.worth("a table of a lake, killed in its commit")
 def test_a_commit_that_is_killed_is_finished_by_the_next_grant(tmp_path: Path) -> None:
     assert _kills(tmp_path, 23) > 10
 
