@@ -9,8 +9,8 @@ from airflow_tx.spark import Batch, batch_app
 @batch_app
 def main(spark: SparkSession, batch: Batch) -> None:
     enriched = batch.read().select(
-        "month",
-        "day",
+        F.col("month").cast("int"),
+        F.col("day").cast("int"),
         "carrier",
         "flight",
         F.concat_ws("-", "origin", "dest").alias("route"),
