@@ -52,8 +52,8 @@ def test_the_readme_names_every_example() -> None:
     assert [name for name in EXAMPLES if f"script/example {name}" not in readme] == []
 
 
-# What these show has tests of its own: test_corrections, test_backfill, test_kafka, test_sql_source, test_twitter.
-TESTED_BY_THEMSELVES = {"corrections", "daily_orders", "kafka_counts", "sql_orders", "twitter"}
+# What these show has tests of its own, such as test_corrections and test_backfill, or takes a whole Airflow.
+TESTED_BY_THEMSELVES = {"corrections", "daily_orders", "kafka_counts", "lake", "sql_orders", "twitter"}
 TOGETHER = sorted(set(EXAMPLES) - TESTED_BY_THEMSELVES)
 ALWAYS = ("words",)
 
