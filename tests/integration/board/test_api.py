@@ -94,13 +94,14 @@ def test_a_run_without_a_transaction_says_what_its_begin_said_last(
     board: Board, pipeline: Pipeline, runs: Runs
 ) -> None:
     pipeline.run("r1")
-    runs.make(r2="running")
+    # No other test has a run of this name: the board may still remember theirs.
+    runs.make(without="running")
     for state, said in (
         ("up_for_retry", "Its source was not ready, or the ledger could not be asked: no disk. It is tried again."),
         ("failed", "Its task begin has failed: no disk. Clear it to begin again."),
     ):
-        board.commands.python(_BEGIN_SAYS, "r2", state, "no disk.")
-        why = board.get("dags/the_dag/runs/r2")["why"]
+        board.commands.python(_BEGIN_SAYS, "without", state, "no disk.")
+        why = board.get("dags/the_dag/runs/without")["why"]
         assert why["sentence"] == said
 
 
