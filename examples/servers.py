@@ -75,6 +75,8 @@ def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> 
         "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=hosts),
         "AIRFLOW_CONN_TX_STATE": connection("sqlite", host=str(database(home))),
         "AIRFLOW_CONN_SPARK_DEFAULT": connection("spark", host="local[1]"),
+        # A task may die together with its supervisor: Airflow would wait 300 s before it starts the task again.
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
         "AIRFLOW__TX__ROOT": ROOT,
         "AIRFLOW__TX__STAGING": (home / "staging").as_uri(),
         "AIRFLOW_TX_DATA": str(home),
