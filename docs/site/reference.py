@@ -1,0 +1,110 @@
+"""Generates the reference pages of the site, and mends links that leave it. mkdocs calls these functions as hooks."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+OUTSIDE = re.compile(r"(?<!!)\[([^\]]+)\]\((?:\.\./)+(?!reference|concepts|howto|explanation)[\w./-]+(?:#[\w-]+)?\)")
+"""A link to a file of the repository that is no page: the site shows its text."""
+ROOMS = {
+    "airflow_tx": "DAGs: transactions, sources, operators",
+    "airflow_tx.sources": "Sources of your own",
+    "airflow_tx.state": "States, aggregators, queries",
+    "airflow_tx.spark": "Spark applications",
+    "airflow_tx.acks": "Message trees",
+    "airflow_tx.testing": "Tests of your own",
+}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made of the code."""
+    pages = {"reference/api.md": api(), "reference/commands.md": commands(), "reference/errors.md": errors()}
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Show files of the repository by name."""
+    return OUTSIDE.sub(r"\1", markdown)
+
+
+# --- the API
+
+
+def api() -> str:
+    """Give the page of all public names: mkdocstrings fills it with signatures and docstrings."""
+    parts = ["# Python API\n\nEvery public name, with the module that you import it from.\n"]
+    for room, title in ROOMS.items():
+        module = importlib.import_module(room)
+        parts.append(f"## {title}\n\n`from {room} import …`\n")
+        parts += [_entry(module, name) for name in sorted(module.__all__)]
+    return "\n".join(parts)
+
+
+def _entry(module: Any, name: str) -> str:
+    found = getattr(module, name)
+    if not (inspect.isclass(found) or inspect.isfunction(found)):
+        return f"### {name}\n\n`{module.__name__}.{name}`\n"
+    return f"::: {found.__module__}.{found.__qualname__}\n    options: {{heading_level: 3}}\n"
+
+
+# --- the commands
+
+
+def commands() -> str:
+    """Give the page of the commands, as their parser describes them."""
+    definition = importlib.import_module("airflow_tx.cli.definition")
+    parts = ["# Commands\n\nEach command is `airflow tx …`. It prints this text, too: `airflow tx list --help`.\n"]
+    for path, command in _actions(definition.TX_COMMANDS):
+        parts.append(f"## airflow tx {path}\n\n{command.help}.\n")
+        if command.description:
+            parts.append(f"{command.description}\n")
+        parts.append("| argument | meaning |\n|---|---|")
+        parts += [_argument(each) for each in command.args]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _actions(found: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for each in found:
+        if hasattr(each, "subcommands"):
+            yield from _actions(each.subcommands, f"{before}{each.name} ")
+        else:
+            yield f"{before}{each.name}", each
+
+
+def _argument(argument: Any) -> str:
+    parser = argparse.ArgumentParser(add_help=False)
+    argument.add_to_parser(parser)
+    action = parser._actions[-1]
+    names = (
+        ", ".join(f"`{name}`" for name in action.option_strings) or f"`{str(action.metavar or action.dest).upper()}`"
+    )
+    text = (action.help or "").replace("|", "\\|").replace("\n", " ")
+    return f"| {names} | {' '.join(text.split())} |"
+
+
+# --- the errors
+
+
+def errors() -> str:
+    """Give the page of every error: what it is, and the line that a person reads, its remedy included."""
+    module = importlib.import_module("airflow_tx.errors")
+    classes = {each for each in vars(module).values() if inspect.isclass(each) and issubclass(each, module.TxError)}
+    parts = [
+        "# Errors\n\nEach error says in one line what is wrong, where, and what to do. `{…}` stands for a value.\n"
+    ]
+    for each in sorted(classes, key=lambda each: each.__name__):
+        parts.append(f"## {each.__name__}\n\n{inspect.getdoc(each)}\n")
+        template = " ".join(str(getattr(each, "template", "")).split())
+        if template:
+            parts.append(f"```text\n{template}\n```\n")
+    return "\n".join(parts)
