@@ -22,6 +22,14 @@ ROOMS = {
     "airflow_tx.testing": "Tests of your own",
 }
 
+EXIT = """
+| exit code | meaning |
+|---|---|
+| 0 | the command did, or showed, what you asked for |
+| 1 | it was refused or failed, `verify` found something, `restate` or `backfill` is not done, or `diff` is not equal |
+| 2 | the command line cannot be understood, or `diff` cannot compare now; nothing was changed |
+"""
+
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made of the code."""
@@ -62,7 +70,9 @@ def _entry(module: Any, name: str) -> str:
 def commands() -> str:
     """Give the page of the commands, as their parser describes them."""
     definition = importlib.import_module("airflow_tx.cli.definition")
-    parts = ["# Commands\n\nEach command is `airflow tx …`. It prints this text, too: `airflow tx list --help`.\n"]
+    parts = [
+        f"# Commands\n\nEach command is `airflow tx …`. It prints this text, too: `airflow tx list --help`.\n{EXIT}"
+    ]
     for path, command in _actions(definition.TX_COMMANDS):
         parts.append(f"## airflow tx {path}\n\n{command.help}.\n")
         if command.description:

@@ -47,9 +47,9 @@ def test_every_dag_file_parses(tmp_path: Path) -> None:
     assert {example.topology for example in EXAMPLES.values()} <= set(found["dags"])
 
 
-def test_the_readme_names_every_example() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert [name for name in EXAMPLES if f"script/example {name}" not in readme] == []
+def test_a_page_names_every_example() -> None:
+    page = (ROOT / "docs/howto/examples.md").read_text()
+    assert [name for name in EXAMPLES if f"script/example {name}" not in page] == []
 
 
 # What these show has tests of its own, such as test_corrections and test_backfill, or takes a whole Airflow.

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_tx.cli.definition import TX_COMMANDS
+from airflow_tx.provider_info import OPTIONS
+
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")])
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 
 DAGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("dags/*.py"))
 
@@ -64,10 +67,46 @@ def test_a_paragraph_has_at_most_eight_lines(page: str) -> None:
     assert [text[0] for text in texts if max(len(text), len(textwrap.wrap(" ".join(text), 120))) > LONGEST] == []
 
 
-@pytest.mark.parametrize("page", ["docs/protocol.md", "docs/traces.md", "docs/receipts.md", "docs/checking.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_every_test_that_a_page_names_exists(page: str) -> None:
     files = [file for folder in ("tests", "airflow_tx/testing") for file in (ROOT / folder).rglob("*.py")]
     found = {file.stem for file in files}
     for file in files:
         found |= set(re.findall(r"def (test_\w+)\(", file.read_text()))
     assert set(re.findall(r"`(test_\w+)`", (ROOT / page).read_text())) - found == set()
+
+
+def test_every_row_of_the_promises_names_a_test() -> None:
+    rows = _table((ROOT / "docs/explanation/promises.md").read_text(), "what happens")
+    assert len(rows) > 10
+    assert [row for row in rows if "`test_" not in row] == []
+
+
+def _table(page: str, first: str) -> list[str]:
+    """Give the rows of the table whose heading begins so."""
+    table = page.partition(f"| {first} ")[2].partition("\n\n")[0]
+    return table.splitlines()[2:]
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_and_option_that_a_page_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    commands = set(re.findall(r"airflow tx ([a-z][a-z-]+)", text))
+    assert commands - {command.name for command in TX_COMMANDS} == set()
+    assert set(re.findall(r"\[tx\] ([a-z]\w+)`", text)) - set(OPTIONS) == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_anchor_that_a_page_refers_to_is_a_heading(page: str) -> None:
+    links = re.findall(r"\]\((?!http)([\w/.-]*?\.md)?#([\w-]+)\)", (ROOT / page).read_text())
+    targets = [((ROOT / page).parent / link if link else ROOT / page, anchor) for link, anchor in links]
+    assert [anchor for target, anchor in targets if anchor not in _anchors(target.read_text())] == []
+
+
+def _anchors(page: str) -> set[str]:
+    """Give the anchors of the headings, as GitHub and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", text.lower()).strip()) for text in headings}
