@@ -139,11 +139,95 @@ def test_a_receipt_is_kept_with_the_commit(table: DeltaTable, grants: Grants) ->
     assert json.loads(found[-1].text)["written"][table.name]["keys"] == 1
 
 
-def test_a_table_that_is_released_is_taken_by_another_ledger(table: DeltaTable, grants: Grants) -> None:
-    commit(table, grants, 1, numbers(10))
+# --- release ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_another_ledger_of_a_released_table_takes_out_only_its_own_rows(
+    table: DeltaTable, grants: Grants, merged: bool
+) -> None:
+    for txid in (1, 2):
+        commit(table, grants, txid, numbers(10 * txid))
+    if merged:
+        optimize(table)
     table.release()
-    commit(table, Grants(), 2, numbers(20))
-    assert held(table) == [(1, 10), (2, 20)]
+    assert (table.fence(), table.rows_by_txid()) == (None, {None: 2})
+    others = Grants()
+    for txid, attempt in ((1, 1), (2, 1), (2, 2)):
+        commit(table, others, txid, numbers(100 * txid + attempt), attempt)
+    assert table.rows_by_txid() == {None: 2, 1: 1, 2: 1}
+    assert sorted(row["n"] for row in read_back(table.uri)) == [10, 20, 101, 202]
+
+
+def test_a_release_is_one_commit_and_is_repeated_without_another_one(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    version = deltalake.DeltaTable(table.uri).version()
+    table.release()
+    table.release()
+    assert deltalake.DeltaTable(table.uri).version() == version + 1
+
+
+def test_a_table_is_released_again_by_its_second_ledger(table: DeltaTable) -> None:
+    for n in (10, 20, 30):
+        commit(table, Grants(), 1, numbers(n))
+        table.release()
+    assert table.rows_by_txid() == {None: 3}
+
+
+def test_a_table_without_rows_of_a_ledger_is_released(table: DeltaTable, grants: Grants) -> None:
+    deltalake.write_deltalake(table.uri, numbers(7))
+    table.raise_fence(grants(1))
+    table.release()
+    commit(table, Grants(), 1, numbers(10))
+    assert table.rows_by_txid() == {None: 1, 1: 1}
+
+
+def test_a_release_keeps_the_receipts_of_earlier_ledgers_to_itself(table: DeltaTable, grants: Grants) -> None:
+    for txid in (1, 2):
+        commit(table, grants, txid, numbers(txid))
+    table.release()
+    commit(table, Grants(), 1, numbers(3))
+    assert [each.txid for each in table.receipts()] == [1]
+
+
+def test_a_committer_of_the_ledger_before_a_release_commits_nothing(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    old = grants(2)
+    table.raise_fence(old)
+    files = staged(table, old.attempt, numbers(20))
+    table.release()
+    with pytest.raises(StateError):
+        table.write(old, files)
+    commit(table, Grants(), 1, numbers(11))
+    with pytest.raises(StateError):
+        table.raise_and_write(old, files)
+    assert table.rows_by_txid() == {None: 1, 1: 1}
+
+
+def test_a_commit_during_a_release_is_not_lost(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    stalled, load = table._store.load(), table._store.load
+    loads = [lambda: stalled]
+    table._store.load = lambda: loads.pop()() if loads else load()  # type: ignore[method-assign]
+    deltalake.write_deltalake(table.uri, numbers(7), mode="append", schema_mode="merge")
+    table.release()
+    assert table.rows_by_txid() == {None: 2}
+    assert sorted(row["n"] for row in read_back(table.uri)) == [7, 10]
+
+
+def test_a_release_keeps_every_value_and_partition(tmp_path: Path, grants: Grants) -> None:
+    table = DeltaTable(tmp_path / "orders", partition_by=["day", "kind"])
+    rows = (
+        numbers(1, 2, 3)
+        .append_column("day", pa.array([date(2026, 1, 1), None, date(2026, 1, 2)]))
+        .append_column("kind", pa.array(["a b", "ü%", None]))
+        .append_column("deep", pa.array([{"m": [1, None]}, None, {"m": []}]))
+        .append_column("at", pa.array([0, 1, None], pa.timestamp("us")))
+    )
+    commit(table, grants, 1, rows)
+    before = [{**row, "tx_txid": None} for row in read_back(table.uri)]
+    table.release()
+    assert sorted(read_back(table.uri), key=lambda row: row["n"]) == sorted(before, key=lambda row: row["n"])
 
 
 # --- columns and partitions ---------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from airflow_tx.state.lake.store import (
     LiveFile,
     Published,
     Raised,
+    Released,
     TableChange,
     TableVersion,
     Widened,
@@ -47,6 +48,8 @@ _NAMES = 2**63
 _APPLIED = "airflow_tx.applied"
 _WRITTEN = "airflow_tx.written"
 COMMIT_NOTE = "userMetadata"
+RELEASED = {"released": True}
+"""The note of a release: receipts before it are those of another ledger."""
 _FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
 _REFUSED_SETTINGS = {
     "delta.appendOnly": ("true", "lets nobody take rows back"),
@@ -193,8 +196,21 @@ class DeltaStore:
 
             fields = [Field.from_json(json.dumps(each)) for each in change.fields]
             table.alter.add_columns(fields, commit_properties=_once())
+        elif isinstance(change, Released):
+            self._release(at, change)
         else:
             self._publish(at, change)
+
+    def _release(self, at: TableVersion, change: Released) -> None:
+        """Remove the fence and the txids in one commit: a release that is killed has done all of it, or nothing."""
+        note = {COMMIT_NOTE: json.dumps(RELEASED)}
+        marks = self._raise_of(Raised("", change.number))
+        once = _once(app_transactions=marks, custom_metadata=note)
+        if not change.owned:
+            # An update without rows commits nothing.
+            return self._commit(at, [], once)
+        nobody = {TXID: "CAST(NULL AS BIGINT)"}
+        at.handle.update(nobody, predicate=f"{TXID} IS NOT NULL", commit_properties=once)
 
     def _define(self, table: DeltaTable, change: Defined) -> None:
         """Replace the columns of a table without files; nothing else can change its partition columns."""

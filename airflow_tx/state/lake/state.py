@@ -11,9 +11,10 @@ import os
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 from airflow_tx.errors import ConfigError, SkipRefused, StateError
@@ -21,12 +22,12 @@ from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, FenceMoved, StateKind, StateWrite, StoredReceipt
-from airflow_tx.state.lake.delta import COMMIT_NOTE, QUERIED, DeltaStore
+from airflow_tx.state.lake.delta import COMMIT_NOTE, QUERIED, RELEASED, DeltaStore
 from airflow_tx.state.lake.fit import TableFit, is_undefined
 from airflow_tx.state.lake.manifest import STAGED, TXID, TableFile
 from airflow_tx.state.lake.raised_fence import RaisedFence, next_raise
 from airflow_tx.state.lake.schema import Schema
-from airflow_tx.state.lake.store import Published, Raised, TableVersion
+from airflow_tx.state.lake.store import Published, Raised, Released, TableVersion
 from airflow_tx.state.lake.sweep import sweep
 from airflow_tx.state.lake.taken_back import TakeBack, TakenBack, count_rows
 from airflow_tx.state.store_transaction import StoredState
@@ -120,8 +121,9 @@ class DeltaTable(StoredState):
     def receipts(self) -> list[StoredReceipt]:
         if self._store.load() is None:
             return []
-        notes = [_note_of(each) for each in reversed(self._store.history())]
+        notes = list(takewhile(RELEASED.__ne__, map(_note_of, self._store.history())))
         # The newest last: of one transaction the last one counts.
+        notes.reverse()
         kept = {
             each["txid"]: StoredReceipt(*(each[name] for name in _RECEIPT))
             for each in notes
@@ -158,15 +160,19 @@ class DeltaTable(StoredState):
             at = self._store.load()
             if at is None or not at.fence:
                 return
-            try:
-                return self._store.cas(at, Raised("", at.number + 1))
-            except FenceMoved:
-                continue
+            with suppress(FenceMoved):
+                return self._store.cas(at, Released(at.number + 1, self._owns_rows(at)))
         raise StateError(
             state=self.name,
             problem="other writers commit to the table all the time",
             remedy="Stop them, and try again.",
         )
+
+    def _owns_rows(self, at: TableVersion) -> bool:
+        if at.empty or all(each["name"] != TXID for each in at.schema["fields"]):
+            return False
+        query = f"SELECT {TXID} FROM {QUERIED} WHERE {TXID} IS NOT NULL LIMIT 1"
+        return bool(self._store.asked(at, query))
 
     @cached_property
     def _store(self) -> DeltaStore:
@@ -329,4 +335,5 @@ def _note_of(commit: Mapping[str, Any]) -> dict[str, Any]:
         found = json.loads(commit.get(COMMIT_NOTE) or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) and "txid" in found else {}
+    ours = isinstance(found, dict) and ("txid" in found or found == RELEASED)
+    return found if ours else {}

@@ -105,7 +105,19 @@ class Published:
     note: Mapping[str, Any] = field(hash=False)
 
 
-TableChange = Raised | Defined | Widened | Published
+@dataclass(frozen=True)
+class Released:
+    """A change that removes the fence and the txid of each row, because the next ledger has the same txids.
+
+    :param number: of this raise.
+    :param owned: whether a row has a txid; each file with such a row is written again.
+    """
+
+    number: int
+    owned: bool
+
+
+TableChange = Raised | Defined | Widened | Published | Released
 
 
 class TableStore(Protocol):
