@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.errors import StagingError
 from airflow_tx.processing.consumed_rows import PYTHON, RowsReading
 from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.rows_digest import COUNT
+from airflow_tx.protocol.rows_digest import COUNT, RowsDigest
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.attempt import TransactionAttempt
     from airflow_tx.protocol.consumers import OutputName
     from airflow_tx.spec import TransactionSpec
-    from airflow_tx.staging import StagingArea
+    from airflow_tx.staging import StagingArea, TryDir
     from airflow_tx.staging.descriptor import Input
+    from airflow_tx.staging.output import Output
 
 
 class CurrentBatch:
@@ -78,6 +80,32 @@ class CurrentBatch:
         """Make so many messages in one request; as `emit`."""
         return self._processing.messages.emit(count, tracked=tracked)
 
+    def stage(self, rows: Any, name: str = "rows") -> dict[str, Any]:
+        """Write rows to the staging area, for the tasks and Spark applications behind this task.
+
+            @task
+            def extract():
+                return current_batch().stage(orders)
+
+            SparkBatchOperator(task_id="sum_up", application="sum_up.py", inputs={"orders": extract()})
+
+        :param rows: dicts with the same keys, a pandas.DataFrame or a pyarrow.Table.
+        :param name: of the output; a task that stages several outputs gives each its own name.
+        :return: the reference to the rows, which the task returns.
+        :raises StagingError: the rows are no table, or the task has staged an output of this name before.
+        """
+        from airflow_tx.staging import write_manifest
+
+        staged = self._processing.staged
+        where = self._processing.where
+        if name in staged:
+            problem = "the task has staged it before"
+            raise _refused(
+                self.attempt, name, str(where.task), problem, "Give each output its own name."
+            )
+        staged[name] = _written(where, name, rows)
+        return write_manifest(where, staged)[name].to_json()
+
     def read_output(self, ref: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """The rows of a task's output, or of the new values of a committer, as dicts.
 
@@ -97,6 +125,18 @@ class CurrentBatch:
         if self._reliable:
             self._processing.read.append(reading)
         return reading
+
+
+def _written(where: TryDir, name: str, rows: Any) -> Output:
+    """Write one Parquet file, with the digest of its rows, so that readers prove what they have read."""
+    from airflow_tx.staging import with_content, write_rows
+    from airflow_tx.staging.manifest import batches_of
+    from airflow_tx.staging.row_hash import digest_of_batch
+
+    output = write_rows(where, name, rows)
+    digests = map(digest_of_batch, batches_of(where, name, output))
+    output = replace(output, row_digest=sum(digests, RowsDigest(0)).text)
+    return with_content(where, name, output)
 
 
 def current_batch(*, reliable: bool = True) -> CurrentBatch:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.sources.api import Source
     from airflow_tx.staging import StagingArea
+    from airflow_tx.staging.area import TryDir
+    from airflow_tx.staging.output import Output
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +68,8 @@ class Processing:
         self.read: list[AnyReading] = []  # by its application, and by itself
         self.unproven: list[str] = []
         """Why the rows that its application consumed are not proven."""
+        self.staged: dict[str, Output] = {}
+        """The outputs that its code has staged, by name."""
         self._emitters: list[Source] = []
         self.code = ""
         """Digest of what it runs; "": unknown."""
@@ -149,6 +153,11 @@ class Processing:
         """Where its output goes; that of a task after the block must outlive the commit."""
         area = self.spec.staging()
         return area if self.task.task_id in self.spec.inside else area.kept
+
+    @property
+    def where(self) -> TryDir:
+        """The folder of this try in the staging area."""
+        return self.staging.try_dir(self.topology, self.attempt, self.task)
 
     def start(self) -> None:
         """Tell the ledger that this try works; a second call does nothing. Raises as `running`."""
@@ -303,9 +312,16 @@ def after_task(context: Context, result: Any = None) -> None:
     task: Any = context["task"]
     processing = Processing.of(context)
     if not processing.acked:
-        processing.ack(
-            returned(result, multiple=task.multiple_outputs) if task.do_xcom_push else []
-        )
+        pushed = returned(result, multiple=task.multiple_outputs) if task.do_xcom_push else []
+        processing.ack([*_staged(processing), *pushed])
+
+
+def _staged(processing: Processing) -> list[dict[str, Any]]:
+    """Refer to the outputs that the code of a task has staged: who reads them proves that it read all rows."""
+    from airflow_tx.staging.output import make_ref
+
+    outputs = processing.staged.items()
+    return [make_ref(processing.where, name, output).to_json() for name, output in outputs]
 
 
 def task_failed(context: Context) -> None:

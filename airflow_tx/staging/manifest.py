@@ -7,7 +7,7 @@ output is plain JSON: it travels in XComs and in the ledger, and is checked agai
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -68,13 +68,13 @@ def with_content(where: TryDir, name: str, output: Output) -> Output:
 def write_rows(
     where: TryDir,
     name: str,
-    rows: Sequence[Mapping[str, Any]] | pa.Table,
+    rows: Iterable[Mapping[str, Any]] | pa.Table,
     *,
     file: str = "part-0.parquet",
 ) -> Output:
-    """Write a small output of a Python task: one Parquet file.
+    """Write an output of a Python task: one Parquet file.
 
-    :param rows: dicts with the same keys, or a pyarrow table.
+    :param rows: dicts with the same keys, or a table of pyarrow or pandas.
     :param file: its name, if several may write this output.
     :raises StagingError: if the name cannot be used, or the rows have no common type.
     """
@@ -82,19 +82,18 @@ def write_rows(
     import pyarrow.parquet as pq
 
     folder = check_name(where, name)
+    sink = pa.BufferOutputStream()
     try:
-        table = (
-            rows
-            if isinstance(rows, pa.Table)
-            else pa.Table.from_pylist([dict(row) for row in rows])
-        )
+        # pandas and pyarrow give their columns through this method.
+        is_table = hasattr(rows, "__arrow_c_stream__")
+        table = pa.table(rows) if is_table else pa.Table.from_pylist([dict(row) for row in rows])
+        # Spark reads no nanoseconds, which pandas has by default.
+        pq.write_table(table, sink, coerce_timestamps="us")
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, AttributeError) as error:
         problem = f"its rows are no table ({str(error).splitlines()[0]})"
         raise refuse(
             where, name, problem, "Emit dicts with the same keys and types, or a pyarrow.Table."
         ) from None
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
     content = sink.getvalue().to_pybytes()
     where.files.write(f"{folder}/{file}", content)
     return Output((StagedFile(file, len(content), table.num_rows),), tuple(table.column_names))

@@ -32,7 +32,8 @@ class DataIntervalSource(ReaderSource):
     before the last interval that has a txid, is refused.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
-        `start` (included) and `end` (excluded) in UTC, and gives a DataFrame, or rows as mappings.
+        `start` (included) and `end` (excluded) in UTC, and gives a DataFrame, or rows as mappings. None: a task of the
+        block reads the rows, by its own ``data_interval_start`` and ``data_interval_end``.
     :param options: further arguments for it, plain JSON.
     :param kind: ``transactional`` if it reads the same rows for an interval every time, else ``opaque``.
     :param in_order: whether txids follow the data intervals, whichever run begins first.
@@ -42,7 +43,7 @@ class DataIntervalSource(ReaderSource):
 
     def __init__(
         self,
-        reader: str | Callable[..., Any],
+        reader: str | Callable[..., Any] | None = None,
         options: Mapping[str, Any] | None = None,
         kind: str = "transactional",
         in_order: bool = False,

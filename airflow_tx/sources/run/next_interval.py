@@ -35,7 +35,7 @@ class NextIntervalSource(DataIntervalSource):
 
     def __init__(
         self,
-        reader: str,
+        reader: str | None,
         options: Mapping[str, Any] | None = None,
         kind: str = "transactional",
         *,
@@ -56,7 +56,7 @@ class NextIntervalSource(DataIntervalSource):
         """Return the source that takes the same intervals without their runs."""
         connections = source.conn_ids
         return cls(
-            source.reader,
+            source.reader or None,
             source.options,
             source.kind.value,
             schedule=schedule,

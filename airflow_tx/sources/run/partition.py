@@ -23,7 +23,8 @@ class RunPartitionSource(ReaderSource):
     second run beside a failed one, and both stand for the same transaction.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
-        `partition`, the date in UTC (ISO 8601) or the key, and gives a DataFrame, or rows as mappings.
+        `partition`, the date in UTC (ISO 8601) or the key, and gives a DataFrame, or rows as mappings. None: a task of
+        the block reads the rows.
     :param options: further arguments for it, plain JSON.
     :param kind: ``transactional`` if it reads the same rows for a partition every time, else ``opaque``.
     :param connections: ids of the Airflow connections that the function looks up, as for `DataIntervalSource`.

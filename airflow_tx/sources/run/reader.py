@@ -29,7 +29,8 @@ _Self = TypeVar("_Self", bound="ReaderSource")
 class ReaderSource(Source):
     """A source by a function: subclasses say which part of the data a run stands for, the function reads its rows.
 
-    :param reader: a function at the top of an importable module, or its path ``package.module.function``.
+    :param reader: a function at the top of an importable module, or its path ``package.module.function``; None: tasks
+        of the block read the rows themselves.
     :param options: further arguments for it, plain JSON.
     :param kind: ``transactional`` if it reads the same rows for a part every time, else ``opaque``.
     :param connections: ids of the Airflow connections that the function looks up.
@@ -41,12 +42,12 @@ class ReaderSource(Source):
 
     def __init__(
         self,
-        reader: str | Callable[..., Any],
+        reader: str | Callable[..., Any] | None = None,
         options: Mapping[str, Any] | None = None,
         kind: str = "transactional",
         connections: Sequence[str] = (),
     ) -> None:
-        self.reader = self._path(reader)
+        self.reader = "" if reader is None else self._path(reader)
         self.options = dict(options or {})
         self.kind = source_kind(kind, type(self).__name__)
         try:
@@ -59,7 +60,7 @@ class ReaderSource(Source):
                 "connections", connections, f"Give a list: connections=[{connections!r}]."
             )
         self.conn_ids = tuple(connections)
-        self.normalize(reader=self.reader, options=self.options)
+        self.normalize(reader=self.reader or None, options=self.options)
         self._key = self._whose = ""
 
     def _path(self, reader: str | Callable[..., Any]) -> str:
@@ -99,6 +100,11 @@ class ReaderSource(Source):
 
     def read(self, spark: SparkSession | None, *part: Any, **options: Any) -> EmittedRows:
         """Call the reader; refuse if it cannot be imported, or gives nothing that could be rows."""
+        if not self.reader:
+            raise self.refused(
+                "it has no reader that gives rows",
+                "Let a task of the block read them and return current_batch().stage(rows); or name a reader.",
+            )
         module, _, name = self.reader.rpartition(".")
         try:
             reader = getattr(import_module(module), name)
