@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from airflow_tx.state.sql.guard import SqlGuard as SqlGuard
     from airflow_tx.state.sql.state import SqlState as SqlState
     from airflow_tx.state.trident.cached import CachedMap as CachedMap
+    from airflow_tx.state.trident.json_values import from_trident as from_trident
     from airflow_tx.state.trident.maps import BackingMap as BackingMap
     from airflow_tx.state.trident.maps import MapState as MapState
     from airflow_tx.state.trident.maps import NonTransactionalMap as NonTransactionalMap

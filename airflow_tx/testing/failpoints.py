@@ -20,6 +20,10 @@ class Armed:
     def reached(self) -> bool:
         return os.path.exists(self.rule.marker)
 
+    def disarm(self) -> None:
+        """Let processes pass the point from now on."""
+        Path(self.rule.marker).touch()
+
     def release(self) -> None:
         """Let the paused process continue."""
         Path(self.rule.until).touch()

@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import Token
+from airflow_tx.state.api import StateKind
 from airflow_tx.state.column_types import json_text
 from airflow_tx.state.keys import canonical_number
 from airflow_tx.state.trident.values import OpaqueValue, TransactionalValue
@@ -32,6 +33,39 @@ def from_text(data: bytes) -> Any:
         return _value(json.loads(data))
     except (LookupError, TypeError, ArithmeticError) as error:
         raise ValueError(str(error)) from error
+
+
+def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
+    """Read a value that a map of Storm's Trident has stored with the JSON serializer of its kind.
+
+        counts = OpaqueMap(RedisMap("redis_default", prefix="counts"))
+        counts.multi_put([("man",)], [from_trident(b"[7,5,3]", "opaque", committed=7)])
+
+    :param data: what JSONOpaqueSerializer, JSONTransactionalSerializer or JSONNonTransactionalSerializer wrote.
+    :param kind: of the map: "opaque", "transactional" or "non-transactional".
+    :param committed: the last transaction that Storm has committed; a later one is taken out.
+    :return: the value after that transaction; None: there was none.
+    :raises StateError: it is no such value; or a later transaction is in it, which only an opaque value can give back.
+    """
+    problem = f"{str(data)[:80]} is no {kind} value of Trident"
+    remedy = "Give the value as Trident's JSON serializer wrote it, and the kind of the map."
+    try:
+        found = json.loads(data)
+        if kind == StateKind.NON_TRANSACTIONAL:
+            return found
+        txid, value, *prev = found
+        if len(prev) == (kind == StateKind.OPAQUE) and type(txid) is int:
+            if txid <= committed:
+                return value
+            if prev:
+                return prev[0]
+            problem = (
+                f"{str(data)[:80]} has transaction {txid}, and Storm has committed {committed}"
+            )
+            remedy = "Let Storm commit what it has begun: deactivate the topology and wait; then read again."
+    except (TypeError, ValueError):
+        pass
+    raise StateError(state="Trident", problem=problem, remedy=remedy)
 
 
 def key_text(key: tuple[Any, ...]) -> str:

@@ -1,0 +1,194 @@
+"""The crash kit: runs a DAG on a local Airflow, kills it at each line that it passes, and compares what it added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from airflow_tx.testing.airflow import LocalAirflow, connection
+from airflow_tx.testing.airflow_client import AIRFLOW_PATIENCE, RUN_ENDED
+from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.failpoints import Armed, Failpoints
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
+
+Totals = Mapping[Any, float]
+POINTS = (
+    "begin.before_ask",
+    "begin.before_note",
+    "begin.after_allocate",
+    "commit.before_journal",
+    "commit.after_journal",
+    "commit.before_acquire",
+    "commit.after_acquire",
+    "commit.before_write",
+    "commit.before_mark",
+    "commit.after_mark",
+)
+TASK_POINTS = ("process.after_start", "process.before_ack", "process.after_ack", "spark.batch")
+_REMEDY = (
+    "A retry repeats what a task writes by itself. Let the task return its rows, and a CommitOperator write them "
+    "into a state."
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the package at which a process can be killed.
+
+    :param point: its name.
+    :param task: the task that passes it; "": any task.
+    """
+
+    point: str
+    task: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.point} of task {self.task}" if self.task else self.point
+
+
+class CrashKit:
+    """Runs a DAG on a local Airflow, kills a process of each run at another line, and compares the totals.
+
+        with CrashKit(tmp_path, "dags", zookeeper, env) as kit:
+            kit.check("text_words", totals, feed)
+
+    The home of Airflow is `airflow` in the folder. Relative paths of sources begin at the folder.
+
+    :param folder: for all files of the test.
+    :param dags_folder: the folder of the DAG files.
+    :param zookeeper: of the ledger.
+    :param env: the environment of all processes, such as the connections of the states.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        dags_folder: Path | str,
+        zookeeper: LocalZooKeeper,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.failpoints = Failpoints(folder / "failpoints")
+        settings = {
+            "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=zookeeper.hosts),
+            "AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "3",
+            "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "1",
+            "AIRFLOW_TX_DATA": str(folder.resolve()),
+            **self.failpoints.environment,
+            **(env or {}),
+        }
+        self.airflow = LocalAirflow(folder / "airflow", dags_folder, settings)
+        self._runs = 0
+
+    def __enter__(self) -> Self:
+        self.airflow.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.airflow.stop()
+
+    def check(
+        self,
+        dag_id: str,
+        totals: Callable[[], Totals],
+        feed: Callable[[int], object] = lambda run: None,
+        *,
+        topology: str | None = None,
+        first_date: datetime | None = None,
+    ) -> list[str]:
+        """Check that a run adds the same, wherever it is killed, and nothing when it is cleared after its commit.
+
+        :param totals: reads the numbers that the DAG adds to, by any key.
+        :param feed: gives the source the same rows again, before each run; it gets the number of the run.
+        :param topology: of the Transaction, if it is not the dag_id.
+        :param first_date: the logical date of the first run, if runs need one; each later run is a day later.
+        :return: the lines at which a process was killed.
+        :raises AssertionError: names the line, and what the run has added.
+        """
+
+        def run() -> str:
+            feed(self._runs + 1)
+            return self._run(dag_id, first_date)
+
+        self.airflow.wait_dag(dag_id)
+        self._wait_for_runs(dag_id)
+        lines = self._lines(dag_id, topology or dag_id, run)
+        once = _added(totals, run)
+        if not once:
+            raise AssertionError(f"{dag_id}: a run without a crash adds nothing to the totals.")
+        for line in lines:
+            killed = self._arm(line, "kill", topology or dag_id)
+            _compare(f"{dag_id}, killed at {line}", _added(totals, run), once)
+            if not killed.reached:
+                raise AssertionError(f"{dag_id}: no process reached {line}.")
+        last = run()
+        _compare(
+            f"{dag_id}, cleared after its commit",
+            _added(totals, lambda: self._clear(dag_id, last)),
+            {},
+        )
+        return [str(line) for line in lines]
+
+    def _lines(self, dag_id: str, topology: str, run: Callable[[], object]) -> list[Line]:
+        """Find the lines that a run passes: each pause has ended before it begins."""
+        tasks = [task["task_id"] for task in self.airflow.listed(f"dags/{dag_id}/tasks", "tasks")]
+        lines = [Line(point) for point in POINTS]
+        lines += [Line(point, task) for task in tasks for point in TASK_POINTS]
+        armed = {line: self._arm(line, "pause", topology) for line in lines}
+        for each in armed.values():
+            each.release()
+        run()
+        found = [line for line in lines if armed[line].reached]
+        for each in armed.values():
+            each.disarm()
+        return found
+
+    def _arm(self, line: Line, action: str, topology: str) -> Armed:
+        match = {"task": line.task} if line.task else {}
+        return self.failpoints.arm(line.point, action, topology=topology, **match)
+
+    def _run(self, dag_id: str, first_date: datetime | None) -> str:
+        self._runs += 1
+        run_id = f"crash_{self._runs}"
+        date = None if first_date is None else first_date + timedelta(days=self._runs - 1)
+        self.airflow.trigger(dag_id, run_id, logical_date=date)
+        self.airflow.wait_run(dag_id, run_id)
+        # A coordinator may have started another run, which has taken the rows.
+        self._wait_for_runs(dag_id)
+        return run_id
+
+    def _clear(self, dag_id: str, run_id: str) -> None:
+        self.airflow.clear_run(dag_id, run_id)
+        self.airflow.wait_run(dag_id, run_id)
+
+    def _wait_for_runs(self, dag_id: str) -> None:
+        def ended() -> bool:
+            return all(run["state"] in RUN_ENDED for run in self.airflow.runs(dag_id))
+
+        eventually(ended, AIRFLOW_PATIENCE, f"all runs of {dag_id} have ended", interval=0.3)
+
+
+def _added(totals: Callable[[], Totals], run: Callable[[], object]) -> dict[Any, float]:
+    before = dict(totals())
+    run()
+    after = dict(totals())
+    added = {key: after.get(key, 0) - before.get(key, 0) for key in [*after, *before]}
+    return {key: number for key, number in added.items() if number}
+
+
+def _compare(what: str, found: Totals, once: Totals) -> None:
+    if found != once:
+        without = f"a run without a crash adds {once}" if once else "it should add nothing"
+        raise AssertionError(f"{what}: the run added {found}, and {without}. {_REMEDY}")
