@@ -38,6 +38,8 @@ _REMEDY = (
     "into a state."
 )
 
+_NO_ROWS = "Let feed give the source rows that it has not taken: a FileSource takes files in the order of their names."
+
 
 @dataclass(frozen=True)
 class Line:
@@ -103,7 +105,7 @@ class CrashKit:
         self,
         dag_id: str,
         totals: Callable[[], Totals],
-        feed: Callable[[int], object] = lambda run: None,
+        feed: Callable[[str], object] = lambda run: None,
         *,
         topology: str | None = None,
         first_date: datetime | None = None,
@@ -111,7 +113,8 @@ class CrashKit:
         """Check that a run adds the same, wherever it is killed, and nothing when it is cleared after its commit.
 
         :param totals: reads the numbers that the DAG adds to, by any key.
-        :param feed: gives the source the same rows again, before each run; it gets the number of the run.
+        :param feed: gives the source the same rows again, before each run; it gets the run_id. Run ids sort in the
+            order of the runs.
         :param topology: of the Transaction, if it is not the dag_id.
         :param first_date: the logical date of the first run, if runs need one; each later run is a day later.
         :return: the lines at which a process was killed.
@@ -119,15 +122,18 @@ class CrashKit:
         """
 
         def run() -> str:
-            feed(self._runs + 1)
-            return self._run(dag_id, first_date)
+            self._runs += 1
+            run_id = f"crash_{self._runs:03}"
+            feed(run_id)
+            self._run(dag_id, run_id, first_date)
+            return run_id
 
         self.airflow.wait_dag(dag_id)
         self._wait_for_runs(dag_id)
         lines = self._lines(dag_id, topology or dag_id, run)
         once = _added(totals, run)
         if not once:
-            raise AssertionError(f"{dag_id}: a run without a crash adds nothing to the totals.")
+            raise AssertionError(f"{dag_id}: a run without a crash added nothing. {_NO_ROWS}")
         for line in lines:
             killed = self._arm(line, "kill", topology or dag_id)
             _compare(f"{dag_id}, killed at {line}", _added(totals, run), once)
@@ -159,15 +165,12 @@ class CrashKit:
         match = {"task": line.task} if line.task else {}
         return self.failpoints.arm(line.point, action, topology=topology, **match)
 
-    def _run(self, dag_id: str, first_date: datetime | None) -> str:
-        self._runs += 1
-        run_id = f"crash_{self._runs}"
+    def _run(self, dag_id: str, run_id: str, first_date: datetime | None) -> None:
         date = None if first_date is None else first_date + timedelta(days=self._runs - 1)
         self.airflow.trigger(dag_id, run_id, logical_date=date)
         self.airflow.wait_run(dag_id, run_id)
         # A coordinator may have started another run, which has taken the rows.
         self._wait_for_runs(dag_id)
-        return run_id
 
     def _clear(self, dag_id: str, run_id: str) -> None:
         self.airflow.clear_run(dag_id, run_id)
@@ -189,6 +192,9 @@ def _added(totals: Callable[[], Totals], run: Callable[[], object]) -> dict[Any,
 
 
 def _compare(what: str, found: Totals, once: Totals) -> None:
-    if found != once:
-        without = f"a run without a crash adds {once}" if once else "it should add nothing"
-        raise AssertionError(f"{what}: the run added {found}, and {without}. {_REMEDY}")
+    if found == once:
+        return
+    if not found:
+        raise AssertionError(f"{what}: the run added nothing. {_NO_ROWS}")
+    without = f"a run without a crash adds {once}" if once else "it should add nothing"
+    raise AssertionError(f"{what}: the run added {found}, and {without}. {_REMEDY}")

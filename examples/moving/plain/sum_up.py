@@ -6,10 +6,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import count, sum
 
 
+def sum_up(orders):
+    return orders.groupBy("product").agg(count("*").alias("orders"), sum("amount").alias("amount"))
+
+
 def main(spark, orders, sums):
-    found = spark.read.parquet(orders)
-    summed = found.groupBy("product").agg(count("*").alias("orders"), sum("amount").alias("amount"))
-    summed.write.mode("overwrite").parquet(sums)
+    sum_up(spark.read.parquet(orders)).write.mode("overwrite").parquet(sums)
 
 
 if __name__ == "__main__":
