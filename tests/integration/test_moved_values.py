@@ -34,7 +34,7 @@ def test_totals_from_before_the_first_transaction_are_added_to(postgres: LocalPo
 
 @pytest.mark.parametrize("stored", ["[7,5,3]", "[6,5,3]"])
 def test_values_of_trident_are_those_of_before_the_first_transaction(stored: str) -> None:
-    counts = OpaqueMap(MemoryMap())
+    counts: OpaqueMap[int] = OpaqueMap(MemoryMap())
     counts.multi_put([("man",)], [from_trident(stored, "opaque", committed=7)])
 
     for _attempt in (1, 2):

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from airflow.sdk import DAG, task
 from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.errors import SourceError, StaleBegin
+from airflow_tx.errors import SourceError, StagingError, StaleBegin
 from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.processing.batch import CurrentBatch
+from airflow_tx.processing.batch import CurrentBatch, inputs_of
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.paths import Paths, ack_name
@@ -23,6 +27,7 @@ from airflow_tx.protocol.receipt import code_digest
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.sources.api import TransactionalSource
 from airflow_tx.sources.files.source import FileSource
+from airflow_tx.staging import StagingArea
 from tests.stage import begin_run
 from tests.unit.bench import CountingStore, FakeTi, Lending, MemorySpec, Numbers, OpaqueNumbers
 
@@ -328,3 +333,74 @@ def test_the_batch_gives_exactly_its_rows(numbers: Dag) -> None:
 def test_a_replay_that_found_no_rows_reads_none(numbers: Dag) -> None:
     numbers.payload["rows"] = None
     assert list(CurrentBatch(Processing.of(numbers.context("first"))).read()) == []
+
+
+# --- rows that a task stages -------------------------------------------------------------------------------------
+
+ROWS = [{"product": "tea", "amount": 4}, {"product": "cake", "amount": None}]
+
+
+class StartedTask:
+    """The task `first` of a DAG, which has started."""
+
+    def __init__(self, dag: Dag) -> None:
+        self.dag = dag
+        self.context = dag.context("first", dag.payload)
+        before_task(self.context)
+        self.processing = Processing.of(self.context)
+        self.batch = CurrentBatch(self.processing)
+
+    def acked(self, returned: Any) -> Ack:
+        after_task(self.context, returned)
+        found = self.dag.ack("first")
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def started_task(store: CountingStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartedTask:
+    dag = Dag(store, Numbers())
+    dag.begin()
+    started = StartedTask(dag)
+    monkeypatch.setattr(Processing, "staging", StagingArea(str(tmp_path)))
+    monkeypatch.setattr(type(dag.spec), "staging", lambda spec: StagingArea(str(tmp_path)))
+    return started
+
+
+@pytest.mark.parametrize("form", [list, iter, pd.DataFrame, pa.Table.from_pylist])
+def test_staged_rows_are_read_as_they_were(started_task: StartedTask, form: Any) -> None:
+    ref = started_task.batch.stage(form(ROWS))
+    assert list(started_task.batch.read_output(ref)) == ROWS
+
+
+def test_a_reader_can_prove_that_it_read_all_staged_rows(started_task: StartedTask) -> None:
+    ref = started_task.batch.stage(ROWS)
+    outputs = {entry["name"]: entry for entry in started_task.acked(ref).outputs}
+    assert outputs["rows"] == ref
+    assert ref["row_digest"]
+    assert outputs["return_value"].keys() == {"name", "digest"}
+
+
+def test_an_application_is_given_the_files_of_staged_rows(started_task: StartedTask) -> None:
+    ref = started_task.batch.stage(ROWS, "orders")
+    found = inputs_of(started_task.dag.spec, {"orders": ref}, started_task.processing.attempt)["orders"]
+    assert found.outputs == (("first", -1, "orders"),)
+    assert pq.read_table(found.files[0].removeprefix("file://")).to_pylist() == ROWS
+
+
+def test_a_task_stages_several_outputs_and_each_name_once(started_task: StartedTask) -> None:
+    first, second = (started_task.batch.stage(ROWS[:number], name) for number, name in ((1, "one"), (2, "two")))
+    assert [len(list(started_task.batch.read_output(ref))) for ref in (first, second)] == [1, 2]
+    with pytest.raises(StagingError, match="the task has staged it before"):
+        started_task.batch.stage(ROWS, "one")
+
+
+def test_rows_that_are_no_table_are_refused(started_task: StartedTask) -> None:
+    with pytest.raises(StagingError, match="its rows are no table"):
+        started_task.batch.stage([{"n": 1}, {"n": "x"}])
+
+
+def test_times_are_staged_in_the_unit_that_spark_reads(started_task: StartedTask) -> None:
+    ref = started_task.batch.stage(pd.DataFrame({"at": [datetime(2026, 1, 5, 12)]}))
+    found = inputs_of(started_task.dag.spec, {"rows": ref}, started_task.processing.attempt)["rows"]
+    assert pq.read_schema(found.files[0].removeprefix("file://")).field("at").type == pa.timestamp("us")

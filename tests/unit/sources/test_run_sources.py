@@ -270,3 +270,14 @@ def test_a_reader_names_its_connections_wherever_its_source_goes_and_airflow_fin
     found = Connection.from_json(os.environ["AIRFLOW_CONN_ORDERS_DB"], conn_id="orders_db")
     assert (found.host, found.port, found.password, found.schema) == ("db.example", 5432, "secret", "orders")
     assert found.extra_dejson == {"sslmode": "require"}
+
+
+# --- without a reader --------------------------------------------------------------------------------------------
+
+
+def test_an_interval_without_a_reader_is_decided_as_ever_and_has_no_rows() -> None:
+    bare = DataIntervalSource(kind="opaque")
+    again = rebuild(*json.loads(json.dumps(bare.serialize())))
+    assert again.for_run(run(FIRST)).decide(ATTEMPT, None) == take(FIRST)
+    with pytest.raises(SourceError, match=r"no reader that gives rows.*return current_batch\(\).stage\(rows\)"):
+        rows_of(again, take(FIRST).metadata)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state import OpaqueValue, StateKind, Sum, TransactionalValue
+from airflow_tx.state import OpaqueValue, StateKind, Sum, TransactionalValue, from_trident
 from airflow_tx.state.columns import Columns
 from airflow_tx.state.keys import encode_key
 from airflow_tx.state.redis.rows import RedisRows
@@ -91,3 +92,32 @@ def test_the_quick_form_of_a_key_is_that_of_every_state(key: list[str]) -> None:
 def test_the_quick_form_of_a_number_is_that_of_every_state(key: int) -> None:
     columns = Columns("s", ("k",), {"n": Sum()}, {})
     assert RedisRows(columns, StateKind.OPAQUE, {"k": "bigint"}).fields([[key], [1]]) == [encode_key(["bigint"], [key])]
+
+
+# --- what Storm has stored ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "value"),
+    [
+        (b"[7,5,3]", "opaque", 5),
+        (b"[8,5,3]", "opaque", 3),
+        (b"[8,5,null]", "opaque", None),
+        (b"[7,{\"n\":1.5}]", "transactional", {"n": 1.5}),
+        ("[1,2,3]", "non-transactional", [1, 2, 3]),
+    ],
+)  # fmt: skip
+def test_a_value_of_trident_is_read_as_its_last_commit_left_it(data: Any, kind: str, value: Any) -> None:
+    assert from_trident(data, kind, committed=7) == value
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+@pytest.mark.parametrize("data", [b"5", b"[7]", b"[true,1,2]", b'["7",1]', b"{", b"\xff", b"[1,2,3,4]", b"null"])
+def test_what_trident_has_not_written_is_refused(data: bytes, kind: str) -> None:
+    with pytest.raises(StateError, match="value of Trident"):
+        from_trident(data, kind, committed=7)
+
+
+def test_a_transactional_value_cannot_give_back_what_storm_has_not_committed() -> None:
+    with pytest.raises(StateError, match="has transaction 8, and Storm has committed 7"):
+        from_trident(b"[8,5]", "transactional", committed=7)

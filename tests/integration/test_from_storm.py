@@ -1,0 +1,72 @@
+"""The page docs/howto/move-from-storm.md names what there is, and its code takes values over."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx import Transaction
+from airflow_tx.state import OpaqueMap, RedisMap
+from tests.servers.redis import LocalRedis
+
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "move-from-storm.md").read_text()
+ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| `")]
+OURS = "\n".join(row[1] for row in ROWS)
+
+
+def resolved(path: str) -> Any:
+    """Find what a path names: its longest importable part, then attributes."""
+    parts = path.split(".")
+    found: Any = None
+    for number in range(1, len(parts) + 1):
+        try:
+            found = importlib.import_module(".".join(parts[:number]))
+        except ImportError:
+            break
+    for part in parts[len(found.__name__.split(".")) :]:
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"`(airflow_tx\.[\w.]+)`", PAGE))))
+def test_each_name_of_ours_exists(path: str) -> None:
+    assert resolved(path) is not None
+
+
+def test_each_method_of_ours_is_one_of_its_class() -> None:
+    named = [(names, row[1]) for row in ROWS for names in re.findall(r"`(airflow_tx\.[\w.]+)`: ([^;]*)", row[1])]
+    methods = [(path, method) for (path, methods), _ in named for method in re.findall(r"`(\w+)`", methods)]
+    assert len(methods) > 12
+    made = {"current_batch": "airflow_tx.processing.batch.CurrentBatch"}
+    for path, method in methods:
+        assert hasattr(resolved(made.get(path.split(".")[-1], path)), method), f"{path}.{method}"
+
+
+def test_each_argument_of_a_transaction_exists() -> None:
+    named = set(re.findall(r"`Transaction\((\w+)=", OURS))
+    assert len(named) >= 3
+    assert named <= set(Transaction.__init__.__annotations__)
+
+
+def test_each_method_of_a_source_that_is_named_alone_exists() -> None:
+    named = re.findall(r"`((?:TransactionalSource|PartitionedTransactionalSource)\.\w+)`", OURS)
+    assert len(named) > 4
+    assert all(resolved(f"airflow_tx.{name}") for name in named)
+
+
+def test_each_name_of_storm_has_a_counterpart_and_a_difference() -> None:
+    assert len(ROWS) > 60
+    assert [row for row in ROWS if len(row) == 3 and not row[1]] == []
+
+
+def test_the_code_of_the_page_takes_values_over(redis: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_REDIS_DEFAULT", redis.url(11))
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(code, {})
+    counts: OpaqueMap[int] = OpaqueMap(RedisMap("redis_default", prefix="counts"))
+    counts.begin_commit(1)
+    assert counts.multi_get([("man",), ("dog",)]) == [5, 1]
