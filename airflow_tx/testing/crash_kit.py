@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
 Totals = Mapping[Any, float]
-POINTS = (
+_POINTS = (
     "begin.before_ask",
+    "begin.before_open",
     "begin.before_note",
     "begin.after_allocate",
     "commit.before_journal",
@@ -32,7 +33,7 @@ POINTS = (
     "commit.before_mark",
     "commit.after_mark",
 )
-TASK_POINTS = ("process.after_start", "process.before_ack", "process.after_ack", "spark.batch")
+_TASK_POINTS = ("process.after_start", "process.before_ack", "process.after_ack", "spark.batch")
 _REMEDY = (
     "A retry repeats what a task writes by itself. Let the task return its rows, and a CommitOperator write them "
     "into a state."
@@ -150,8 +151,8 @@ class CrashKit:
     def _lines(self, dag_id: str, topology: str, run: Callable[[], object]) -> list[Line]:
         """Find the lines that a run passes: each pause has ended before it begins."""
         tasks = [task["task_id"] for task in self.airflow.listed(f"dags/{dag_id}/tasks", "tasks")]
-        lines = [Line(point) for point in POINTS]
-        lines += [Line(point, task) for task in tasks for point in TASK_POINTS]
+        lines = [Line(point) for point in _POINTS]
+        lines += [Line(point, task) for task in tasks for point in _TASK_POINTS]
         armed = {line: self._arm(line, "pause", topology) for line in lines}
         for each in armed.values():
             each.release()

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.testing.crash_kit import _POINTS, _TASK_POINTS
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "test-your-dag.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "howto" / "test-your-dag.md"
 
 
 @pytest.fixture
@@ -32,6 +34,13 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
 def test_the_example_has_ten_lines() -> None:
     code = PAGE.read_text().partition("def test_no_crash")[2].partition("```")[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
+
+
+def test_the_page_and_the_kit_know_each_line_of_a_run() -> None:
+    code = "".join(file.read_text() for file in (ROOT / "airflow_tx").rglob("*.py"))
+    found = set(re.findall(r'failpoint\(\s*"((?:begin|process|commit)\.\w+)"', code)) | {"spark.batch"}
+    assert found == {*_POINTS, *_TASK_POINTS}
+    assert found <= set(re.findall(r"`(\w+\.\w+)`", PAGE.read_text()))
 
 
 @pytest.mark.long
