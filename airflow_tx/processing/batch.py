@@ -89,7 +89,8 @@ class CurrentBatch:
 
             SparkBatchOperator(task_id="sum_up", application="sum_up.py", inputs={"orders": extract()})
 
-        :param rows: dicts with the same keys, a pandas.DataFrame or a pyarrow.Table.
+        :param rows: dicts with the same keys, a pandas.DataFrame or a pyarrow.Table; one of these two if there may be
+            no rows.
         :param name: of the output; a task that stages several outputs gives each its own name.
         :return: the reference to the rows, which the task returns.
         :raises StagingError: the rows are no table, or the task has staged an output of this name before.
@@ -131,9 +132,13 @@ def _written(where: TryDir, name: str, rows: Any) -> Output:
     """Write one Parquet file, with the digest of its rows, so that readers prove what they have read."""
     from airflow_tx.staging import with_content, write_rows
     from airflow_tx.staging.manifest import batches_of
+    from airflow_tx.staging.output import refuse
     from airflow_tx.staging.row_hash import digest_of_batch
 
     output = write_rows(where, name, rows)
+    if not output.columns:
+        remedy = "Give a pandas.DataFrame or a pyarrow.Table: it has its columns without any row."
+        raise refuse(where, name, "its rows have no columns", remedy)
     digests = map(digest_of_batch, batches_of(where, name, output))
     output = replace(output, row_digest=sum(digests, RowsDigest(0)).text)
     return with_content(where, name, output)

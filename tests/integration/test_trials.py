@@ -281,3 +281,23 @@ def test_the_first_page_tests_its_dag_in_ten_lines(tmp_path: Path, monkeypatch: 
     named: dict[str, Any] = {}
     exec(test_file, named)
     named["test_each_word_is_counted"]()
+
+
+@task
+def extract() -> dict[str, Any]:
+    return current_batch().stage(ROWS)
+
+
+@task
+def count_staged(ref: Any) -> list[dict[str, Any]]:
+    words = Counter(row["word"] for row in current_batch().read_output(ref))
+    return [{"word": word, "count": count} for word, count in words.items()]
+
+
+def test_a_trial_stages_the_rows_of_a_task_and_asks_no_reader() -> None:
+    with DAG("tried_staged", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=timezone.utc)) as dag:
+        with Transaction(source=DataIntervalSource(kind="opaque")):
+            CommitOperator(task_id="commit", updates=[persistent_aggregate(count_staged(extract()), state=words())])
+    result = trial(dag, states={}, logical_date=datetime(2026, 1, 5, tzinfo=timezone.utc))
+    assert result.state == "success"
+    assert result.outputs["count_staged"] == COUNTED

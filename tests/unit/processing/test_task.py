@@ -400,6 +400,13 @@ def test_rows_that_are_no_table_are_refused(started_task: StartedTask) -> None:
         started_task.batch.stage([{"n": 1}, {"n": "x"}])
 
 
+def test_no_rows_are_staged_with_their_columns_and_refused_without(started_task: StartedTask) -> None:
+    ref = started_task.batch.stage(pd.DataFrame({"product": [], "amount": []}))
+    assert list(started_task.batch.read_output(ref)) == []
+    with pytest.raises(StagingError, match="its rows have no columns.*Give a pandas.DataFrame"):
+        started_task.batch.stage([], "other")
+
+
 def test_times_are_staged_in_the_unit_that_spark_reads(started_task: StartedTask) -> None:
     ref = started_task.batch.stage(pd.DataFrame({"at": [datetime(2026, 1, 5, 12)]}))
     found = inputs_of(started_task.dag.spec, {"rows": ref}, started_task.processing.attempt)["rows"]
