@@ -170,9 +170,11 @@ def locate_output(
     area = spec.staging()
     if not is_ref(ref):
         problem = f"it is no reference ({str(ref)[:120]})"
-        raise _refused(
-            attempt, "?", "?", problem, 'Pass the output of a task: task.output["name"].'
+        remedy = (
+            'Pass the output of a task, task.output["name"]; '
+            "a @task has one if it returns current_batch().stage(rows)."
         )
+        raise _refused(attempt, "?", "?", problem, remedy)
     if not are_new_values(ref):
         return area, ref, attempt
     found = newest_of(area.kept, ref)
