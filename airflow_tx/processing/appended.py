@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.connections.aws import scrubbed
 from airflow_tx.staging import AppendTo, Manifest, with_content, write_manifest, write_rows
 from airflow_tx.staging.output import Output, refuse
 from airflow_tx.state.lake.files import staged_files
@@ -59,14 +60,15 @@ def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
     if state is None or state.uri != appended.uri:
         problem = f"it was written for table {appended.uri}, to which the DAG does not append it"
         raise refuse(where, name, problem, f"Clear task {where.task}.")
+    options = state.options()
     try:
-        table = Folder(state.uri, state.options())
+        table = Folder(state.uri, options)
         found = staged_files(table, appended.folder, appended.partition)
         entries = [each.to_row() for each in found]
     except Misfit as error:
         raise refuse(where, name, str(error), "Change its rows before batch.emit.") from None
     except OSError as error:
-        reason = str(error).partition("\n")[0]
+        reason = scrubbed(str(error), options)
         problem = f"its files in {state.uri}/{appended.folder} cannot be read ({reason})"
         remedy = "The task has to reach the table as the committer does."
         raise refuse(where, name, problem, remedy) from None

@@ -11,6 +11,7 @@ with the text of the fence.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -20,10 +21,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from airflow_tx.connections.aws import scrubbed
 from airflow_tx.errors import StateDiffers, StateError, StateUnavailable
 from airflow_tx.state.api import FenceMoved
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.manifest import FENCES, TXID
+from airflow_tx.state.lake.probe import check_conditional_puts
 from airflow_tx.state.lake.schema import TXID_FIELD, Misfit, deepest, nullable, struct
 from airflow_tx.state.lake.store import (
     Defined,
@@ -57,6 +60,11 @@ _REFUSED_SETTINGS = {
     "delta.columnMapping.mode": ("name", "has column mapping"),
 }
 _FORGETS = "delta.setTransactionRetentionDuration"
+_DENIED = re.compile(
+    "(permission|access) ?denied|operation not permitted|read-only file system|necessary privileges"
+    "|valid authentication|40[13] (forbidden|unauthorized)",
+    re.IGNORECASE,
+)
 
 
 class DeltaStore:
@@ -77,7 +85,7 @@ class DeltaStore:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        with self._reached():
+        with self.reached():
             try:
                 table = DeltaTable(self._uri, storage_options=self._options)
             except TableNotFoundError:
@@ -114,7 +122,7 @@ class DeltaStore:
     def live_files(self, at: TableVersion) -> list[LiveFile]:
         import pyarrow as pa  # type: ignore[import-untyped]
 
-        with self._reached():
+        with self.reached():
             found = pa.table(at.handle.get_add_actions(flatten=True))
             vectors = pa.table(at.handle.deletion_vectors().read_all()).num_rows
         if vectors:
@@ -129,7 +137,7 @@ class DeltaStore:
         import pyarrow as pa
         from deltalake import QueryBuilder
 
-        with self._reached():
+        with self.reached():
             found = QueryBuilder().register(QUERIED, at.handle).execute(query)
             return list(pa.table(found.read_all()).to_pylist())
 
@@ -137,7 +145,7 @@ class DeltaStore:
         """Read what the log says of each commit, the newest first."""
         from deltalake import DeltaTable
 
-        with self._reached():
+        with self.reached():
             return DeltaTable(self._uri, storage_options=self._options).history()
 
     # --- changing ---------------------------------------------------------------------------------------------------
@@ -146,20 +154,18 @@ class DeltaStore:
         from deltalake.exceptions import CommitFailedError, DeltaError
 
         try:
+            check_conditional_puts(self._uri, self._options)
             if at is None:
                 self._make(change)
             else:
                 self._apply(at, change)
         except CommitFailedError as error:
-            if "ermission" in str(error):
-                raise self._no_permission(error) from None
-            raise FenceMoved from None
+            # A conflict may be our own put, whose reply was lost and which was sent again: loading again tells.
+            raise (unreached(error, **self._place) if is_denied(error) else FenceMoved) from None
         except (DeltaError, OSError) as error:
             if "lready exists" in str(error):
                 raise FenceMoved from None
-            if "ermission" in str(error) or "denied" in str(error).lower():
-                raise self._no_permission(error) from None
-            raise self._unavailable(error) from None
+            raise unreached(error, **self._place) from None
 
     def _make(self, change: TableChange) -> None:
         from deltalake import DeltaTable, Schema
@@ -306,27 +312,21 @@ class DeltaStore:
     def _refusal(self, problem: str, remedy: str) -> StateDiffers:
         return StateDiffers(state=self._state, problem=f"the table {problem}", remedy=remedy)
 
-    def _no_permission(self, error: Exception) -> StateError:
-        return StateError(
-            state=self._state,
-            problem=f"nobody may write to {self._uri}/_delta_log ({_one_line(error)})",
-            remedy="Give the committer the right to write there, then clear the commit task.",
-        )
-
-    def _unavailable(self, error: Exception) -> StateUnavailable:
-        return StateUnavailable(state=self._state, where=self._uri, reason=_one_line(error))
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"state": self._state, "uri": self._uri, "options": self._options}
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def reached(self) -> Iterator[None]:
         from deltalake.exceptions import DeltaError, DeltaProtocolError
 
         try:
             yield
         except DeltaProtocolError as error:
-            problem = f"cannot be opened: {_one_line(error)}"
+            problem = f"cannot be opened: {scrubbed(str(error), self._options)}"
             raise self._refusal(problem, "Use a table without what it names.") from None
         except (DeltaError, OSError) as error:
-            raise self._unavailable(error) from None
+            raise unreached(error, **self._place) from None
 
 
 def _fence_path(number: int, name: int) -> str:
@@ -371,5 +371,18 @@ def _without_vectors(uri: str) -> str:
     )
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+def is_denied(error: Exception) -> bool:
+    """Whether a client says that it has no right to do this."""
+    return isinstance(error, PermissionError) or _DENIED.search(str(error)) is not None
+
+
+def unreached(error: Exception, *, state: str, uri: str, options: Mapping[str, str]) -> StateError:
+    """Make the refusal for a table that cannot be read or written; it shows no credentials."""
+    reason = scrubbed(str(error), options)
+    if not is_denied(error):
+        return StateUnavailable(state=state, where=uri, reason=reason)
+    return StateError(
+        state=state,
+        problem=f"this process may not read or write {uri} ({reason})",
+        remedy="Give the committer the right to write there, then clear the task; staged files are kept.",
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.state.lake.delta import unreached
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
 from airflow_tx.state.lake.manifest import TXID, staged_folder
@@ -44,13 +45,14 @@ def write_python_rows(
     A column takes the type that it has in the table.
 
     :param state: the table.
-    :raises StateError: the rows do not fit it.
+    :raises StateError: the rows do not fit it, or its folder cannot be written.
     """
+    options = state.options()
     try:
         table = as_arrow(rows, state.table_schema())
         fields = of_arrow(table.schema)["fields"]
         check_columns(fields, state.partition_by)
-        files = Folder(state.uri, state.options())
+        files = Folder(state.uri, options)
         # Another try of the committer writes into another folder.
         folder = staged_folder(attempt, uuid.uuid4().hex)
         own = [each for each in fields if each["name"] in state.partition_by]
@@ -61,6 +63,8 @@ def write_python_rows(
     except Misfit as error:
         remedy = "Change what the task returns, then clear it."
         raise StateError(state=state.name, problem=str(error), remedy=remedy) from None
+    except OSError as error:
+        raise unreached(error, state=state.name, uri=state.uri, options=options) from None
 
 
 def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table:

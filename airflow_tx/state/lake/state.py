@@ -17,6 +17,12 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
+from airflow_tx.connections.aws import (
+    S3_SCHEMES,
+    checked_s3_options,
+    options_of_connection,
+    scrubbed,
+)
 from airflow_tx.errors import ConfigError, SkipRefused, StateError
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.receipt import Receipt
@@ -51,7 +57,10 @@ class DeltaTable(StoredState):
     :param partition_by: columns whose values are in the path of each file.
     :param retention_days: how long files are kept that no row is in: longer than the longest query, and longer than it
         takes from the first task of a transaction to its commit.
-    :param storage_options: those of deltalake. They may be secret, and are shown nowhere.
+    :param conn_id: Airflow connection of type aws for a table on S3, looked up when the table is used. None: variables
+        of the environment (AWS_*), or the role of the machine.
+    :param storage_options: those of deltalake, which go before the connection. They may be secret, and are shown
+        nowhere.
     """
 
     kind = StateKind.OPAQUE
@@ -66,6 +75,7 @@ class DeltaTable(StoredState):
         *,
         partition_by: Sequence[str] = (),
         retention_days: float = 7,
+        conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.uri = _checked_uri(os.fspath(uri))
@@ -75,12 +85,25 @@ class DeltaTable(StoredState):
         self.partition_by = tuple(partition_by)
         self.name = f"delta.{self.uri}"
         self.retention_days = retention_days
+        self.conn_id = conn_id
+        if conn_id is not None and not self._is_on_s3:
+            remedy = f"It names a connection to S3, and the table is {self.uri}. Leave it out."
+            raise ConfigError(option="DeltaTable(conn_id=)", value=conn_id, remedy=remedy)
         self._options = dict(storage_options or {})
         self.normalize(uri=self.uri, partition_by=self.partition_by)
 
     def options(self) -> dict[str, str]:
         """Give the storage options of deltalake; they may be secret."""
-        return dict(self._options)
+        if not self._is_on_s3:
+            return dict(self._options)
+        found = (
+            {} if self.conn_id is None else options_of_connection(self.conn_id, what="DeltaTable")
+        )
+        return checked_s3_options({**found, **self._options})
+
+    @property
+    def _is_on_s3(self) -> bool:
+        return self.uri.partition("://")[0] in S3_SCHEMES
 
     def table_schema(self) -> Schema | None:
         """Read the columns of the table as Spark spells them; None: no rows have given it any."""
@@ -97,10 +120,11 @@ class DeltaTable(StoredState):
         if at is None:
             return False
         found = self._store.files_of(at, [txid])
-        return any(
-            each.is_of([txid]) or count_rows(self._store.folder, each.path, [txid])
-            for each in found
-        )
+        with self._store.reached():
+            return any(
+                each.is_of([txid]) or count_rows(self._store.folder, each.path, [txid])
+                for each in found
+            )
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
         at = self._store.load()
@@ -152,7 +176,8 @@ class DeltaTable(StoredState):
                 retention=self.retention_days * _DAY,
             )
         except (DeltaError, OSError, StateError) as error:
-            log.warning("Staged files of %s are not cleaned up: %s", self.name, error)
+            reason = scrubbed(str(error), self.options())
+            log.warning("Staged files of %s are not cleaned up: %s", self.name, reason)
             return 0
 
     def release(self) -> None:
@@ -176,11 +201,12 @@ class DeltaTable(StoredState):
 
     @cached_property
     def _store(self) -> DeltaStore:
-        return DeltaStore(self.uri, state=self.name, options=self._options)
+        return DeltaStore(self.uri, state=self.name, options=self.options())
 
     @contextmanager
     def _transaction(self, write: StateWrite) -> Iterator[_TableTransaction]:
-        yield _TableTransaction(self, self._store, write)
+        with self._store.reached():
+            yield _TableTransaction(self, self._store, write)
 
     def _raised(self, at: TableVersion) -> RaisedFence | None:
         try:
@@ -308,6 +334,10 @@ def _checked_uri(uri: str) -> str:
             "Give an absolute path, or a URI such as s3://bucket/table: tasks run in other folders."
         )
         raise ConfigError(option="DeltaTable(uri)", value=uri, remedy=remedy)
+    scheme, _, rest = found.partition("://")
+    if "@" in rest.partition("/")[0] and scheme in S3_SCHEMES:
+        remedy = "Name the connection apart: conn_id=..."
+        raise ConfigError(option="DeltaTable(uri)", value=f"{scheme}://...@...", remedy=remedy)
     return found
 
 
