@@ -1,24 +1,26 @@
-"""Where a bucket of S3 is, and the credentials for it, as deltalake and s3fs take them; no message shows them."""
+"""Where a bucket of S3 is, and the credentials for it, as deltalake takes them; no message shows them."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from airflow_tx.connections.lookup import Endpoint, airflow_connection, wrong_type
 from airflow_tx.errors import ConfigError
 
 S3_SCHEMES = ("s3", "s3a")
-_UNSAFE = "aws_s3_allow_unsafe_rename"
-_ALIASES = {"endpoint": "endpoint_url", "token": "session_token", "default_region": "region"}
+_UNSAFE = "s3_allow_unsafe_rename"
+_ALIASES = {"endpoint": "endpoint_url", "token": "session_token"}
 _ROLES = ("role_arn", "profile_name")
 _SECRET = re.compile(r"key|secret|token|password|sas|credential", re.IGNORECASE)
 _SHORTEST = 4
 """A shorter value is no secret, and hiding it would make a message unreadable."""
 _LOGIN_IN_URL = re.compile(r"//[^/@\s]+@")
 _ANSWER = re.compile(r"<(\?xml|Error\b).*", re.DOTALL)
+_ARROW = re.compile(r"\s*\x1b\[\d+m\u21b3\x1b\[0m\s*")
+"""What the client puts before each cause of an error."""
+_LONGEST = 300
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
 
@@ -56,42 +58,43 @@ def _endpoint(connection: Endpoint) -> str | None:
 
 
 def checked_s3_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Refuse options under which two committers overwrite each other, and allow the HTTP that an endpoint asks for."""
+    """Complete the options of deltalake for S3, so that no variable of the environment replaces or joins one of them.
+
+    :raises ConfigError: two committers could overwrite each other, or a key would be sent with another key's token.
+    """
+    own = _by_name(options)
+    around = _by_name({n: v for n, v in os.environ.items() if n.startswith("AWS_")})
+    if ({**around, **own}.get(_UNSAFE) or "").lower() not in ("", "0", "false"):
+        remedy = "Remove it: two committers would overwrite each other."
+        raise ConfigError(option=f"AWS_{_UNSAFE.upper()}", value="true", remedy=remedy)
+    key = own.get("access_key_id", around.get("access_key_id"))
+    if (
+        around.get("session_token")
+        and "session_token" not in own
+        and key != around.get("access_key_id")
+    ):
+        remedy = "It belongs to another key. Unset it, or give aws_session_token with the key."
+        raise ConfigError(option="AWS_SESSION_TOKEN", value="***", remedy=remedy)
     found = dict(options)
-    for name, value in [*os.environ.items(), *found.items()]:
-        if name.lower() == _UNSAFE and value.lower() not in ("", "0", "false"):
-            remedy = "Remove it: with it two committers overwrite each other."
-            raise ConfigError(option=name, value=value, remedy=remedy)
-    if (_value(found, "endpoint_url") or "").startswith("http://"):
+    if endpoint := own.get("endpoint_url_s3") or own.get("endpoint_url"):
+        # deltalake prefers AWS_ENDPOINT_URL_S3 of the environment to an option of the other name.
+        found |= {"aws_endpoint_url": endpoint, "aws_endpoint_url_s3": endpoint}
+    if endpoint_of(found).startswith("http://"):
         found.setdefault("aws_allow_http", "true")
     return found
 
 
-def s3_client(options: Mapping[str, str]) -> Any:
-    """Make a client of s3fs for the bucket that deltalake reaches with these options."""
-    try:
-        from s3fs import S3FileSystem  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        remedy = "Install s3fs beside it: pip install 'apache-airflow-providers-amazon[s3fs]'."
-        raise ConfigError(option="DeltaTable(uri)", value="s3://...", remedy=remedy) from None
-    client = {
-        "endpoint_url": _value(options, "endpoint_url"),
-        "region_name": _value(options, "region"),
-    }
-    own = _by_name(options)
-    return S3FileSystem(
-        key=own.get("access_key_id"),
-        secret=own.get("secret_access_key"),
-        token=own.get("session_token"),
-        client_kwargs={name: value for name, value in client.items() if value},
-        skip_instance_cache=True,
-    )
+def endpoint_of(options: Mapping[str, str]) -> str:
+    """Find the address of the server; "": Amazon S3."""
+    around = _by_name({n: v for n, v in os.environ.items() if n.startswith("AWS_")})
+    found = {**around, **_by_name(options)}
+    return found.get("endpoint_url_s3") or found.get("endpoint_url") or ""
 
 
 def scrubbed(text: str, options: Mapping[str, str]) -> str:
     """Take credentials out of what a client says, in one line.
 
-    An answer of S3 to a wrong key has the id of the key and the signed request in it: its code alone stays.
+    S3 answers a wrong key with the id of the key and the signed request. Only the code of that answer is kept.
     """
     given = [*options.items(), *((n, v) for n, v in os.environ.items() if n.startswith("AWS_"))]
     hidden = {value for name, value in given if _SECRET.search(name) and len(value) >= _SHORTEST}
@@ -99,16 +102,14 @@ def scrubbed(text: str, options: Mapping[str, str]) -> str:
         text = text.replace(each, "***")
     code = _CODE.search(text)
     text = _ANSWER.sub(code[1] if code else "", text)
-    return " ".join(_LOGIN_IN_URL.sub("//***@", text).split())[:300]
+    text = _ARROW.sub(": ", _LOGIN_IN_URL.sub("//***@", text))
+    line = " ".join(text.split())
+    return (
+        line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    )
 
 
 def _by_name(options: Mapping[str, str]) -> dict[str, str]:
     """Name options in one way: deltalake takes several names for each."""
     plain = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
     return {_ALIASES.get(name, name): value for name, value in plain.items()}
-
-
-def _value(options: Mapping[str, str], name: str) -> str | None:
-    """Find an option that is no secret, or the variable of the environment that stands for it."""
-    of_environment = {n: v for n, v in os.environ.items() if n.startswith("AWS_")}
-    return _by_name(options).get(name) or _by_name(of_environment).get(name)

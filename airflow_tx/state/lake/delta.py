@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_tx.connections.aws import scrubbed
-from airflow_tx.errors import StateDiffers, StateError, StateUnavailable
+from airflow_tx.errors import StateDiffers, StateError, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.state.api import FenceMoved
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.manifest import FENCES, TXID
-from airflow_tx.state.lake.probe import check_conditional_puts
+from airflow_tx.state.lake.probe import check_conditional_puts, is_conflict
 from airflow_tx.state.lake.schema import TXID_FIELD, Misfit, deepest, nullable, struct
 from airflow_tx.state.lake.store import (
     Defined,
@@ -151,21 +151,21 @@ class DeltaStore:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def cas(self, at: TableVersion | None, change: TableChange) -> None:
-        from deltalake.exceptions import CommitFailedError, DeltaError
+        from deltalake.exceptions import DeltaError
 
+        with self.reached():
+            check_conditional_puts(self.folder, self._uri, self._options, state=self._state)
         try:
-            check_conditional_puts(self._uri, self._options)
             if at is None:
                 self._make(change)
             else:
                 self._apply(at, change)
-        except CommitFailedError as error:
-            # A conflict may be our own put, whose reply was lost and which was sent again: loading again tells.
-            raise (unreached(error, **self._place) if is_denied(error) else FenceMoved) from None
         except (DeltaError, OSError) as error:
-            if "lready exists" in str(error):
+            # A conflict may be our own put, whose reply was lost and which was sent again: loading again tells.
+            if is_conflict(error):
                 raise FenceMoved from None
-            raise unreached(error, **self._place) from None
+            is_known = is_denied(error) or not isinstance(change, Published)
+            raise unreached(error, **self._place, outcome_known=is_known) from None
 
     def _make(self, change: TableChange) -> None:
         from deltalake import DeltaTable, Schema
@@ -376,13 +376,19 @@ def is_denied(error: Exception) -> bool:
     return isinstance(error, PermissionError) or _DENIED.search(str(error)) is not None
 
 
-def unreached(error: Exception, *, state: str, uri: str, options: Mapping[str, str]) -> StateError:
+def unreached(
+    error: Exception,
+    *,
+    state: str,
+    uri: str,
+    options: Mapping[str, str],
+    outcome_known: bool = True,
+) -> StateError:
     """Make the refusal for a table that cannot be read or written; it shows no credentials."""
     reason = scrubbed(str(error), options)
-    if not is_denied(error):
-        return StateUnavailable(state=state, where=uri, reason=reason)
-    return StateError(
-        state=state,
-        problem=f"this process may not read or write {uri} ({reason})",
-        remedy="Give the committer the right to write there, then clear the task; staged files are kept.",
-    )
+    if is_denied(error):
+        problem = f"this process may not read or write {uri} ({reason})"
+        remedy = "Give the committer the right to write there, then clear the task. Staged files are kept."
+        return StateError(state=state, problem=problem, remedy=remedy)
+    kind = StateUnavailable if outcome_known else StateOutcomeUnknown
+    return kind(state=state, where=uri, reason=reason)

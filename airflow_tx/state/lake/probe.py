@@ -2,60 +2,96 @@
 
 from __future__ import annotations
 
-import errno
+import hashlib
+import json
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from threading import Barrier
 
-from airflow_tx.connections.aws import S3_SCHEMES, s3_client
-from airflow_tx.errors import ConfigError
+from airflow_tx.connections.aws import S3_SCHEMES, endpoint_of
+from airflow_tx.errors import ConfigError, StateUnavailable
+from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.manifest import STAGED
+from airflow_tx.state.lake.schema import TXID_FIELD, struct
 
-_PROVEN = set[str]()
-"""Tables of which this process knows it."""
+_CONFLICTS = ("Failed to commit transaction: ", "already exists")
+_PASSED = f"{STAGED}/_conditional_puts"
+_RACERS = 3
+_RACES = 40
+_REMEDY = (
+    "Its server ignores If-None-Match, so two committers could overwrite each other. Use a server that honours "
+    "conditional puts, such as Amazon S3 or a recent MinIO."
+)
 
 
-def check_conditional_puts(uri: str, options: Mapping[str, str]) -> None:
-    """Put one key twice, once per table and process.
+def check_conditional_puts(
+    folder: Folder, uri: str, options: Mapping[str, str], *, state: str
+) -> None:
+    """Probe the server of a table, once per table and server: a file in the table says which server has passed.
 
-    :raises ConfigError: the server takes it twice.
+    Threads race to make one and the same table, as committers do. deltalake offers no other conditional put.
+
+    :raises ConfigError: two of them made it.
+    :raises StateUnavailable: no two of them have met.
     """
-    if uri.partition("://")[0] not in S3_SCHEMES or uri in _PROVEN:
+    if uri.partition("://")[0] not in S3_SCHEMES:
         return
-    client = s3_client(options)
-    key = f"{uri}/{STAGED}/_probe-{uuid.uuid4().hex}"
+    server = hashlib.sha256(endpoint_of(options).encode()).hexdigest()[:16]
+    passed = f"{_PASSED}/{server}"
+    if passed in folder.listed(_PASSED):
+        return
+    for _ in range(_RACES):
+        honoured = _race(folder, uri, options)
+        if honoured:
+            with folder.writing(passed) as out:
+                out.write(b"{}")
+            return
+        if honoured is False:
+            raise ConfigError(option="DeltaTable(uri)", value=uri, remedy=_REMEDY)
+    reason = "it cannot be told whether its server honours If-None-Match"
+    raise StateUnavailable(state=state, where=uri, reason=reason)
+
+
+def _race(folder: Folder, uri: str, options: Mapping[str, str]) -> bool | None:
+    """Tell whether the server refused a put; None: each loser had seen the table before its put."""
+    place = f"{STAGED}/_probe/{uuid.uuid4().hex}"
+    start = Barrier(_RACERS)
     try:
-        # A first put that is refused was sent twice, because the reply to it was lost.
-        honoured = _is_refused(client, key) or _is_refused(client, key)
+        with ThreadPoolExecutor(_RACERS) as pool:
+            racers = [pool.submit(_made, f"{uri}/{place}", options, start) for _ in range(_RACERS)]
+            found = [each.result() for each in racers]
     finally:
         with suppress(OSError):
-            client.rm_file(key)
-    if not honoured:
-        remedy = (
-            "Its server ignores If-None-Match, so two committers could overwrite each other. Use a server that honours "
-            "conditional puts, such as Amazon S3 or a recent MinIO."
-        )
-        raise ConfigError(option="DeltaTable(uri)", value=uri, remedy=remedy)
-    _PROVEN.add(uri)
+            for path in folder.listed(place):
+                folder.remove(path)
+    if found.count(True) > 1:
+        return False
+    return True if False in found else None
 
 
-def _is_refused(client: Any, key: str) -> bool:
-    """Put a key that must not be there, and tell whether the server found it there."""
+def _made(uri: str, options: Mapping[str, str], start: Barrier) -> bool | None:
+    """Make a table; False: the put of its first version was refused; None: the table was seen before."""
+    from deltalake import CommitProperties, DeltaTable, Schema
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    schema = Schema.from_json(json.dumps(struct([TXID_FIELD])))
+    once = CommitProperties(max_commit_retries=0)
+    start.wait()
     try:
-        client.pipe_file(key, b"", mode="create")
-    except FileExistsError:
-        return True
-    except OSError as error:
-        if error.errno == errno.ENOSYS:  # the server does not know the condition
-            return False
-        # s3fs knows the refusal of Amazon alone by its name.
-        if _code_of(error) in ("PreconditionFailed", "412"):
-            return True
-        raise
-    return False
+        DeltaTable.create(uri, schema, storage_options=dict(options), commit_properties=once)
+    except CommitFailedError as error:
+        if not is_conflict(error):
+            raise
+        return False
+    except DeltaError as error:
+        if not is_conflict(error):
+            raise
+        return None
+    return True
 
 
-def _code_of(error: BaseException) -> str:
-    answer = getattr(error.__cause__, "response", None) or {}
-    return str(answer.get("Error", {}).get("Code", ""))
+def is_conflict(error: Exception) -> bool:
+    """Whether deltalake says that another commit came first, and not that the storage failed."""
+    return any(each in str(error) for each in _CONFLICTS)

@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
-from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -116,36 +115,37 @@ class DeltaTable(StoredState):
         return None if found is None else found.fence
 
     def holds(self, txid: int) -> bool:
-        at = self._store.load()
+        store = self._store
+        at = store.load()
         if at is None:
             return False
-        found = self._store.files_of(at, [txid])
-        with self._store.reached():
+        found = store.files_of(at, [txid])
+        with store.reached():
             return any(
-                each.is_of([txid]) or count_rows(self._store.folder, each.path, [txid])
-                for each in found
+                each.is_of([txid]) or count_rows(store.folder, each.path, [txid]) for each in found
             )
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        at = self._store.load()
+        store = self._store
+        at = store.load()
         if at is None or at.empty:
             return []
         limited = "" if limit is None else f" LIMIT {int(limit)}"
-        return self._store.asked(at, f"SELECT * FROM {QUERIED}{limited}")
+        return store.asked(at, f"SELECT * FROM {QUERIED}{limited}")
 
     def rows_by_txid(self) -> dict[int | None, int]:
-        at = self._store.load()
+        store = self._store
+        at = store.load()
         if at is None or at.empty:
             return {}
-        found = self._store.asked(
-            at, f"SELECT {TXID}, count(*) AS n FROM {QUERIED} GROUP BY {TXID}"
-        )
+        found = store.asked(at, f"SELECT {TXID}, count(*) AS n FROM {QUERIED} GROUP BY {TXID}")
         return {row[TXID]: row["n"] for row in found}
 
     def receipts(self) -> list[StoredReceipt]:
-        if self._store.load() is None:
+        store = self._store
+        if store.load() is None:
             return []
-        notes = list(takewhile(RELEASED.__ne__, map(_note_of, self._store.history())))
+        notes = list(takewhile(RELEASED.__ne__, map(_note_of, store.history())))
         # The newest last: of one transaction the last one counts.
         notes.reverse()
         kept = {
@@ -163,12 +163,13 @@ class DeltaTable(StoredState):
         from deltalake.exceptions import DeltaError
 
         try:
-            at = self._store.load()
+            store = self._store
+            at = store.load()
             if at is None:
                 return 0
-            live = {each.path for each in self._store.live_files(at)}
+            live = {each.path for each in store.live_files(at)}
             return sweep(
-                self._store.folder,
+                store.folder,
                 live,
                 at.number,
                 txid=txid,
@@ -181,12 +182,13 @@ class DeltaTable(StoredState):
             return 0
 
     def release(self) -> None:
+        store = self._store
         for _ in range(10):
-            at = self._store.load()
+            at = store.load()
             if at is None or not at.fence:
                 return
             with suppress(FenceMoved):
-                return self._store.cas(at, Released(at.number + 1, self._owns_rows(at)))
+                return store.cas(at, Released(at.number + 1, self._owns_rows(at)))
         raise StateError(
             state=self.name,
             problem="other writers commit to the table all the time",
@@ -199,14 +201,17 @@ class DeltaTable(StoredState):
         query = f"SELECT {TXID} FROM {QUERIED} WHERE {TXID} IS NOT NULL LIMIT 1"
         return bool(self._store.asked(at, query))
 
-    @cached_property
+    @property
     def _store(self) -> DeltaStore:
+        """Reach the table. A process may live longer than a session token, so nothing of it is kept."""
         return DeltaStore(self.uri, state=self.name, options=self.options())
 
     @contextmanager
     def _transaction(self, write: StateWrite) -> Iterator[_TableTransaction]:
-        with self._store.reached():
-            yield _TableTransaction(self, self._store, write)
+        files = _files(write, self.name)
+        store = self._store
+        with store.reached():
+            yield _TableTransaction(self, store, write, files)
 
     def _raised(self, at: TableVersion) -> RaisedFence | None:
         try:
@@ -222,11 +227,13 @@ class DeltaTable(StoredState):
 class _TableTransaction:
     """One write: a raise of the fence, a commit of files, or both after each other."""
 
-    def __init__(self, state: DeltaTable, store: DeltaStore, write: StateWrite) -> None:
+    def __init__(
+        self, state: DeltaTable, store: DeltaStore, write: StateWrite, files: list[TableFile]
+    ) -> None:
         self._state = state
         self._store = store
         self._write = write
-        self._files = _files(write, state.name)
+        self._files = files
         self._fit = TableFit(state.name, state.partition_by, write.grant.attempt, store)
         if write.raising:
             self._raise()
