@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import deltalake
@@ -15,6 +15,7 @@ from deltalake import QueryBuilder
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
+from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
 from airflow_tx.state.lake.manifest import TXID, TableFile, staged_folder
 from airflow_tx.state.lake.schema import of_arrow
@@ -36,9 +37,10 @@ def staged(table: DeltaTable, attempt: TransactionAttempt, rows: pa.Table) -> li
     return [each.to_row() for each in found]
 
 
-def read_back(uri: str) -> list[dict[str, Any]]:
+def read_back(uri: str, options: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Read a table as anybody does, by deltalake's own engine: pyarrow's threads may outlive a test run."""
-    found = QueryBuilder().register("t", deltalake.DeltaTable(uri)).execute("SELECT * FROM t")
+    table = deltalake.DeltaTable(uri, storage_options=dict(options or {}))
+    found = QueryBuilder().register("t", table).execute("SELECT * FROM t")
     return list(pa.table(found.read_all()).to_pylist())
 
 
@@ -51,12 +53,12 @@ def _file(
 ) -> TableFile:
     inside = "".join(f"{name}={value}/" for name, value in partition.items())
     path = f"{folder}/{inside}{uuid.uuid4().hex}.parquet"
-    where = Path(table.uri, path)
-    where.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, where, coerce_timestamps="us")
-    with where.open("rb") as opened:
-        size = where.stat().st_size
-        return read_footer(opened, path=path, size=size, partition=partition, partition_fields=fields)
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, coerce_timestamps="us")
+    content = sink.getvalue()
+    with Folder(table.uri, table.options()).writing(path) as out:
+        out.write(content)
+    return read_footer(sink, path=path, size=len(content), partition=partition, partition_fields=fields)
 
 
 class SummedTable(DeltaTable):

@@ -15,7 +15,7 @@ from airflow_tx.testing.servers.server import LocalServer
 
 PACKAGES = Path(sys.prefix) / "s3"
 CONN_ID = "aws_test"
-_SERVE = "import sys; sys.path.append(sys.argv.pop(1)); from moto.server import main; main(sys.argv[1:])"
+_APP = Path(__file__).with_name("s3_app.py")
 
 
 class LocalS3(LocalServer):
@@ -27,7 +27,7 @@ class LocalS3(LocalServer):
     def _command(self) -> list[str]:
         if not (PACKAGES / "moto").is_dir():
             raise TxError(message="No S3 server found. Install it: script/env servers")
-        return [sys.executable, "-c", _SERVE, str(PACKAGES), "-H", "127.0.0.1", "-p", str(self.port)]
+        return [sys.executable, str(_APP), str(PACKAGES), str(self.port)]
 
     def _serves(self) -> bool:
         with urllib.request.urlopen(f"{self.url}/moto-api/", timeout=1) as answer:
@@ -37,6 +37,12 @@ class LocalS3(LocalServer):
     def url(self) -> str:
         """Where it is."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What deltalake needs to reach it."""
+        login = {"aws_access_key_id": "k", "aws_secret_access_key": "s"}
+        return {**login, "aws_region": "us-east-1", "aws_endpoint_url": self.url}
 
     @cached_property
     def fs(self) -> Any:
@@ -59,13 +65,14 @@ class Bucket:
     """A bucket of its own.
 
     :param server: where it lies.
+    :param like: the beginning of its name, which may ask for another kind of server, see `s3_app`.
     """
 
     _numbers = itertools.count(1)
     conn_id = CONN_ID
 
-    def __init__(self, server: LocalS3) -> None:
-        self.name = f"bucket-{next(self._numbers)}"
+    def __init__(self, server: LocalS3, like: str = "bucket") -> None:
+        self.name = f"{like}-{next(self._numbers)}"
         self.fs = server.fs
         self.fs.mkdir(self.name)
 
