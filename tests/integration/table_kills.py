@@ -1,14 +1,16 @@
 """Commits to a Delta table that are killed at a line, and finished by another process.
 
-Each process is forked before deltalake has started a thread. Usage: table_kills.py FOLDER STEP
+Each process is forked before deltalake has started a thread. Usage: table_kills.py FOLDER|URI STEP
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -73,42 +75,70 @@ def begin(table: DeltaTable, grants: Sequence[Grant]) -> None:
     """Commit two transactions and an attempt of the third, then let somebody merge the files."""
     for grant, given in zip(grants, (rows(10, 11), rows(20), rows(32)), strict=True):
         table.raise_and_write(grant, staged(table, grant.attempt, given))
-    deltalake.DeltaTable(table.uri).optimize.compact()
+    deltalake.DeltaTable(table.uri, storage_options=table.options()).optimize.compact()
 
 
 def finish(table: DeltaTable, grant: Grant, files: Sequence[dict[str, Any]]) -> None:
     """Let a later grant commit, and look at what the table holds then."""
     table.raise_and_write(grant, files)
-    held = sorted((row["tx_txid"], row["n"]) for row in read_back(table.uri))
+    held = sorted((row["tx_txid"], row["n"]) for row in read_back(table.uri, table.options()))
     assert held == _EXPECTED, held
     assert table.rows_by_txid() == {1: 2, 2: 1, 3: 2}
 
 
+def staged_apart(table: DeltaTable, grant: Grant, given: pa.Table) -> list[dict[str, Any]]:
+    """Stage rows by a process of its own: deltalake must not start a thread in this one."""
+    with tempfile.NamedTemporaryFile() as note:
+        told = Path(note.name)
+        assert in_a_process(lambda: told.write_text(json.dumps(staged(table, grant.attempt, given)))) == 0
+        return list(json.loads(told.read_text()))
+
+
+class Replay:
+    """A replay that is about to commit to a table with two transactions before it, and the grants after it."""
+
+    def __init__(self, uri: str) -> None:
+        self.table = DeltaTable(uri)
+        grants = Grants()
+        # They are made here, so that every process has the same ones.
+        committed = list[Grant]()
+        for txid in (1, 2):
+            committed.append(grants(txid))
+            grants.final(committed[-1], self.table)
+        first = grants(3)
+        self.grant = grants(3, 2)
+        self.later = grants(3, 2)
+        self.newer = grants(3, 3)
+        assert in_a_process(lambda: begin(self.table, [*committed, first])) == 0
+
+    def killed_and_finished(self, line: int) -> bool:
+        """Kill it at a line, and let a later grant finish it; returns whether it was killed."""
+        files = staged_apart(self.table, self.grant, wider(30, 31))
+        how = in_a_process(partial(killed_at, line, partial(self.table.raise_and_write, self.grant, files)))
+        assert how in (KILLED, 0)
+        finisher = self.newer if line % 3 == 0 else self.later
+        again = files if finisher is self.later else staged_apart(self.table, self.newer, wider(30, 31))
+        assert in_a_process(partial(finish, self.table, finisher, again)) == 0, line
+        return how == KILLED
+
+
 def main(folder: str, step: int) -> int:
-    """Kill a replay at each line, and let a later grant finish it; returns how many were killed."""
-    table = DeltaTable(f"{folder}/orders")
-    grants = Grants()
-    # They are made here, so that every process has the same ones.
-    committed = list[Grant]()
-    for txid in (1, 2):
-        committed.append(grants(txid))
-        grants.final(committed[-1], table)
-    first, replay, later, newer = grants(3), grants(3, 2), grants(3, 2), grants(3, 3)
-    assert in_a_process(lambda: begin(table, [*committed, first])) == 0
-    shutil.copytree(table.uri, f"{folder}/begun")
-    kills = 0
-    for line in range(1, 10_000, step):
-        shutil.rmtree(table.uri)
-        shutil.copytree(f"{folder}/begun", table.uri)
-        files = staged(table, replay.attempt, wider(30, 31))
-        how = in_a_process(partial(killed_at, line, partial(table.raise_and_write, replay, files)))
-        finisher = newer if line % 3 == 0 else later
-        again = files if finisher is later else staged(table, newer.attempt, wider(30, 31))
-        assert in_a_process(partial(finish, table, finisher, again)) == 0, line
-        if how != KILLED:
-            assert how == 0
+    """Kill a replay at each line, and let a later grant finish it; returns how many were killed.
+
+    :param folder: on this disk, or in a bucket, which the environment says how to reach.
+    """
+    on_s3 = "://" in folder
+    replay = Replay(f"{folder}/orders")
+    if not on_s3:
+        shutil.copytree(replay.table.uri, f"{folder}/begun")
+    for kills, line in enumerate(range(1, 10_000, step)):
+        if on_s3:
+            replay = Replay(f"{folder}/orders-{line}")
+        else:
+            shutil.rmtree(replay.table.uri)
+            shutil.copytree(f"{folder}/begun", replay.table.uri)
+        if not replay.killed_and_finished(line):
             return kills
-        kills += 1
     raise AssertionError("the commit never ended")
 
 

@@ -18,6 +18,7 @@ from deltalake import TableFeatures
 from airflow_tx.errors import FenceOutranked, SkipRefused, StateBehind, StateDiffers, StateError
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
+from airflow_tx.state.lake.delta import DeltaStore
 from airflow_tx.state.lake.manifest import STAGED
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
 from tests.lake import read_back, staged
@@ -380,11 +381,11 @@ def test_a_zombie_that_loaded_before_the_raise_commits_nothing(table: DeltaTable
     files = staged(table, old.attempt, numbers(20))
     zombie = DeltaTable(table.uri)
     stalled = zombie._store.load()
-    zombie._store.load = lambda: stalled  # type: ignore[method-assign]
     commit(table, grants, 2, numbers(21), attempt=2)
-    with pytest.raises(StateError):
-        zombie.write(old, files)
-    del zombie._store.load
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeltaStore, "load", lambda _: stalled)
+        with pytest.raises(StateError):
+            zombie.write(old, files)
     with pytest.raises(FenceOutranked):
         zombie.write(old, files)
     assert held(table) == [(1, 10), (2, 21)]

@@ -18,14 +18,13 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.errors import ConfigError, StateError, StateOutcomeUnknown
-from airflow_tx.sources.spec import serialize
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.lake.delta import DeltaStore
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.cluster.object_storage import S3Server
 from tests.lake import read_back, staged
-from tests.servers.jars import skipped_without_jars
 from tests.servers.s3 import PACKAGES, Bucket, LocalS3
+from tests.servers.spark_session import skipped_without_jars
 
 ROOT = Path(__file__).parents[2]
 Options = Mapping[str, str]
@@ -156,7 +155,7 @@ def test_a_wrong_key_is_shown_in_no_message_and_no_log(
             use()
         assert _is_one_line_without(wrong, str(refusal.value))
     assert table.sweep(1) == 0
-    shown = [*(record.getMessage() for record in caplog.records), repr(table), json.dumps(serialize(table))]
+    shown = [*(record.getMessage() for record in caplog.records), repr(table), json.dumps(table.serialize())]
     assert [each for each in shown if not _is_one_line_without(wrong, each)] == []
 
 
@@ -195,13 +194,11 @@ def _options(server: S3Server) -> dict[str, str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["moto", "s3proxy"])
 def test_of_two_committers_that_race_on_s3_the_last_raise_counts(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    s3proxy: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = request.getfixturevalue("s3" if kind == "moto" else "s3proxy")
-    options = server.options if kind == "moto" else _options(server)
-    uri = f"{Bucket(server).url if kind == 'moto' else 's3://staging'}/race"
+    uri = "s3://staging/race"
+    options = _options(s3proxy)
     for name, value in options.items():
         monkeypatch.setenv(name.upper(), value)
     grants = Grants()
@@ -212,6 +209,18 @@ def test_of_two_committers_that_race_on_s3_the_last_raise_counts(
     told = [each.communicate()[0] for each in both]
     assert [each.returncode for each in both] == [0, 0], told
     assert [n for _, n in held(uri, options)] == [40, 40, 40]
+
+
+@pytest.mark.long
+def test_a_commit_on_s3_that_is_killed_is_finished_by_the_next_grant(
+    s3proxy: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in _options(s3proxy).items():
+        monkeypatch.setenv(name.upper(), value)
+    script = [sys.executable, "-m", "tests.integration.table_kills", "s3://staging/kills", "23"]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
 
 
 @pytest.mark.long

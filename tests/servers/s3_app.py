@@ -20,7 +20,7 @@ def main(packages: str, port: str) -> None:
         DomainDispatcherApplication,
         create_backend_app,
     )
-    from werkzeug.serving import run_simple
+    from werkzeug.serving import run_simple  # type: ignore[import-not-found, unused-ignore]
 
     app = DomainDispatcherApplication(create_backend_app)
     one_at_a_time = threading.Lock()
