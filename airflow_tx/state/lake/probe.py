@@ -16,7 +16,11 @@ from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.manifest import STAGED
 from airflow_tx.state.lake.schema import TXID_FIELD, struct
 
-_CONFLICTS = ("Failed to commit transaction: ", "already exists")
+_CONFLICTS = (
+    "Failed to commit transaction: ",
+    "Tried committing existing table version",
+    "already exists",
+)
 _PASSED = f"{STAGED}/_conditional_puts"
 _RACERS = 3
 _RACES = 40
