@@ -18,6 +18,38 @@ ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitl
 OURS = "\n".join(row[1] for row in ROWS)
 
 
+STORM = """
+    ICommitter ICommitterTransactionalSpout ITransactionalSpout TransactionAttempt TransactionalSpoutBatchExecutor
+    TransactionalSpoutCoordinator TransactionalTopologyBuilder IOpaquePartitionedTransactionalSpout
+    IPartitionedTransactionalSpout OpaquePartitionedTransactionalSpoutExecutor PartitionedTransactionalSpoutExecutor
+    RotatingTransactionalState TransactionalState BatchBoltExecutor BatchOutputCollector BatchOutputCollectorImpl
+    BatchSubtopologyBuilder CoordinatedBolt IBatchBolt BaseBasicBolt BaseBatchBolt BaseRichBolt BaseTransactionalBolt
+    BaseOpaquePartitionedTransactionalSpout BasePartitionedTransactionalSpout BaseRichSpout BaseTransactionalSpout
+    MemoryTransactionalSpout OpaqueMemoryTransactionalSpout MemoryTransactionalSpoutMeta
+    BaseQueryFunction BaseStateUpdater CombinerValueUpdater ITupleCollection JSONNonTransactionalSerializer
+    JSONOpaqueSerializer JSONTransactionalSerializer OpaqueValue QueryFunction ReadOnlyState ReducerValueUpdater
+    Serializer State StateFactory StateSpec StateType StateUpdater TransactionalValue ValueUpdater CachedBatchReadsMap
+    CachedMap IBackingMap MapCombinerAggStateUpdater MapReducerAggStateUpdater MapState MicroBatchIBackingMap
+    NonTransactionalMap OpaqueMap ReadOnlyMapState RemovableMapState SnapshottableMap TransactionalMap
+    ReadOnlySnapshottable Snapshottable BatchSpoutExecutor IBatchID IBatchSpout ICommitterTridentSpout
+    IOpaquePartitionedTridentSpout IPartitionedTridentSpout ISpoutPartition ITridentDataSource ITridentSpout
+    OpaquePartitionedTridentSpoutExecutor PartitionedTridentSpoutExecutor RichSpoutBatchExecutor RichSpoutBatchId
+    RichSpoutBatchIdSerializer RichSpoutBatchTriggerer TridentSpoutCoordinator TridentSpoutExecutor BatchInfo
+    ITridentBatchBolt MasterBatchCoordinator TridentBoltExecutor TridentTopologyBuilder
+    topology.max.spout.pending topology.message.timeout.secs topology.ackers topology.acker.executors
+    topology.enable.message.timeouts topology.trident.batch.emit.interval.millis topology.spout.wait.strategy
+    topology.sleep.spout.wait.strategy.time.ms transactional.zookeeper.servers transactional.zookeeper.port
+    transactional.zookeeper.root
+""".split()
+"""The classes of Storm's packages transactional, coordination, trident.state, trident.spout and trident.topology."""
+
+
+@pytest.mark.parametrize("name", STORM)
+def test_each_name_of_storm_is_on_the_page(name: str) -> None:
+    theirs = "\n".join(row[0] for row in ROWS)
+    assert re.search(rf"`(?:\w+\.)?{re.escape(name)}(?:\.\w+)?`", theirs)
+
+
 def resolved(path: str) -> Any:
     """Find what a path names: its longest importable part, then attributes."""
     parts = path.split(".")
