@@ -204,7 +204,7 @@ class Processing:
             attempt=self.attempt,
             task=self.task,
             rows=rows,
-            outputs=outputs,
+            outputs=[*self._staged_refs(), *outputs],
             trees=self.messages.trees,
             rows_read=read,
             code=self.code,
@@ -215,6 +215,15 @@ class Processing:
         self.messages.close()
         self.acked = True
         failpoint("process.after_ack", task=self.task.task_id, **self._where)
+
+    def _staged_refs(self) -> list[dict[str, Any]]:
+        """Refer to what its code has staged: who reads it proves that it read all rows."""
+        if not self.staged:
+            return []
+        from airflow_tx.staging.output import make_ref
+
+        outputs = self.staged.items()
+        return [make_ref(self.where, name, output).to_json() for name, output in outputs]
 
     def _note_ack(self, ledger: Ledger, step: BoundStep[Done]) -> None:
         ledger.run(step)
@@ -312,16 +321,9 @@ def after_task(context: Context, result: Any = None) -> None:
     task: Any = context["task"]
     processing = Processing.of(context)
     if not processing.acked:
-        pushed = returned(result, multiple=task.multiple_outputs) if task.do_xcom_push else []
-        processing.ack([*_staged(processing), *pushed])
-
-
-def _staged(processing: Processing) -> list[dict[str, Any]]:
-    """Refer to the outputs that the code of a task has staged: who reads them proves that it read all rows."""
-    from airflow_tx.staging.output import make_ref
-
-    outputs = processing.staged.items()
-    return [make_ref(processing.where, name, output).to_json() for name, output in outputs]
+        processing.ack(
+            returned(result, multiple=task.multiple_outputs) if task.do_xcom_push else []
+        )
 
 
 def task_failed(context: Context) -> None:

@@ -13,6 +13,7 @@ import pytest
 from airflow.models.trigger import Trigger
 from airflow.sdk import CronDataIntervalTimetable, get_current_context, task
 
+from airflow_tx import current_batch
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator.worker import allocates
 from airflow_tx.errors import AheadOfOrder, FailedBatch, SourceError
@@ -24,8 +25,8 @@ from airflow_tx.protocol.loss import note_origin
 from airflow_tx.protocol.skip import note_readmission, note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.api import rebuild
-from airflow_tx.sources.run.data_interval import order_from
-from tests.unit.coordinator.lane_days import DAY, FIRST, DayWorld, OpaqueDayWorld, name_of
+from airflow_tx.sources.run.data_interval import DataIntervalSource, order_from
+from tests.unit.coordinator.lane_days import DAY, FIRST, DayWorld, OpaqueDayWorld, name_of, read
 from tests.unit.coordinator.lane_world import RULES, Killed, LossyStore, MortalStore, rows_of
 
 AUDIT = Audit("ada", "why")
@@ -309,3 +310,34 @@ def test_without_a_lane_its_coordinator_only_replays(make: Any) -> None:
     world = make(DayWorld)
     assert not allocates(world.spec)
     assert allocates(world.plan().spec)
+
+
+# --- days that tasks read themselves -----------------------------------------------------------------------------
+
+
+class BareDayWorld(DayWorld):
+    """Days without a reader: the first task stages the numbers of its day."""
+
+    def __post_init__(self) -> None:
+        self.source = DataIntervalSource(in_order=True)
+        super().__post_init__()
+
+    def counted(self) -> Any:
+        @task
+        def extract(data_interval_start: Any = None, data_interval_end: Any = None) -> dict[str, Any]:
+            dates = (datetime.fromisoformat(each.isoformat()) for each in (data_interval_start, data_interval_end))
+            return current_batch().stage(read(*dates))
+
+        @task
+        def count(ref: Any) -> list[dict[str, Any]]:
+            self.on_batch(current_batch())
+            return rows_of([row["number"] for row in current_batch().read_output(ref)])
+
+        return count(extract())
+
+
+def test_a_lane_takes_days_whose_rows_a_task_stages(make: Any) -> None:
+    world = make(BareDayWorld)
+    world.coordinate()
+    world.assert_exact(3)
+    assert world.runs == {}
