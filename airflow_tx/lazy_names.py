@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 Lazy: TypeAlias = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]
 
 
-def lazy_names(package: str, file: str) -> Lazy:
+def lazy_names(package: str, file: str, *, gone: Mapping[str, str] | None = None) -> Lazy:
     """Make `__all__`, `__getattr__` and `__dir__` of a package from its imports for type checkers.
 
     :param file: the package's own, in which an `if TYPE_CHECKING` imports each public name from its home.
+    :param gone: names that an earlier release had, each with what to use instead.
     """
     home: dict[str, str] = {}
     for block in ast.parse(Path(file).read_bytes()).body:
@@ -24,6 +25,8 @@ def lazy_names(package: str, file: str) -> Lazy:
                     home.update({each.name: str(line.module) for each in line.names})
 
     def load(name: str) -> Any:
+        if gone and name in gone:
+            raise ImportError(gone[name])
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(home[name]), name)

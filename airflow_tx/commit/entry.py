@@ -10,7 +10,6 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.journal.area import JournalArea, StagedFiles
 from airflow_tx.journal.entry import Contribution, Entry
 from airflow_tx.protocol.records import dumps
-from airflow_tx.state.columns import Columns
 from airflow_tx.state.combined_rows import reducers_of
 
 if TYPE_CHECKING:
@@ -63,12 +62,10 @@ def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
 
     :param inside: ids of the tasks between the first and the last one of the commit phase.
     """
-    columns: Any = update.state.columns
+    columns = update.state.columns
     task = update.input.operator.task_id
     if columns is None:
         return f"{type(update.state).__name__} takes rows as they are"
-    if not isinstance(columns, Columns):
-        return "its rows are appended"
     if reducers := reducers_of(columns):
         return f"column {reducers[0]} has a reducer"
     if task in inside:

@@ -90,7 +90,7 @@ def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1
         attempt=attempt.attempt,
         problem="the task gave nothing",
         remedy=f"Let it return its rows, [] if there are none, then clear {task}; or, if nothing means no rows, say "
-        f"persistent_aggregate(..., allow_empty=True).",
+        f"allow_empty=True in the {update.verb}(...) of the commit task.",
     )
 
 

@@ -38,8 +38,15 @@ class Update(StateUpdate):
             if source is not None
             else type(self.input).__name__
         )
-        verb = "append" if getattr(self.state, "appends", False) else "persistent_aggregate"
-        return f"{verb}({name}, state={self.state!r})"
+        return f"{self.verb}({name}, state={self.state!r})"
+
+    @property
+    def verb(self) -> str:
+        """Name the function that has made it."""
+        if getattr(self.state, "appends", False):
+            return "append"
+        takes_rows = getattr(self.state, "columns", ()) is None
+        return "partition_persist" if takes_rows else "persistent_aggregate"
 
 
 def persistent_aggregate(

@@ -124,10 +124,7 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
     order = [task.task_id for task in dag.topological_sort() if task.task_id in spec.tasks]
     calls = tuple(_lane_task(spec, tasks[task_id]) for task_id in order)
     _check(spec, committer, partial(compat.check_plain, commits=True))
-    plan = LanePlan(spec, calls, committer.task_id, tuple(committer.updates), dag.fileloc)
-    if plan.applications and (reason := _reason_of_states(plan)):
-        raise GoesByRuns(topology=spec.topology, reason=reason)
-    return plan
+    return LanePlan(spec, calls, committer.task_id, tuple(committer.updates), dag.fileloc)
 
 
 def _by_schedule(spec: TransactionSpec, dag: Any) -> TransactionSpec:
@@ -175,17 +172,6 @@ def _is_application(task: Any) -> bool:
     from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 
     return type(task) is SparkConnectBatchOperator
-
-
-def _reason_of_states(plan: LanePlan) -> str:
-    from airflow_tx.state.delta.state import DeltaState
-
-    own = [update.state.name for update in plan.updates if isinstance(update.state, DeltaState)]
-    return (
-        f"state {own[0]!r} has a Spark of its own, beside which applications cannot be clients"
-        if own
-        else ""
-    )
 
 
 def _check_application(task: SparkConnectBatchOperator) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from airflow_tx.state.api import QueryableState as QueryableState
     from airflow_tx.state.api import State as State
     from airflow_tx.state.api import StateKind as StateKind
-    from airflow_tx.state.delta.state import DeltaState as DeltaState
     from airflow_tx.state.lake.state import DeltaTable as DeltaTable
     from airflow_tx.state.memcached.map import MemcachedMap as MemcachedMap
     from airflow_tx.state.memcached.map import MemcachedState as MemcachedState
@@ -65,4 +64,8 @@ if TYPE_CHECKING:
 
     __all__: list[str]
 else:
-    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)
+    _GONE = {
+        "DeltaState": "airflow_tx.state has no DeltaState any more. Append rows to a DeltaTable and "
+        "aggregate them in SQL, or keep values per key in a SqlState (docs/stores.md#deltatable)."
+    }
+    __all__, __getattr__, __dir__ = lazy_names(__name__, __file__, gone=_GONE)

@@ -20,7 +20,7 @@ from zlib import crc32
 from airflow_tx.errors import NotComparable, NotComparableNow
 from airflow_tx.protocol.records import digest
 from airflow_tx.state.api import Fence, FencedState, FenceMoved, QueryableState, StateReading
-from airflow_tx.state.columns import Cells, Columns
+from airflow_tx.state.columns import Cells
 from airflow_tx.state.keys import decode_key, encode_keys
 from airflow_tx.state.trident.state import TridentState
 
@@ -133,9 +133,7 @@ class _Pair:
 def _checked(first: FencedState, second: FencedState) -> _Pair:
     """Refuse states that can never be compared."""
     problem = next(filter(None, map(_unfit, (first, second))), "")
-    remedy = (
-        "Compare states of PostgreSQL, MySQL, SQLite, Redis or Delta Lake that keep values per key."
-    )
+    remedy = "Compare states of PostgreSQL, MySQL, SQLite or Redis that keep values per key."
     if first.name == second.name:
         problem = "they are the same state"
         remedy = "Name the state of each DAG: airflow tx diff DAG:STATE DAG:STATE"
@@ -157,8 +155,7 @@ def _checked(first: FencedState, second: FencedState) -> _Pair:
 def _unfit(state: FencedState) -> str:
     if isinstance(state, TridentState):
         return f"{state.name} has no fence, which says at which position of the source it is"
-    keyed = isinstance(state, QueryableState) and isinstance(state.columns, Columns)
-    return "" if keyed else f"{state.name} keeps no values per key"
+    return "" if isinstance(state, QueryableState) else f"{state.name} keeps no values per key"
 
 
 def _compared_once(pair: _Pair, tolerance: float, limit: int) -> StateComparison:

@@ -1,4 +1,4 @@
-"""A Spark under fire: a driver that all tasks share, by Spark Connect and by its gateway, and its own executor."""
+"""A Spark under fire: a driver that all tasks share by Spark Connect, and its own executor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_tx.testing.processes import marked
 from airflow_tx.testing.servers.server import LocalServer, pyspark_jars
 
 DRIVER = "AIRFLOW_TX_CHAOS_DRIVER"
-"""Names the file in which a driver says how its gateway is reached, and what its process is."""
+"""Names the file in which a driver says what its process is."""
 _ROOT = Path(__file__).parents[2]
 # What says of a process that it is a client of Spark Connect would make the driver one.
 _OURS = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "PYSPARK_DRIVER_PYTHON")
@@ -36,7 +36,7 @@ class LocalSpark(LocalServer):
     @property
     def pid(self) -> int:
         """The JVM of the driver."""
-        return int(self._told.read_text().split()[2])
+        return int(self._told.read_text())
 
     def workers(self) -> list[tuple[str, int]]:
         """What works for the driver now: the name of the victim, and the process."""

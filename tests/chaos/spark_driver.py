@@ -1,4 +1,4 @@
-"""The driver of the Spark under fire, as a process: it starts, says how it is reached, and waits for its end."""
+"""The driver of the Spark under fire, as a process: it starts, says which process it is, and waits for its end."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.state.delta.session import CONF
 from tests.chaos.spark import DRIVER
-from tests.servers.spark_session import delta_jars
 
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # One executor of one core; every statement is new and small: to compile it takes longer than to run it.
 _SETTINGS = {
-    **CONF,
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.driver.memory": "900m",
@@ -34,7 +31,6 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.ui.enabled": "false",
 }
 
@@ -44,16 +40,13 @@ def main(port: str, local: str) -> None:
     from pyspark.sql import SparkSession
 
     own = {"spark.connect.grpc.binding.port": port, "spark.local.dir": local}
-    own["spark.jars"] = ",".join(map(str, delta_jars()))
     builder = SparkSession.builder.master("local-cluster[1,1,512]").appName("under fire")
     for name, value in {**_SETTINGS, **own}.items():
         builder = builder.config(name, value)
     gateway: Any = builder.getOrCreate().sparkContext._gateway
     told = Path(os.environ[DRIVER])
-    reached = f"{gateway.java_parameters.port} {gateway.java_parameters.auth_token} {gateway.proc.pid}"
     new = told.with_suffix(".new")
-    new.touch(mode=0o600)
-    new.write_text(reached)
+    new.write_text(str(gateway.proc.pid))
     new.rename(told)
     gateway.proc.wait()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 
 from airflow_tx.commit.handoff import states_of
 from airflow_tx.spec import TransactionSpec
-from airflow_tx.state import SqlGuard
+from airflow_tx.state import DeltaTable, SqlGuard
 from airflow_tx.state.api import FencedState
 from tests.chaos.mutant import VARIABLE, break_rule
 
@@ -81,7 +82,7 @@ class FiredTopology:
         return states_of(self.dag)
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Read all states; those of a guard are what its statements have written."""
+        """Read all states: of a guard what its statements have written, of a table the sums of the rows of a key."""
         return {name: _rows_of(state) for name, state in self.states.items()}
 
     @cached_property
@@ -93,11 +94,20 @@ class FiredTopology:
 
 
 def _rows_of(state: Any) -> list[dict[str, Any]]:
+    if isinstance(state, DeltaTable):
+        return _summed(state.read())
     if not isinstance(state, SqlGuard):
         return [dict(row) for row in state.read()]
     with state._store.transaction(reading=True) as connection:
         found = connection.execute(sa.text("SELECT key, n, total, txid FROM guarded_rows"))
         return [dict(row) for row in found.mappings()]
+
+
+def _summed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    sums = dict[str, Counter[str]]()
+    for row in rows:
+        sums.setdefault(row["key"], Counter()).update({name: row[name] for name in ("n", "total", "txid")})
+    return [{"key": key, **values} for key, values in sums.items()]
 
 
 @lru_cache

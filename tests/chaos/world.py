@@ -29,7 +29,7 @@ from tests.chaos.kafka import FiredKafka
 from tests.chaos.mutant import VARIABLE
 from tests.chaos.scheduler import LittleRun, LittleScheduler
 from tests.chaos.servers import FiredDisk, FiredEnsemble, FiredServer, own_disk
-from tests.chaos.spark import DRIVER, LocalSpark
+from tests.chaos.spark import LocalSpark
 from tests.chaos.stacks import say_where
 from tests.chaos.topology import COORDINATED, DATED, ROOT, STORES, is_used
 from tests.integration.proxy import ReplyEater
@@ -178,7 +178,6 @@ class World:
             **{f"AIRFLOW_CONN_{name}": json.dumps(told) for name, told in connections.items()},
             **{f"AIRFLOW__TX__{name}": value for name, value in settings.items()},
             **self.failpoints.environment,
-            DRIVER: str(self.folder / "driver"),
             VARIABLE: self._mutant,
         }
 

@@ -26,28 +26,18 @@ def each_store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 _ON_A_SERVER = ("TestSqlStateOnPostgres", "TestRedisState")
 _WITHOUT_CASES = "TestSqlStateOnMariaDB"
-_ON_DELTA = "TestDeltaState"
-_NOT_ALL_TYPES = (_ON_DELTA, "TestSqlStateOnMySQL")
-# A commit of Delta takes a second: of its tests, these are not `long`.
-_ON_DELTA_ALWAYS = (
-    "test_raising_the_fence_undoes_what_an_outranked_attempt_wrote",
-    "test_a_transactional_replay_skips_what_is_in_already",
-)
+_NOT_ALL_TYPES = "TestSqlStateOnMySQL"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """On servers every aggregator is tried with one type, on the second database with none; those of all types are
-    `long`, and are not tried on Delta and MySQL at all.
+    `long`, and are not tried on MySQL at all.
 
     Each case is a dozen commits, and how a type is stored is tried by the other tests and on SQLite.
     """
-    items[:] = [item for item in items if _class(item) not in _NOT_ALL_TYPES or _is_first(item)]
+    items[:] = [item for item in items if _class(item) != _NOT_ALL_TYPES or _is_first(item)]
     for item in items:
-        if (
-            (_class(item) in _ON_A_SERVER and not _is_first(item))
-            or (_class(item) == _WITHOUT_CASES and _case(item))
-            or (_class(item) == _ON_DELTA and item.name not in _ON_DELTA_ALWAYS)
-        ):
+        if (_class(item) in _ON_A_SERVER and not _is_first(item)) or (_class(item) == _WITHOUT_CASES and _case(item)):
             item.add_marker(pytest.mark.long)
 
 

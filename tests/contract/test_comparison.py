@@ -19,7 +19,7 @@ from airflow_tx.state import (
     Avg,
     CollectSet,
     Count,
-    DeltaState,
+    DeltaTable,
     MemoryState,
     OpaqueMap,
     RedisState,
@@ -32,11 +32,9 @@ from airflow_tx.state.comparison import StateComparison, compared
 from airflow_tx.state.memory import MemoryMap
 from airflow_tx.state.trident.aggregate import TridentAggregate
 from airflow_tx.testing.suites.state_tools import Grants
-from tests.plain_delta import PlainDeltaTable, plain_delta
-from tests.servers.spark_session import delta_jars, skip_without
 
 MakeNamed = Callable[..., QueryableState]
-SNAPSHOTS = ("sqlite", "postgres", "mariadb", "delta")
+SNAPSHOTS = ("sqlite", "postgres", "mariadb")
 STORES = (*SNAPSHOTS, "redis", "memory")
 GIVEN: dict[str, Any] = {"keys": ["key"], "values": {"n": Sum()}}
 
@@ -45,9 +43,6 @@ def _maker(store: str, request: pytest.FixtureRequest, folder: Path) -> MakeName
     prefix = f"t{uuid.uuid4().hex[:8]}"
     if store == "memory":
         return lambda name, **given: MemoryState(f"memory.{name}", **{**GIVEN, **given})
-    if store == "delta":
-        tables = dict[str, PlainDeltaTable]()
-        return lambda name, **given: plain_delta(f"/{name}", tables, **{**GIVEN, **given})
     if store == "redis":
         url = request.getfixturevalue("redis").url()
         return lambda name, **given: RedisState.from_url(url, prefix=f"{prefix}.{name}", **{**GIVEN, **given})
@@ -139,7 +134,7 @@ def test_a_state_in_the_middle_of_a_transaction_cannot_be_compared_now(make: Mak
         compared(first, ledger.state)
 
 
-@pytest.mark.parametrize("store", ["postgres", "mariadb", "delta"])
+@pytest.mark.parametrize("store", ["postgres", "mariadb"])
 def test_a_store_with_snapshots_is_read_as_it_was_when_its_fence_was_read(
     store: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -272,7 +267,7 @@ def test_states_that_can_never_be_compared_are_refused(
 def test_a_state_without_fence_or_without_keys_is_refused_and_so_is_the_same_one() -> None:
     first = _memory("old", _counted(a=1))
     unfenced = TridentAggregate(OpaqueMap(MemoryMap()), keys=["key"], values={"n": Sum()})
-    appended = DeltaState("/rows", mode="append", types={"key": "text"})
+    appended = DeltaTable("/rows")
     for second, said in (
         (unfenced, "has no fence"),
         (first, "they are the same state"),
@@ -301,19 +296,3 @@ def test_a_key_that_a_store_lists_twice_is_one_key(monkeypatch: pytest.MonkeyPat
     first, second = _memory("old", _counted(a=1, b=2)), _memory("new", _counted(a=1, b=2))
     monkeypatch.setattr(second, "each_row", lambda: iter([("a", 1), ("b", 2), ("a", 1), ("b", 2)]))
     assert _counts(compared(first, second)) == (2, 0, 0, 0)
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_one_version_of_a_delta_table_is_read_in_portions(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    skip_without(delta_jars)
-    monkeypatch.setattr("airflow_tx.state.delta.table._ROWS_AT_ONCE", 4)
-    state = DeltaState(str(tmp_path / "table"), spark=request.getfixturevalue("spark"), **GIVEN)
-    ledger, rows = _Ledger(state), _counted(a=1, b=2, c=3, d=4, e=5)
-    ledger.commit(rows, 1)
-    assert compared(state, _memory("same", rows)).is_equal
-    with state.reading() as reading:
-        ledger.commit(_counted(a=1, f=6), 2)
-        assert sorted(reading.rows) == [(row["key"], row["n"]) for row in rows]

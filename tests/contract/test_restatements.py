@@ -22,12 +22,11 @@ from airflow_tx.state.redis.state import RedisState
 from airflow_tx.state.trident.aggregate import TridentAggregate
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.contributions import contribution, place, restate
-from tests.plain_delta import PlainDeltaTable, plain_delta
 
 Rows = list[dict[str, Any]]
 Make = Callable[..., Any]
 VALUES: Mapping[str, Any] = {"n": Sum(), "total": Sum("double"), "delay": Avg("bigint")}
-STORES = ["memory", "sqlite", "postgres", "mariadb", "redis", "delta"]
+STORES = ["memory", "sqlite", "postgres", "mariadb", "redis"]
 
 
 @pytest.fixture(params=STORES)
@@ -37,9 +36,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     if request.param == "memory":
         databases = defaultdict[str, MemoryDatabase](MemoryDatabase)
         return lambda name, **given: MemoryState(name, database=databases[name], **given)
-    if request.param == "delta":
-        tables = dict[str, PlainDeltaTable]()
-        return lambda name, **given: plain_delta(f"/{name}", tables, **given)
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path / 'state.db'}"
     else:

@@ -12,7 +12,6 @@ from airflow_tx.state import MemoryDatabase, MemoryState, SqlState
 from airflow_tx.testing.suites.state_suite import StateSuite
 from airflow_tx.testing.suites.state_tools import MakeState
 from tests.contract.opening import opening
-from tests.plain_delta import PlainDeltaTable, plain_delta
 from tests.servers.mariadb import LocalMariaDB
 from tests.servers.mysql import LocalMySQL
 from tests.servers.postgres import LocalPostgres
@@ -54,13 +53,6 @@ class TestSqlStateOnMariaDB(StateSuite):
     @pytest.fixture
     def make_state(self, mariadb: LocalMariaDB) -> MakeState:
         return _tables(mariadb.url())
-
-
-class TestDeltaStateWithoutSpark(StateSuite):
-    @pytest.fixture
-    def make_state(self) -> MakeState:
-        tables = dict[str, PlainDeltaTable]()
-        return opening(lambda name, **given: plain_delta(f"/{name}", tables, **given))
 
 
 @pytest.mark.long

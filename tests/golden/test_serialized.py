@@ -27,7 +27,7 @@ from airflow_tx.state import (
     Avg,
     CachedMap,
     Count,
-    DeltaState,
+    DeltaTable,
     Max,
     MemcachedState,
     MemoryMap,
@@ -175,8 +175,7 @@ def states() -> dict[str, Any]:
         "memory": MemoryState("totals", keys=["word"], values={"n": Sum()}),
         "sql guard": SqlGuard("db", name="counted", statements=[("INSERT INTO t VALUES (:n)", {"n": 1})]),
         "redis guard": RedisGuard("cache", prefix="counted", commands=counted),
-        "delta": DeltaState("s3://bucket/totals", keys=["word"], values={"n": Sum()}, kind="transactional"),
-        "delta, append": DeltaState("s3://bucket/rows", mode="append", types={"word": "text"}),
+        "delta table": DeltaTable("s3://bucket/rows", partition_by=["day"], storage_options={"key": "secret"}),
         "map": TridentAggregate(OpaqueMap(MemoryMap()), keys=["word"], values={"n": Sum()}),
         "persisted": PersistedState(OpaqueMap(cached), Updater()),
         "redis map": TridentAggregate(

@@ -14,10 +14,9 @@ import sqlalchemy
 
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Receipt
-from airflow_tx.state import DeltaState, MemoryState, RedisGuard, RedisState, SqlGuard, SqlState, Sum
+from airflow_tx.state import MemoryState, RedisGuard, RedisState, SqlGuard, SqlState, Sum
 from airflow_tx.state.api import FencedState, Grant
 from tests.golden.written import check_golden
-from tests.plain_delta import PlainDeltaTable, plain_delta
 from tests.servers.redis import LocalRedis
 
 KINDS = ("opaque", "transactional")
@@ -118,38 +117,17 @@ def test_the_keys_of_a_redis_guard_are_kept_as_ever(redis: LocalRedis) -> None:
     check_golden("redis_guard", guarded(state, lambda: keys(redis, state.prefix)))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "append"])
-def test_the_rows_and_notes_of_a_delta_table_are_written_as_ever(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Operation:
-        hex = "operation"
-
-    monkeypatch.setattr("uuid.uuid4", Operation)
-    opened = dict[str, PlainDeltaTable]()
-    given: dict[str, Any] = {"kind": kind, **COLUMNS}
-    if kind == "append":
-        given = {"mode": "append", "types": {"key": "text", "n": "bigint"}}
-    state = plain_delta("/golden", opened, **given)
-    (table,) = opened.values()
-
-    def shown() -> dict[str, Any]:
-        kept = {f"{kind} {key}": row for (kind, key), row in sorted(table.kept.items())}
-        return {"rows": kept, "notes": table.notes}
-
-    check_golden(f"delta_{kind}", story(state, shown))
-
-
 def test_a_pickled_state_brings_no_connection(redis: LocalRedis, tmp_path: Path) -> None:
     opened = [
         RedisState.from_url(redis.url(), prefix="pickled", **COLUMNS),
         SqlState.from_url(f"sqlite:///{tmp_path / 'state.db'}", table="totals", **COLUMNS),
-        plain_delta("/pickled", {}, **COLUMNS),
     ]
     for state in opened:
         state.raise_and_write(grant(1), rows(a=1))
         copied = pickle.loads(pickle.dumps(state))
         assert (copied.serialize(), repr(copied)) == (state.serialize(), repr(state))
         assert vars(copied).get("_store") is None
-        assert isinstance(copied, DeltaState) or copied.read() == rows(a=1)
+        assert copied.read() == rows(a=1)
 
 
 def commands(given: Rows) -> list[list[Any]]:

@@ -40,7 +40,6 @@ NOUNS_AS_WELL = frozenset(
 FORBIDDEN = frozenset("around asked findings helpers misc seen standing told util utils".split())
 
 SHARED_NAMES = {
-    "DeltaTable": "the public state, and what DeltaState reads by Spark",
     "Misfit": "of a file of a source, and of a file of a table",
     "Batch": "of a source, and what a Spark application reads of it: both are public",
     "rename": "two commands, which the audit log names after their functions",

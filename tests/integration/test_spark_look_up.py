@@ -27,10 +27,10 @@ from airflow_tx.state import (
     Avg,
     CollectSet,
     Count,
-    DeltaState,
     First,
     MapGet,
     MemcachedState,
+    MemoryState,
     OpaqueMap,
     RedisMap,
     RedisState,
@@ -264,6 +264,9 @@ def test_maps_and_static_states_are_asked_by_their_keys(
             assert [row["n"] for row in rows[:3]] == [None, 5, None], given
 
 
+MEMORY = MemoryState("here", keys=["carrier"], values={"flights": Count()})
+
+
 @pytest.mark.parametrize(
     ("how", "told"),
     [
@@ -272,24 +275,22 @@ def test_maps_and_static_states_are_asked_by_their_keys(
         ({"state": StaticState({})}, r"\(fields=\) = None.*StaticState does not say what it adds: fields=\"name str"),
         ({"query": QueryPlaces()}, r"\(fields=\) = None.*QueryPlaces does not say"),
         ({"fields": "flights bigger than"}, r"\(fields=\) = 'flights bigger than'.*Give columns as in DDL"),
-        ({"state": "delta"}, r"\(state\) = 'DeltaState'.*Executors cannot read.*look up in a @task"),
+        ({"state": MEMORY}, r"\(state\) = 'MemoryState'.*Executors cannot read.*look up in a @task"),
     ],
 )
 def test_what_cannot_be_looked_up_is_one_clear_line_before_anything_runs(
-    batch: Any, how: dict[str, Any], told: str, tmp_path: Path, redis: LocalRedis, prefix: str
+    batch: Any, how: dict[str, Any], told: str, redis: LocalRedis, prefix: str
 ) -> None:
     from pyspark.sql.functions import lit
 
     state: Any = RedisState.from_url(redis.url(), prefix=prefix, keys=["carrier"], values={"flights": Count()})
-    if how.get("state") == "delta":
-        state = DeltaState(str(tmp_path), keys=["carrier"], values={"flights": Count()}, spark=batch._spark)
     asked = frame(batch)
     asked = {"renamed": asked.withColumnRenamed("carrier", "by"), "twice": asked.withColumn("flights", lit(1))}.get(
         how.get("frame", ""), asked
     )
     with pytest.raises(ConfigError, match=told):
         batch.look_up(
-            how["state"] if "state" in how and how["state"] != "delta" else state,
+            how.get("state", state),
             asked,
             query=how.get("query"),
             fields=how.get("fields"),

@@ -1,4 +1,4 @@
-"""The receipts of states on real servers, beyond what every state does: their table, its statements, Delta's log."""
+"""The receipts of states on real servers, beyond what every state does: their table and its statements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -16,14 +16,9 @@ from airflow_tx.errors import StateError
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import RedisGuard, SqlGuard, SqlState, Sum
 from airflow_tx.state.api import FencedState
-from airflow_tx.state.delta.state import DeltaState
 from airflow_tx.testing.suites.state_tools import Grants, rows
 from tests.integration.databases import query
 from tests.servers.redis import LocalRedis
-from tests.servers.spark_session import delta_jars, skip_without
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb", pytest.param("mysql", marks=pytest.mark.long)])
@@ -129,19 +124,3 @@ def test_guards_keep_receipts_too(url: str, schema: str, redis: LocalRedis) -> N
         guard.pass_over(skipped)
         found = [Receipt.from_json(json.loads(each.text)).written[guard.name] for each in guard.receipts()[-3:]]
         assert [each["keys"] for each in found] == [1, 1, 0]
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_delta_keeps_the_receipt_in_the_commit(spark: SparkSession, tmp_path: Path) -> None:
-    skip_without(delta_jars)
-    grants = Grants()
-    state = DeltaState(str(tmp_path / "table"), keys=["key"], values={"n": Sum()}, spark=spark)
-    grants.commit(1, state, {"a": 1})
-    state.raise_and_write(grants(2), rows({"a": 1, "b": 1}))
-    grants.commit(2, state, {"a": 1})
-    found = state.receipts()
-    assert [each.txid for each in found] == [1, 2]
-    written = Receipt.from_json(json.loads(found[1].text)).written[state.name]
-    assert (written["keys"], Receipt.from_json(json.loads(found[1].text)).hash) == (1, found[1].hash)
-    assert state.receipts_kept == 0

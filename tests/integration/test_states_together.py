@@ -1,22 +1,23 @@
-"""One transaction over PostgreSQL, Memcached, Redis, a map over Redis and Delta, ended between each two of them."""
+"""One transaction over PostgreSQL, Memcached, Redis, a map over it and a Delta table, ended between any two."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from airflow_tx.commit.update import Update, persistent_aggregate
+from airflow_tx.commit.update import Update, append, persistent_aggregate
 from airflow_tx.failpoints import VARIABLE, FailpointError
 from airflow_tx.processing.outputs import returned
 from airflow_tx.protocol.api import Store
 from airflow_tx.state import (
     Count,
-    DeltaState,
+    DeltaTable,
     MemcachedState,
     OpaqueMap,
     RedisMap,
@@ -27,14 +28,8 @@ from airflow_tx.state import (
 from tests.servers.memcached import LocalMemcached
 from tests.servers.postgres import LocalPostgres
 from tests.servers.redis import LocalRedis
-from tests.servers.spark_session import delta_jars, skip_without
 from tests.unit.bench import MemorySpec, OpaqueNumbers
 from tests.unit.commit.run import Run
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.spark
 
 SOURCE: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
 Rows = dict[str, int]
@@ -49,7 +44,6 @@ def memcached() -> Iterator[LocalMemcached]:
 
 @pytest.fixture
 def updates(
-    spark: SparkSession,
     postgres: LocalPostgres,
     redis: LocalRedis,
     memcached: LocalMemcached,
@@ -57,21 +51,20 @@ def updates(
     tmp_path: Path,
 ) -> Callable[[], list[Update]]:
     """The updates as a process makes them that knows of no other one."""
-    skip_without(delta_jars)
     columns: Any = {"keys": ["word"], "values": {"count": Count()}}
 
     def make() -> list[Update]:
         states = [
             SqlState.from_url(postgres.url(), table=table, **columns),
             RedisState.from_url(redis.url(), prefix=table, **columns),
-            DeltaState(str(tmp_path / "delta"), spark=spark, **columns),
         ]
         cached = MemcachedState.opaque([memcached.address], prefix=table, cache=100)
         mapped = OpaqueMap[Any](RedisMap.from_url(redis.url(), prefix=f"{table}map"), name="map")
         of_fences = [persistent_aggregate(SOURCE, state=state) for state in states]
         of_maps = [persistent_aggregate(SOURCE, state=state, **columns) for state in (cached, mapped)]
         # None of them beside one of its own sort.
-        return [of_fences[0], of_maps[0], of_fences[1], of_maps[1], of_fences[2]]
+        of_table = append(SOURCE, state=DeltaTable(tmp_path / "delta"))
+        return [of_fences[0], of_maps[0], of_fences[1], of_maps[1], of_table]
 
     return make
 
@@ -99,10 +92,15 @@ def attempt(store: Store, root: str, run_id: str, updates: list[Update], counts:
 def held(updates: Sequence[Update]) -> dict[str, Rows]:
     """What each state says of each word; what it does not know is 0."""
     asked = [{"word": word} for word in WORDS]
-    return {
+    *keyed, appended = updates
+    sums = Counter(dict.fromkeys(WORDS, 0))
+    for row in appended.state.read():
+        sums[row["word"]] += row["count"]
+    found = {
         update.state.name: {row["word"]: row["count"] or 0 for row in state_query(asked, state=update.state)}
-        for update in updates
+        for update in keyed
     }
+    return {**found, appended.state.name: dict(sums)}
 
 
 @pytest.mark.long

@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_tx.state.delta.session import CONF, VERSION
 from tests.servers.jars import JarsUnavailable, fetch_jars, kafka_connector_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+DELTA_VERSION = "4.4.0"
+# With these, and the jars of Delta Lake, a session reads and changes a `DeltaTable` as a user's does.
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 # Of the clients of the fixture `kafka`.
 KAFKA_PASSWORD = 'sesame-"opens"'
 
@@ -39,7 +44,7 @@ def delta_jars() -> list[Path]:
     import pyspark
 
     release = ".".join(pyspark.__version__.split(".")[:2])
-    return fetch_jars("io.delta", f"delta-spark_{release}_2.13", VERSION)
+    return fetch_jars("io.delta", f"delta-spark_{release}_2.13", DELTA_VERSION)
 
 
 def jdbc_jars() -> list[Path]:
@@ -69,7 +74,7 @@ def in_this_process() -> Iterator[SparkSession]:
 
     delta = _available(delta_jars)
     settings = {
-        **(CONF if delta else {}),
+        **(DELTA if delta else {}),
         "spark.jars": ",".join(map(str, [*delta, *_available(jdbc_jars)])),
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -38,3 +38,11 @@ BLOCK = [name for room, name in PUBLIC if room is airflow_tx and name.endswith((
 @pytest.mark.parametrize("name", BLOCK)
 def test_help_of_an_operator_says_where_its_further_arguments_are_described(name: str) -> None:
     assert "Initialize self" not in (inspect.getdoc(getattr(airflow_tx, name).__init__) or "Initialize self")
+
+
+def test_a_name_that_is_gone_says_what_to_use_instead() -> None:
+    with pytest.raises(
+        ImportError, match=r"no DeltaState any more\. Append rows to a DeltaTable .* SqlState"
+    ) as refusal:
+        exec("from airflow_tx.state import DeltaState")
+    assert "\n" not in str(refusal.value)

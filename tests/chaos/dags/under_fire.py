@@ -21,16 +21,17 @@ from airflow_tx import (
     SparkConnectBatchOperator,
     SqlSource,
     Transaction,
+    append,
     coordinator_dag,
     current_batch,
     partition_persist,
     persistent_aggregate,
 )
+from airflow_tx.commit.update import Update
 from airflow_tx.processing.task import Processing
-from airflow_tx.state import CombinerAggregator, Count, RedisState, SqlGuard, SqlState, Sum
+from airflow_tx.state import CombinerAggregator, Count, DeltaTable, RedisState, SqlGuard, SqlState, Sum
 from tests.chaos.bug import CORRECTED, is_mended, mended_after, output_of
 from tests.chaos.dates import FIRST, LAST, numbers_of_dates
-from tests.chaos.delta import FiredDelta
 from tests.chaos.stacks import tell_stacks
 from tests.chaos.topology import COORDINATED, LANED, REAL, STORES
 
@@ -93,6 +94,15 @@ def counted_on_spark() -> Any:
     return application.output["counted"]
 
 
+def update_of(counted: Any, state: Any) -> Update:
+    """The output of `count`, as a state takes it."""
+    if isinstance(state, SqlGuard):
+        return partition_persist(counted, state=state)
+    if isinstance(state, DeltaTable):
+        return append(counted, state=state)
+    return persistent_aggregate(counted, state=state)
+
+
 def fired_at(name: str, source: Any, *states: Any, on_spark: bool = False, **of_dag: Any) -> None:
     """Make the DAG of a topology, whose output goes to several states, unless it is left out."""
     if name not in STORES:
@@ -101,13 +111,7 @@ def fired_at(name: str, source: Any, *states: Any, on_spark: bool = False, **of_
     pending, of_dag = 2 if on_spark else 3, {"schedule": None, **of_dag}
     with DAG(name, max_active_runs=6, **of_dag), Transaction(source=source, max_pending=pending):
         counted = counted_on_spark() if on_spark else count()
-        updates = [
-            partition_persist(counted, state=state)
-            if isinstance(state, SqlGuard)
-            else persistent_aggregate(counted, state=state)
-            for state in states
-        ]
-        CommitOperator(task_id="commit", updates=updates)
+        CommitOperator(task_id="commit", updates=[update_of(counted, state) for state in states])
 
 
 fired_at(
@@ -149,7 +153,7 @@ fired_at(
 fired_at(
     "sparked",
     FileSource(f"{FOLDER}/sparked/*.csv"),
-    FiredDelta(f"{FOLDER}/table", types={"key": "text"}, **COUNTED),
+    DeltaTable(f"{FOLDER}/table"),
     on_spark=True,
 )
 # The others have none: a person triggers their runs, or backfills them.

@@ -24,7 +24,7 @@ from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, encode
 from airflow_tx.protocol.wish import Wish
-from airflow_tx.state import Avg, Count, DeltaState, MemoryState, Sum
+from airflow_tx.state import Avg, Count, DeltaTable, MemoryState, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.suites.aggregator_cases import Balance
@@ -139,7 +139,7 @@ def test_a_batch_without_rows_leaves_an_entry_without_rows(make: Any) -> None:
     [
         (PersistedState(Noted(), Noted(), "opaque"), "PersistedState takes rows as they are"),
         (MemoryState("m", keys=["word"], values={"n": Balance()}), "column n has a reducer"),
-        (DeltaState("/tmp/t", mode="append", types={"word": "text"}), "its rows are appended"),
+        (DeltaTable("/tmp/t"), "DeltaTable takes rows as they are"),
         (MemoryState("m", keys=["word"], values={"n": Sum()}), ""),
     ],
     ids=["persisted", "reducer", "appended", "keyed"],

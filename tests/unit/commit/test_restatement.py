@@ -19,7 +19,7 @@ from airflow_tx.journal.area import JOURNAL, JournalArea
 from airflow_tx.protocol.repair import rename_state
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import WishRequest, want
-from airflow_tx.state import Avg, Count, DeltaState, Max, MemoryState, Sum
+from airflow_tx.state import Avg, Count, Max, MemoryState, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from tests.stage import begin_run, update
@@ -253,10 +253,9 @@ def test_the_same_states_and_more_columns_can_be_restated(makes: Any) -> None:
         ([update(MemoryState("other", keys=["word"], values={"count": Count()}))], (), "does not write any more"),
         ([update(keyed()), update(keyed(count=Balance()))], (), "column count has a reducer"),
         ([update(keyed()), update(PersistedState(Noted(), Noted(), "opaque"))], (), "takes rows as they are"),
-        ([update(keyed()), update(DeltaState("/t", mode="append", types={"w": "text"}))], (), "its rows are appended"),
         ([update(keyed(), "b")], ("b",), "its rows come from task b, which runs in the commit phase"),
     ],
-    ids=["column", "aggregator", "key", "state", "reducer", "persisted", "appended", "new values"],
+    ids=["column", "aggregator", "key", "state", "reducer", "persisted", "new values"],
 )
 def test_what_cannot_be_restated_is_said_before_anything_is_allocated(
     makes: Any, updates: list[Update], inside: tuple[str, ...], why: str

@@ -17,7 +17,8 @@ from airflow_tx.errors import StagingError
 from airflow_tx.processing.outputs import returned, xcom_fingerprint
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.records import Ack
-from airflow_tx.state import Count, MemoryState
+from airflow_tx.state import Count, DeltaTable, MemoryState, SqlGuard
+from airflow_tx.state.api import FencedState
 
 ATTEMPT = TransactionAttempt(7, 2)
 STATE = MemoryState("words", keys=["word"], values={"count": Count()})
@@ -80,6 +81,21 @@ def test_a_task_that_returns_nothing_is_refused_unless_its_update_or_an_empty_ba
     assert values_of(update(allow_empty=True), nothing, ATTEMPT, pull({})) == []
     assert values_of(update(), nothing, ATTEMPT, pull({}), empty=True) == []
     assert values_of(update(), acks(one=returned([], multiple=False)), ATTEMPT, pull({-1: []})) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("state", "verb"),
+    [
+        (STATE, "persistent_aggregate"),
+        (DeltaTable("/lake/words"), "append"),
+        (SqlGuard("db", name="words", statements=["INSERT INTO words VALUES (:word)"]), "partition_persist"),
+    ],
+    ids=["values", "table", "guard"],
+)
+def test_a_refused_task_without_rows_is_told_which_update_may_allow_it(state: FencedState, verb: str) -> None:
+    nothing = acks(one=returned(None, multiple=False))
+    with pytest.raises(StagingError, match=rf"allow_empty=True in the {verb}\(\.\.\.\) of the commit task"):
+        values_of(Update(update().input, state), nothing, ATTEMPT, pull({}))
 
 
 def test_an_application_that_emits_nothing_is_taken_for_no_rows_where_that_is_allowed() -> None:
