@@ -38,7 +38,7 @@ def write_appended(
     by_name = {each["name"]: each for each in fields}
 
     def write(rows: DataFrame) -> None:
-        # The folder belongs to this try alone. A driver that a cluster restarted may have left files there.
+        # The folder belongs to this job alone.
         writer = rows.write.mode("overwrite").options(**_OPTIONS).partitionBy(*to.partition_by)
         writer.parquet(spark_uri(f"{to.uri}/{folder}"))
 

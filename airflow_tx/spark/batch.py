@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -196,7 +197,8 @@ class Batch:
         from airflow_tx.spark.appended import write_appended
 
         to = self.descriptor.appended[name]
-        folder = staged_folder(self.attempt, self.descriptor.task.task_try)
+        # A lane gives all of its tasks one try, and a driver that lost its client may still write.
+        folder = staged_folder(self.attempt, uuid.uuid4().hex)
         try:
             return write_appended(self._observer, df, to, folder, self.txid)
         except Misfit as error:

@@ -14,7 +14,6 @@ from airflow_tx.state.aggregators import (
     CompositeAggregator,
 )
 from airflow_tx.state.column_types import CONVERT, KEY_TYPES, converted, largest, size_of
-from airflow_tx.state.keys import decode_key, encode_key
 from airflow_tx.state.reducers import Reduced, is_reducer
 
 RESERVED = "tx_"
@@ -146,26 +145,6 @@ class Columns:
             for name, composite in self.composites.items()
         }
         return {**row, **results}
-
-    # --- keys -----------------------------------------------------------------------------------------------------
-
-    def key_bytes(self, key: Sequence[Any], key_types: Mapping[str, str] | None = None) -> bytes:
-        """Write a key as bytes, for a store without types: only equal keys have equal bytes.
-
-        :param key: in the types of the key columns.
-        :param key_types: as `key_types()` gave them; they can be left out if `types` names all key columns.
-        """
-        return encode_key(self._ordered(key_types), key)
-
-    def key_of(self, data: bytes, key_types: Mapping[str, str] | None = None) -> Cells:
-        return decode_key(self._ordered(key_types), data)
-
-    def _ordered(self, key_types: Mapping[str, str] | None) -> list[str]:
-        found = {**self.types, **(key_types or {})}
-        if missing := [key for key in self.keys if key not in found]:
-            option = f"State {self.state!r}, types"
-            raise ConfigError(option=option, value=missing, remedy="Name the types of all keys.")
-        return [found[key] for key in self.keys]
 
     # --- shown ----------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any, BinaryIO, cast
 
@@ -59,8 +59,11 @@ class Folder:
         out.close()
 
     def remove(self, path: str) -> None:
-        """Delete a file."""
+        """Delete a file, and the folders that it leaves empty; an object store has none."""
         self._handler.delete_file(path)
+        if self._is_local:
+            with suppress(OSError):
+                os.removedirs(os.path.join(self._uri, os.path.dirname(path)))
 
 
 class _Bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,9 @@ TXID = "tx_txid"
 """The column that says which transaction a row is of."""
 _TEXTS = ("path", "partition", "stats", "schema")
 _NUMBERS = ("size", "rows")
+# A name that this package gives: whatever else lies in the folder is somebody else's, and is never deleted.
+_STAGED_FILE = re.compile(rf"{STAGED}/([0-9]+)\.[0-9]+\.[0-9a-f]{{16}}/.+")
+_FENCE_FILE = re.compile(rf"{FENCES}/([0-9]+)-[0-9a-f]{{16}}\.json")
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,13 @@ def staged_folder(attempt: TransactionAttempt, task_try: str) -> str:
 
 def txid_of(path: str) -> int | None:
     """Read the txid of the transaction that has staged a file; None: no transaction has."""
-    root, _, rest = path.partition("/")
-    number = rest.partition(".")[0]
-    return int(number) if root == STAGED and number.isascii() and number.isdigit() else None
+    return _number(_STAGED_FILE.fullmatch(path))
 
 
 def raise_of(path: str) -> int | None:
     """Read the number of the raise whose fence a file holds; None: it holds none."""
-    folder, _, name = path.rpartition("/")
-    number = name.partition("-")[0]
-    return int(number) if folder == FENCES and number.isascii() and number.isdigit() else None
+    return _number(_FENCE_FILE.fullmatch(path))
+
+
+def _number(found: re.Match[str] | None) -> int | None:
+    return None if found is None else int(found[1])

@@ -182,11 +182,3 @@ def test_a_reducer_without_a_name_and_a_type_is_no_column() -> None:
 def test_json_is_no_key() -> None:
     with pytest.raises(ConfigError, match="not one of bigint"):
         columns({"n": Sum()}, types={"k": "json"})
-
-
-def test_a_key_becomes_bytes_and_back() -> None:
-    made = columns({"n": Sum()}, keys=("a", "b"), types={"a": "text"})
-    data = made.key_bytes(("x", 7), {"b": "bigint"})
-    assert (data, made.key_of(data, {"b": "bigint"})) == (b'["x",7]', ("x", 7))
-    with pytest.raises(ConfigError, match="b"):
-        made.key_of(data)
