@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ProgrammingError
 
 from tests.airflow.stack import Stack
 from tests.servers.postgres import LocalPostgres
@@ -75,3 +76,14 @@ def test_a_cleared_day_counts_twice_in_the_plain_dag_and_once_in_the_transaction
         stack.airflow.wait_run(dag, "day")
     assert totals(shop, "sales") == {product: (2 * orders, 2 * amount) for product, (orders, amount) in SALES.items()}
     assert totals(shop, "sales_totals") == SALES
+
+
+@pytest.mark.long
+def test_a_trial_of_the_moved_dag_shows_the_totals_and_writes_nothing(stack: Stack, shop: Engine) -> None:
+    dag = deploy(stack, "transaction")
+    stack.airflow.wait_dag(dag)
+    stack.airflow.pause(dag)
+    shown = stack.airflow.command("dags", "test", dag, "2026-01-06", timeout=300)
+    assert "State shop.sales_totals: 2 keys would be written." in shown
+    with pytest.raises(ProgrammingError, match="sales_totals"):
+        totals(shop, "sales_totals")
