@@ -1,4 +1,4 @@
-"""The source suite on every source we have, and on the one that docs/sources.md makes from scratch."""
+"""The source suite on every source we have, and on the one that docs/howto/write-a-source.md makes from scratch."""
 
 from __future__ import annotations
 
@@ -212,13 +212,13 @@ class TestRunPartitionSource(_Runs):
 
 
 def _of_the_docs(name: str) -> ModuleType:
-    """A module of docs/sources.md, as it stands there."""
-    text = (ROOT / "docs" / "sources.md").read_text()
+    """A module of docs/howto/write-a-source.md, as it stands there."""
+    text = (ROOT / "docs" / "howto" / "write-a-source.md").read_text()
     code = re.search(rf"```python\n(# {name}\.py\n.*?)```", text, re.DOTALL)
-    assert code, f"docs/sources.md has no {name}.py"
+    assert code, f"docs/howto/write-a-source.md has no {name}.py"
     module = ModuleType(name)
     sys.modules[name] = module
-    exec(compile(code[1], f"docs/sources.md:{name}", "exec"), module.__dict__)
+    exec(compile(code[1], f"docs/howto/write-a-source.md:{name}", "exec"), module.__dict__)
     return module
 
 
