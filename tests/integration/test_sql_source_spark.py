@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,6 +105,25 @@ def test_spark_reads_exactly_the_rows_of_each_batch_in_ranges(spark: SparkSessio
     assert counts == [(21, 5), (21, 5), (8, 2)]
     assert sorted(row["n"] for row in found) == list(range(50))
     assert {row["n"]: row["price"] for row in found}[5] == Decimal("1.25")
+
+
+def test_the_reader_of_the_page_reads_a_day_by_the_hour(
+    spark: SparkSession, postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = connect(postgres, postgres.new_database(), monkeypatch)
+    with engine.begin() as connected:
+        minutes = (
+            "SELECT n, '2026-01-01T00:00:00Z'::timestamptz + n * interval '10 minutes' FROM generate_series(0, 200) n"
+        )
+        connected.execute(sa.text(f"CREATE TABLE orders (n, ordered_at) AS {minutes}"))
+    page = (Path(__file__).parents[2] / "docs/howto/read-a-database-under-spark.md").read_text()
+    (code,) = re.findall(r"```python\n# dags/shop_reading.py\n(.*?)```", page, re.DOTALL)
+    named: dict[str, Any] = {}
+    exec(code, named)
+    start = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    frame = named["orders"](start, start + timedelta(days=1), spark)
+    assert sorted(row["n"] for row in frame.collect()) == list(range(144))
+    assert frame.rdd.getNumPartitions() == 24
 
 
 @pytest.mark.long

@@ -1,0 +1,69 @@
+"""The DAG files of the how-to pages: Airflow reads each of them, and a trial counts."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG
+
+from airflow_tx.alarms import Alarm, AlarmKind
+from airflow_tx.testing.dag_trial import trial
+
+HOWTO = Path(__file__).parents[2] / "docs" / "howto"
+FILE = re.compile(r"^```python\n# (?:dags/)?(\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = sorted(path.name for path in HOWTO.glob("*.md") if "```python\n# dags/" in path.read_text())
+
+
+def dags_of(page: str, folder: Path) -> dict[str, DAG]:
+    """Write the files of a page into a folder, and read them as Airflow does."""
+    for name, code in FILE.findall((HOWTO / page).read_text()):
+        (folder / name).write_text(code)
+    bag = DagBag(dag_folder=str(folder))
+    assert bag.import_errors == {}
+    return dict(bag.dags)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_airflow_reads_the_dag_files_of_a_page(page: str, folder: Path) -> None:
+    assert dags_of(page, folder)
+
+
+def test_the_source_of_a_page_counts_in_a_dag(folder: Path) -> None:
+    dag = dags_of("write-a-source.md", folder)["shop_sales"]
+    result = trial(dag, rows=[{"shop": "berlin"}, {"shop": "paris"}, {"shop": "berlin"}], states={})
+    assert result.states["tx_state.sales"].read() == [{"shop": "berlin", "sales": 2}, {"shop": "paris", "sales": 1}]
+
+
+def test_the_callback_of_a_page_sends_the_alarm_to_a_webhook(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    received = list[object]()
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+    assert "alerted_words" in dags_of("get-an-alert.md", folder)
+    server = HTTPServer(("127.0.0.1", 0), Webhook)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("ALERT_URL", f"http://127.0.0.1:{server.server_port}/")
+    named: dict[str, object] = {}
+    exec(compile((folder / "alerted_words.py").read_text(), "alerted_words.py", "exec"), named)
+    alert = named["alert"]
+    assert callable(alert)
+    alert({"alarm": Alarm(AlarmKind.BLOCKED, "words", "words", "It is blocked.", "Skip it.")})
+    server.shutdown()
+    assert received == [{"text": "blocked: It is blocked. Skip it."}]
