@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import posixpath
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
-OUTSIDE = re.compile(r"(?<!!)\[([^\]]+)\]\((?:\.\./)+(?!reference|concepts|howto|explanation)[\w./-]+(?:#[\w-]+)?\)")
-"""A link to a file of the repository that is no page: the site shows its text."""
+UPWARDS = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[\w./-]+)(?:#[\w-]+)?\)")
+"""A link to a folder above: to a page, or out of `docs/`."""
 ROOMS = {
     "airflow_tx": "DAGs: transactions, sources, operators",
     "airflow_tx.sources": "Sources of your own",
@@ -34,14 +37,26 @@ EXIT = """
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made of the code."""
     pages = {"reference/api.md": api(), "reference/commands.md": commands(), "reference/errors.md": errors()}
+    pages["changelog.md"] = changelog()
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Show files of the repository by name."""
-    return OUTSIDE.sub(r"\1", markdown)
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Show files of the repository that are no pages by name."""
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def shown(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(folder, link[2]))
+        return link[1] if target.startswith("../") else link[0]
+
+    return UPWARDS.sub(shown, markdown)
+
+
+def changelog() -> str:
+    """Give the page of changes: the file of the repository, whose links lead to pages."""
+    return Path("CHANGELOG.md").read_text().replace("](docs/", "](")
 
 
 # --- the API

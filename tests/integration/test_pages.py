@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
@@ -18,6 +20,28 @@ from airflow_tx.testing.dag_trial import trial
 HOWTO = Path(__file__).parents[2] / "docs" / "howto"
 FILE = re.compile(r"^```python\n# (?:dags/)?(\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = sorted(path.name for path in HOWTO.glob("*.md") if "```python\n# dags/" in path.read_text())
+
+
+class Webhook(HTTPServer):
+    """Keeps each body that it gets, with its idempotency key."""
+
+    def __init__(self) -> None:
+        self.received = list[tuple[str | None, Any]]()
+        super().__init__(("127.0.0.1", 0), _Request)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: Webhook
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.received.append((self.headers["Idempotency-Key"], json.loads(body)))
+        self.send_response(200)
+        self.end_headers()
 
 
 def dags_of(page: str, folder: Path) -> dict[str, DAG]:
@@ -47,23 +71,30 @@ def test_the_source_of_a_page_counts_in_a_dag(folder: Path) -> None:
     assert result.states["tx_state.sales"].read() == [{"shop": "berlin", "sales": 2}, {"shop": "paris", "sales": 1}]
 
 
-def test_the_callback_of_a_page_sends_the_alarm_to_a_webhook(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    received = list[object]()
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    with Webhook() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
-    class Webhook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200)
-            self.end_headers()
 
+def test_the_callback_of_a_page_sends_the_alarm_to_a_webhook(
+    folder: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "alerted_words" in dags_of("get-an-alert.md", folder)
-    server = HTTPServer(("127.0.0.1", 0), Webhook)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("ALERT_URL", f"http://127.0.0.1:{server.server_port}/")
-    named: dict[str, object] = {}
-    exec(compile((folder / "alerted_words.py").read_text(), "alerted_words.py", "exec"), named)
-    alert = named["alert"]
-    assert callable(alert)
-    alert({"alarm": Alarm(AlarmKind.BLOCKED, "words", "words", "It is blocked.", "Skip it.")})
-    server.shutdown()
-    assert received == [{"text": "blocked: It is blocked. Skip it."}]
+    monkeypatch.setenv("ALERT_URL", webhook.url)
+    named: dict[str, Any] = {}
+    exec((folder / "alerted_words.py").read_text(), named)
+    named["alert"]({"alarm": Alarm(AlarmKind.BLOCKED, "words", "words", "It is blocked.", "Skip it.")})
+    assert webhook.received == [(None, {"text": "blocked: It is blocked. Skip it."})]
+
+
+def test_the_message_of_a_page_has_the_txid_in_its_key(
+    folder: Path, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dag = dags_of("send-each-message-once.md", folder)["sent_words"]
+    monkeypatch.setenv("RECEIVER", webhook.url)
+    for _clear in (1, 2):
+        assert trial(dag, rows=[{"value": "the dog"}], states={}).state == "success"
+    assert [key for key, _ in webhook.received] == ["sent_words/1", "sent_words/1"]
