@@ -6,6 +6,7 @@ import copy
 import datetime as dt
 import json
 import pickle
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -117,6 +118,30 @@ _TOO_LARGE: dict[str, tuple[Any, Any, str, str]] = {
     "double": (1.7e308, 1.7e308, "sum of column n is larger than any double", r'Use Sum\("numeric"\)'),
     "numeric": (Decimal("1E+900"), Decimal("1E-900"), "sum of column n needs more digits", "Round the numbers"),
 }
+
+
+def test_parameters_of_sqlite_have_no_numbers(tmp_path: Path) -> None:
+    """From Python 3.14 on, sqlite3 refuses a sequence of parameters where the text numbers them."""
+    texts = list[str]()
+
+    def note(connection: object, cursor: object, text: str, *_: object) -> None:
+        texts.append(text)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        state, grants = (
+            SqlState.from_url(f"sqlite:///{tmp_path}/s.db", table="t", keys=["k"], values={"n": Sum()}),
+            Grants(),
+        )
+        for txid in (1, 2):
+            grant = grants(txid)
+            state.raise_and_write(grant, [{"k": "a", "n": txid}])
+            grants.final(grant, state)
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    assert state.read() == [{"k": "a", "n": 3}]
+    assert len([text for text in texts if "ON CONFLICT" in text]) >= 2
+    assert [text for text in texts if re.search(r"\?\d", text)] == []
 
 
 @pytest.mark.parametrize("column", _TOO_LARGE)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain
 from typing import Any, ClassVar, NoReturn
@@ -38,12 +40,34 @@ PARAMETERS = 30_000
 # One by one they take half as long again; more at once save nothing.
 ROWS_A_STATEMENT = 500
 _ROWS = "(VALUES (tx_rows))"
+# Stands for a number of the writer until the text is ready: no name has this character. From Python 3.14 on, a sequence
+# of parameters is refused where the text numbers them, as in ?1.
+_MARK = "\0"
+_NUMBER = re.compile(f"{_MARK}(\\d)")
 _TEXTS = ("text", "json")
 _COUNTED = {"preserve_rowcount": True}
 _PRIMARY_COLLATIONS = sa.text(
     "SELECT c.name, c.coll FROM pragma_index_list(:name, :schema) i, pragma_index_xinfo(i.name, :schema) c "
     "WHERE i.origin = 'pk' AND c.key"
 )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a statement, before or behind its rows.
+
+    :param numbers: which number of the writer each of its parameters is.
+    """
+
+    text: str
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, marked: str) -> _Part:
+        return cls(_NUMBER.sub("?", marked), tuple(map(int, _NUMBER.findall(marked))))
+
+    def of_writer(self, writer: Sequence[int]) -> list[int]:
+        return [writer[number] for number in self.numbers]
 
 
 class Sqlite(Dialect):
@@ -69,7 +93,7 @@ class Sqlite(Dialect):
 
     def __init__(self) -> None:
         # Upserts as text, by statement.
-        self._texts: dict[Any, str] = {}
+        self._texts: dict[Any, list[_Part]] = {}
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
         if url.database in (None, "", ":memory:") or "memory" in url.query.values():
@@ -169,7 +193,7 @@ class Sqlite(Dialect):
         return sqlite.insert(table).prefix_with("OR REPLACE").values(values)
 
     def writer(self, names: Sequence[str]) -> Constants:
-        return {name: sa.literal_column(f"?{i}") for i, name in enumerate(names, 1)}
+        return {name: sa.literal_column(f"{_MARK}{i}") for i, name in enumerate(names)}
 
     def insert_rows(
         self,
@@ -181,7 +205,6 @@ class Sqlite(Dialect):
     ) -> Any:
         rows = {column.name: f"column{i}" for i, column in enumerate(columns, 1)}
         rows |= {name: rows[value] for name, value in copied.items()}
-        # The numbers of the writer come first: what has no number goes on behind them.
         select: Any = sa.select(*also.values(), *map(sa.literal_column, rows.values()))
         # Without a condition, SQLite takes what follows for that of a join.
         select = select.select_from(sa.text(_ROWS)).where(sa.true())
@@ -196,25 +219,28 @@ class Sqlite(Dialect):
         columns: Arrays,
     ) -> int:
         if statement not in self._texts:
-            self._texts[statement] = str(statement.compile(dialect=connection.dialect))
+            text = str(statement.compile(dialect=connection.dialect))
+            self._texts[statement] = [_Part.of(part) for part in text.split(_ROWS)]
+        before, after = self._texts[statement]
         ready = [self._bound(connection, *pair) for pair in zip(kinds, columns, strict=True)]
         rows = len(ready[0])
         width = len(ready)
         marks = f"({', '.join('?' * width)})"
-        most = min(ROWS_A_STATEMENT, (PARAMETERS - len(writer)) // width)
+        numbers = len(before.numbers) + len(after.numbers)
+        most = min(ROWS_A_STATEMENT, (PARAMETERS - numbers) // width)
         written = 0
         try:
             for start in range(0, rows, most):
                 count = min(most, rows - start)
-                text = self._texts[statement].replace(
-                    _ROWS, f"(VALUES {', '.join([marks] * count)})"
-                )
+                text = f"{before.text}(VALUES {', '.join([marks] * count)}){after.text}"
                 # Row after row, put together column by column.
                 values = [None] * (count * width)
                 for number, column in enumerate(ready):
                     values[number::width] = column[start : start + count]
                 written += connection.exec_driver_sql(
-                    text, (*writer, *values), execution_options=_COUNTED
+                    text,
+                    (*before.of_writer(writer), *values, *after.of_writer(writer)),
+                    execution_options=_COUNTED,
                 ).rowcount
             return written
         except sa.exc.OperationalError:
