@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_tx.cli.definition import TX_COMMANDS
 from airflow_tx.provider_info import OPTIONS
@@ -97,6 +98,33 @@ def test_every_command_and_option_that_a_page_names_exists(page: str) -> None:
     commands = set(re.findall(r"airflow tx ([a-z][a-z-]+)", text))
     assert commands - {command.name for command in TX_COMMANDS} == set()
     assert set(re.findall(r"\[tx\] ([a-z]\w+)`", text)) - set(OPTIONS) == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_line_of_a_page_has_options_of_its_command(page: str) -> None:
+    typed = re.findall(r"airflow tx ([a-z][a-z-]+)([^`\n|#]*)", (ROOT / page).read_text())
+    unknown = {f"{name} {flag}" for name, rest in typed for flag in re.findall(r"(?<=\s)--[a-z-]+", rest)} - FLAGS
+    assert unknown == set()
+
+
+def _flags(command: ActionCommand | GroupCommand) -> set[str]:
+    """Give the options of a command, and of those below it."""
+    if isinstance(command, GroupCommand):
+        return {flag for each in command.subcommands for flag in _flags(each)}
+    return {flag for argument in command.args for flag in argument.flags}
+
+
+FLAGS = {f"{command.name} {flag}" for command in TX_COMMANDS for flag in _flags(command)}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_of_the_repository_that_a_page_names_exists(page: str) -> None:
+    folders = r"\.ci|airflow_tx|benchmarks|docker|docs|examples|script|tests"
+    text = (ROOT / page).read_text()
+    named = set(re.findall(rf"`((?:{folders})/[\w./-]*\w)(?: [^`]*)?`", text)) | set(
+        re.findall(r"(?m)^script/\w+", text)
+    )
+    assert sorted(name for name in named if not (ROOT / name).exists()) == []
 
 
 @pytest.mark.parametrize("page", PAGES)
