@@ -264,9 +264,10 @@ def _find_committer(case: OpenTransaction, one: Health) -> Finding:
 
 
 def _is_blocked(case: OpenTransaction, one: Health) -> bool:
-    mark = case.look.topology.blocked or {}
-    marked = (mark.get("txid"), mark.get("attempt")) == (case.txid, case.record.attempt)
-    return case.record.skip is None and (marked or one.blocked)
+    mark = case.look.topology.blocked
+    if mark is None or case.record.skip is not None:
+        return False  # an earlier one may have had the mark; now this one can get it
+    return one.blocked or (mark["txid"], mark["attempt"]) == (case.txid, case.record.attempt)
 
 
 def is_noted(record: TransactionRecord) -> bool:
@@ -305,6 +306,8 @@ def _is_decided(case: OpenTransaction, txid: int) -> bool:
 def due_after(rules: Rules, record: TransactionRecord, one: Health) -> float | None:
     """How long the finding has to last before something is done about it; None: nothing is."""
     again = 0.0 if one.tries == 0 else rules.wait(one.tries - 1)
+    if one.finding is Finding.ENDED and one.blocked:
+        return 0.0
     if one.finding is Finding.ENDED:
         return again if record.for_good else rules.wait(_count(record))
     if one.finding is Finding.NOTED:

@@ -444,10 +444,17 @@ def test_the_block_ends_when_a_person_has_replayed_or_skipped() -> None:
     assert due(look(record(1), topology=BLOCKED), {"r1": "queued"}) == ()
 
 
-def test_what_the_ledger_refused_to_replay_is_remembered_for_that_attempt() -> None:
-    memory = planned(look(record(1)), {"r1": "failed"}).memory.blocked(1)
-    assert due(look(record(1)), {"r1": "failed"}, 900.0, memory=memory) == ()
-    assert len(due(look(record(1, attempt=2)), {"r1": "failed"}, 10.0, memory=memory)) == 1
+def test_a_blocked_transaction_behind_another_one_is_left_alone_until_that_one_is_free() -> None:
+    runs = {"r1": "failed", "r2": "failed"}
+    seen = look(record(1), record(2), topology=BLOCKED)
+    memory = planned(seen, runs).memory.blocked(2)
+    assert due(seen, runs, 900.0, memory=memory) == ()
+
+    free = look(record(2), current=2)
+    assert due(free, runs, 0.0, memory=memory) == (Replay(2, 1, "r2", "r2", Finding.ENDED.value, True),)
+    again = look(record(2, attempt=2), current=2)
+    assert due(again, runs, 9.0, memory=memory) == ()
+    assert len(due(again, runs, 10.0, memory=memory)) == 1
 
 
 # --- a dead committer
@@ -784,6 +791,30 @@ def test_a_failed_one_is_replayed_after_a_while_and_blocked_at_last(world: World
     world.airflow.runs["tx-1"] = "running"
     coordination.step()
     assert world.seen.topology.blocked is None
+
+
+def test_a_second_blocked_transaction_is_marked_once_a_person_has_seen_to_the_first(world: World) -> None:
+    coordination = world.coordination(rules=replace(RULES, max_replays=0))
+    coordination.run()
+    world.fail("tx-2", 2, 1)
+    for _ in range(100):
+        coordination.step()
+        world.pass_(1.0)
+    assert world.seen.topology is not None
+    assert world.seen.topology.blocked is not None
+    assert world.seen.topology.blocked["txid"] == 2
+    world.fail("tx-1", 1, 1)
+    for _ in range(100):
+        coordination.step()
+        world.pass_(1.0)
+    assert world.seen.topology.blocked["txid"] == 1
+
+    world.begin("tx-1")  # a person has cleared it
+    world.airflow.runs["tx-1"] = "running"
+    coordination.step()
+    coordination.step()
+    assert world.seen.topology.blocked is not None
+    assert world.seen.topology.blocked["txid"] == 2
 
 
 def test_a_commit_that_was_refused_for_good_is_blocked_at_once_by_the_refusals_own_line(world: World) -> None:
