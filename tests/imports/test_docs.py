@@ -14,7 +14,10 @@ from airflow_tx.cli.definition import TX_COMMANDS
 from airflow_tx.provider_info import OPTIONS
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")]
+)
 
 DAGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("dags/*.py"))
 
