@@ -1,0 +1,135 @@
+"""A person reads plain English: no hard words, short sentences.
+
+Run `python -m tests.imports.words` for the figures.
+Run `python -m tests.imports.words pages docs/lane.md` for the findings of a page.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.imports.words import (
+    HARD,
+    KINDS,
+    OPENINGS,
+    Figures,
+    Finding,
+    Text,
+    figures,
+    hard_words,
+    sentences,
+    without_blocks,
+)
+
+BOUNDS = {"pages": 612, "docstrings": 1008, "messages": 176, "comments": 133}
+"""Hard words at most. Lower a bound when you have mended words; no bound ever rises."""
+
+LONG = {"pages": 13.9, "docstrings": 2.3, "messages": 1.0, "comments": 2.0}
+"""Sentences of more than 25 words at most, of a hundred. No bound ever rises."""
+
+
+@cache
+def measured(kind: str) -> Figures:
+    """Measure the texts of a kind once."""
+    return figures(kind)
+
+
+def lines(findings: list[Finding]) -> str:
+    """Write one finding a line."""
+    return "\n".join(["", *map(str, findings)])
+
+
+@pytest.mark.worth("reads every text once, for both bounds")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_text_has_no_more_hard_words_than_its_bound(kind: str) -> None:
+    hard = measured(kind).hard
+    assert len(hard) <= BOUNDS[kind], f"{len(hard)} hard words in {kind}, mend yours of these: {lines(hard)}"
+
+
+@pytest.mark.worth("reads every text once, for both bounds")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_text_has_no_more_long_sentences_than_its_bound(kind: str) -> None:
+    share = measured(kind).share_long
+    long = measured(kind).long
+    assert round(share, 1) <= LONG[kind], f"{share:.2f} % of {kind} are long, divide yours of these: {lines(long)}"
+
+
+# --- the finder --------------------------------------------------------------------------------------------------
+
+
+def found(text: str) -> list[str]:
+    """Give the hard words of a text."""
+    return [finding.words for finding in hard_words(Text("page.md", 1, text))]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The lane is told the reason.", "is told"),
+        ("Whoever begins first has the interval.", "Whoever"),
+        ("The run goes on where it stood.", "goes on"),
+        ("The run goes\non where it stood.", "goes on"),
+        ("Nobody but you can know.", "Nobody"),
+        ("An opaque source decides anew.", "anew"),
+        ("Everything of it is there.", "of it is there"),
+        ("No step comes between them.", "comes between"),
+        ("A report of what was done to it.", "was done to"),
+        ("It takes the file as it is.", "as it is"),
+        ("Its rows lay in files.", "lay"),
+        ("The attempt fails. What is left stays.", "What is"),
+        ("# What was found\n", "What was"),
+        ("- Of those, none may come.", "Of those"),
+        ("| What a lane does |", "What a"),
+    ],
+)
+def test_a_hard_word_is_found(text: str, words: str) -> None:
+    assert words in found(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The log says the reason, and the run continues.",
+        "What is a transaction? It is one batch.",
+        "Look at what is new.",
+        "Run `airflow tx whatever` and [read](https://whoever.example/told).",
+        "The layer replays three-fold, as Kubernetes does.",
+        "A retold tale is no whomever.",
+    ],
+)
+def test_a_plain_sentence_has_no_hard_word(text: str) -> None:
+    assert found(text) == []
+
+
+def test_a_block_of_code_is_not_read() -> None:
+    assert found(without_blocks("A task:\n\n```python\nwhoever = told\n```\n\nThe task ends.")) == []
+
+
+def test_a_finding_names_file_line_words_and_what_to_write() -> None:
+    text = Text("docs/lane.md", 10, "The lane runs.\nThe step\ndecides anew.")
+    assert [str(finding) for finding in hard_words(text)] == [
+        f"docs/lane.md:12: 'anew': {HARD['anew']}",
+    ]
+
+
+def test_an_opening_is_hard_in_each_paragraph_and_cell() -> None:
+    remedies = {finding.remedy for finding in hard_words(Text("page.md", 1, "x\n\nWhat is lost is named.\n| Nobody |"))}
+    assert remedies >= set(OPENINGS.values())
+
+
+def test_sentences_end_at_full_stops_and_items_of_lists() -> None:
+    text = Text(
+        "page.md", 1, "# A heading\n\nOne is `a. B` here. Two is\nlonger.\n\n* three is\n  this\n* four is that\n"
+    )
+    assert list(sentences(text)) == [
+        (3, "One is Code here."),
+        (3, "Two is longer."),
+        (6, "three is this"),
+        (8, "four is that"),
+    ]
+
+
+def test_tables_and_headings_are_no_sentences() -> None:
+    assert list(sentences(Text("page.md", 1, "## A long heading\n\n| a cell of words | another cell |\n"))) == []
