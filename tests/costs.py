@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ GROUPS = (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup"))
 PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
 TABLE = re.compile(r"(?<=<!-- slowest -->\n).*?(?=<!-- end of slowest -->)", re.DOTALL)
 NO_REASON = "–"
+LATER = ("chaos", "cluster", "long")
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Costs:
 
     :ivar seconds: per test, with its fixtures and their end.
     :ivar worth: per test that says so, why it is worth its time.
+    :ivar ran: the tests whose body ran and did not skip itself.
+    :ivar later: the tests that were left out for a mark of `LATER`.
     :ivar wall: seconds from the first to the last line of pytest.
     :ivar processor: seconds of all processors, servers included.
     :ivar whole: whether `processor` counts what left the tree of processes, too.
@@ -38,6 +41,8 @@ class Costs:
 
     seconds: dict[str, float] = field(default_factory=dict)
     worth: dict[str, str] = field(default_factory=dict)
+    ran: list[str] = field(default_factory=list)
+    later: list[str] = field(default_factory=list)
     wall: float = 0.0
     processor: float = 0.0
     whole: bool = False
@@ -97,7 +102,12 @@ class CostsPlugin:
         marks = {item.nodeid: item.get_closest_marker("worth") for item in session.items}
         self._costs.worth = {test: mark.args[0] for test, mark in marks.items() if mark}
 
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        self._costs.later += [item.nodeid for item in items if any(map(item.get_closest_marker, LATER))]
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and not report.skipped:
+            self._costs.ran.append(report.nodeid)
         seconds = self._costs.seconds
         seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
 

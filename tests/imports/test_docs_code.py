@@ -1,0 +1,106 @@
+"""The Python blocks of the pages fit the package: they compile, their imports exist, their arguments have a parameter."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("airflow_tx", *(f"airflow_tx.{room}" for room in ("acks", "sources", "spark", "state", "testing")))
+OWN_FILES = {
+    "shop_logs": "the source that docs/howto/write-a-source.md writes",
+    "shop_state": "the state that docs/testing.md tests",
+    "text_words": "the DAG file that docs/start.md writes",
+}
+"""Modules that no block can import here, and what they stand for."""
+
+
+def blocks() -> Iterator[tuple[str, str]]:
+    """Give each Python block of README and docs with its page and line."""
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
+        text = page.read_text()
+        for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            line = text[: found.start()].count("\n") + 1
+            yield f"{page.relative_to(ROOT).as_posix()}:{line}", found[1]
+
+
+BLOCKS = dict(blocks())
+
+
+def faults(code: str) -> list[str]:
+    """Name what does not fit: a module, a name of a module, an argument of a call."""
+    tree = ast.parse(code)
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    found = [fault for node in imports for fault in _missing(node)]
+    known = _public() | {name: value for node in imports for name, value in _imported(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known:
+            found += _unfit(node, known[node.func.id])
+    return found
+
+
+def _public() -> dict[str, Any]:
+    """Give the public names that only one module has: a block may leave out their import."""
+    homes: dict[str, set[int]] = {}
+    values: dict[str, Any] = {}
+    for room in map(importlib.import_module, ROOMS):
+        for name in room.__all__:
+            values[name] = getattr(room, name)
+            homes.setdefault(name, set()).add(id(values[name]))
+    return {name: value for name, value in values.items() if len(homes[name]) == 1}
+
+
+def _missing(node: ast.ImportFrom) -> list[str]:
+    if node.module in OWN_FILES:
+        return []
+    try:
+        module = importlib.import_module(str(node.module))
+    except ImportError:
+        return [f"there is no module {node.module}"]
+    return [f"{node.module} has no {alias.name}" for alias in node.names if not hasattr(module, alias.name)]
+
+
+def _imported(node: ast.ImportFrom) -> Iterator[tuple[str, Any]]:
+    if str(node.module).partition(".")[0] == "airflow_tx" and not _missing(node):
+        module = importlib.import_module(str(node.module))
+        yield from ((alias.asname or alias.name, getattr(module, alias.name)) for alias in node.names)
+
+
+def _unfit(call: ast.Call, target: Any) -> list[str]:
+    if any(isinstance(each, ast.Starred) for each in call.args) or not callable(target):
+        return []
+    keywords = {keyword.arg: keyword for keyword in call.keywords if keyword.arg is not None}
+    try:
+        inspect.signature(target).bind_partial(*call.args, **keywords)
+    except TypeError as error:
+        return [f"{ast.unparse(call.func)}: {error}"]
+    return []
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_python_block_fits_the_package(block: str) -> None:
+    assert faults(BLOCKS[block]) == []
+
+
+def test_the_pages_have_python_blocks() -> None:
+    assert len(BLOCKS) > 40
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("import airflow_tx\nfrom airflow_tx.nowhere import Sum", "there is no module airflow_tx.nowhere"),
+        ("from airflow_tx.state import Summ", "airflow_tx.state has no Summ"),
+        ("FileSource('a', kin='opaque')", "FileSource: got an unexpected keyword argument 'kin'"),
+        ("from airflow_tx import Transaction as T\nT(sauce=1)", "T: got an unexpected keyword argument 'sauce'"),
+    ],
+)
+def test_a_wrong_block_is_named(code: str, fault: str) -> None:
+    assert faults(code) == [fault]
