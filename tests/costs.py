@@ -32,20 +32,20 @@ class Costs:
 
     :ivar seconds: per test, with its fixtures and their end.
     :ivar worth: per test that says so, why it is worth its time.
-    :ivar ran: the tests whose body ran and did not skip itself.
-    :ivar later: the tests that were left out for a mark of `LATER`.
     :ivar wall: seconds from the first to the last line of pytest.
     :ivar processor: seconds of all processors, servers included.
     :ivar whole: whether `processor` counts what left the tree of processes, too.
+    :ivar ran: the tests whose body ran and did not skip itself.
+    :ivar later: the tests that were left out for a mark of `LATER`.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     worth: dict[str, str] = field(default_factory=dict)
-    ran: list[str] = field(default_factory=list)
-    later: list[str] = field(default_factory=list)
     wall: float = 0.0
     processor: float = 0.0
     whole: bool = False
+    ran: list[str] = field(default_factory=list)
+    later: list[str] = field(default_factory=list)
 
 
 class Meter:

@@ -1,4 +1,4 @@
-"""The Python blocks of the pages fit the package: they compile, their imports exist, their arguments have a parameter."""
+"""The Python blocks of the pages fit the package: they compile, and what they import and pass exists."""
 
 from __future__ import annotations
 
