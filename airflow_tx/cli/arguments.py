@@ -207,3 +207,12 @@ ARG_IN_FLIGHT = _arg(
     help="How many runs may be active and not committed (default: max_pending of the block). With 0 no run is created: "
     "the lane of the coordinator takes the dates",
 )
+ARG_LINTED = _arg(
+    "path", metavar="DAG_FILE|FOLDER", help="A DAG file, a Spark application, or a folder of them"
+)
+ARG_LINT_FORMAT = _arg(
+    "--format",
+    choices=("text", "json", "sarif"),
+    default="text",
+    help="How to print the findings (default: text)",
+)

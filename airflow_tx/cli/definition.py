@@ -263,6 +263,16 @@ TX_COMMANDS = (
         ),
     ),
     ActionCommand(
+        name="lint",
+        help="Find what would count twice in DAG files",
+        description=(
+            "Reads the files and imports none. The exit code is 0 without findings, 1 with findings, and 2 if a file "
+            "cannot be read. A comment `# noqa: TX101` on the line leaves out a finding."
+        ),
+        func=_command("lint.lint"),
+        args=(own.ARG_LINTED, own.ARG_LINT_FORMAT, ARG_VERBOSE),
+    ),
+    ActionCommand(
         name="rename",
         help="Give a topology another name, or another DAG",
         description=(

@@ -1,0 +1,69 @@
+"""Every rule of `airflow tx lint`: a code, a reason, a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LintRule:
+    """One way to count twice."""
+
+    code: str
+    reason: str
+    remedy: str
+
+
+_RULES = (
+    LintRule(
+        "TX101",
+        "a task of a transaction writes to a database. A replay writes again",
+        "return the rows, and let the CommitOperator write them with persistent_aggregate or append",
+    ),
+    LintRule(
+        "TX102",
+        "a task of a transaction sends an HTTP request that changes something. A replay sends it again",
+        "send it in a task after the CommitOperator",
+    ),
+    LintRule(
+        "TX103",
+        "a task of a transaction writes a file outside of staging. A replay writes it again",
+        "return the rows, or stage them with current_batch().stage(rows)",
+    ),
+    LintRule(
+        "TX104",
+        "a task of a transaction reads the clock. A replay reads another time",
+        "take the time from the rows, or from the data interval of the run",
+    ),
+    LintRule(
+        "TX105",
+        "a task of a transaction draws a random value. A replay draws another one",
+        "seed random.Random with a value of the batch, or make the id from the row",
+    ),
+    LintRule(
+        "TX106",
+        "a task of a transaction reads a Variable. A replay may read another value",
+        "take the value from the rows of the batch, or write it into the DAG file",
+    ),
+    LintRule(
+        "TX107",
+        "catchup creates a run for each date, but the source gives each run its next rows, not those of the date",
+        "say catchup=False, or use a DataIntervalSource",
+    ),
+    LintRule(
+        "TX109",
+        "max_active_runs is not above max_pending. No run is left for a replay",
+        "set max_active_runs of the DAG above max_pending of the Transaction",
+    ),
+    LintRule(
+        "TX110",
+        "a task or an application changes a variable of its module. What it holds depends on what ran before",
+        "make the variable inside of the function",
+    ),
+    LintRule(
+        "TX111",
+        "an application emits a value that Spark computes differently each time. A replay emits another one",
+        "compute the value from columns of the batch",
+    ),
+)
+RULES = {rule.code: rule for rule in _RULES}
