@@ -1,4 +1,4 @@
-"""`airflow tx lint`: what would count twice in DAG files. It imports no DAG and asks no ledger."""
+"""`airflow tx lint`: finds double counts in DAG files. It imports no DAG and asks no ledger."""
 
 from __future__ import annotations
 

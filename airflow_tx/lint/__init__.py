@@ -1,1 +1,1 @@
-"""What would count twice in a DAG file or a Spark application, read from its syntax tree. It imports no file."""
+"""Finds double counts in DAG files and Spark applications from their syntax trees. It imports no file."""

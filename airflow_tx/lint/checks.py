@@ -50,7 +50,7 @@ CHANGES = {
 
 
 def hits(file: LintedFile) -> Iterator[Hit]:
-    """Give all that a file does against the rules."""
+    """Give each node of a file that breaks a rule, with the code of the rule."""
     for block in file.blocks:
         yield from _block(file, block)
     for function in file.processing():

@@ -45,7 +45,7 @@ class LintedFile:
             yield from self._blocks(child, dag)
 
     def processing(self) -> list[FunctionNode]:
-        """Give the functions of tasks that a transaction processes, and what they call in this file."""
+        """Give the functions of tasks of a transaction, and the functions that they call."""
         found: dict[str, FunctionNode] = {}
         for block in self.blocks:
             for name in self._called(block.body):
@@ -54,7 +54,7 @@ class LintedFile:
         return list(found.values())
 
     def applications(self) -> list[FunctionNode]:
-        """Give the functions of Spark applications, and what they call in this file."""
+        """Give the functions of Spark applications, and the functions that they call."""
         found: dict[str, FunctionNode] = {}
         for name, function in self.functions.items():
             if any(self.names.is_own(each, "batch_app") for each in function.decorator_list):

@@ -1,4 +1,4 @@
-"""The files that `airflow tx lint` reads, and what it finds in them."""
+"""The files that `airflow tx lint` reads, and their findings."""
 
 from __future__ import annotations
 

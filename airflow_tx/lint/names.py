@@ -1,4 +1,4 @@
-"""What a name in a file stands for: its imports undone."""
+"""Names in a file, with their imports undone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class ImportedNames:
-    """The full names of what a module imports."""
+    """The full names of the imports of a module."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._full: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What `airflow tx lint` found, as text, JSON or SARIF 2.1.0."""
+"""The findings of `airflow tx lint`, as text, JSON or SARIF 2.1.0."""
 
 from __future__ import annotations
 
