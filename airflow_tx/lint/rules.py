@@ -47,7 +47,7 @@ _RULES = (
     ),
     LintRule(
         "TX107",
-        "catchup creates a run for each date, but the source gives each run its next rows, not those of the date",
+        "catchup creates a run for each date, but the source gives each run its next rows, not the rows of that date",
         "say catchup=False, or use a DataIntervalSource",
     ),
     LintRule(
@@ -57,7 +57,7 @@ _RULES = (
     ),
     LintRule(
         "TX110",
-        "a task or an application changes a variable of its module. What it holds depends on what ran before",
+        "a task or an application changes a variable of its module. Its value depends on earlier runs",
         "make the variable inside of the function",
     ),
     LintRule(
