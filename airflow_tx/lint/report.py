@@ -9,6 +9,8 @@ from typing import Any
 
 from airflow_tx.lint.rules import RULES
 
+NOTHING = "No findings in transactions and Spark applications. DAGs without a transaction are not checked."
+
 
 @dataclass(frozen=True, order=True)
 class LintFinding:
@@ -35,7 +37,7 @@ def formatted(found: Sequence[LintFinding], form: str) -> str:
         )
     if form == "sarif":
         return json.dumps(_sarif(found), indent=2)
-    return "\n".join(map(str, found)) or "No findings."
+    return "\n".join(map(str, found)) or NOTHING
 
 
 def _sarif(found: Sequence[LintFinding]) -> dict[str, Any]:
