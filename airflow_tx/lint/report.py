@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx.lint.rules import RULES
 
-NOTHING = "No findings in transactions and Spark applications. DAGs without a transaction are not checked."
+NO_FINDINGS = "No findings in transactions and Spark applications. DAGs without a transaction are not checked."
 
 
 @dataclass(frozen=True, order=True)
@@ -37,7 +37,7 @@ def formatted(found: Sequence[LintFinding], form: str) -> str:
         )
     if form == "sarif":
         return json.dumps(_sarif(found), indent=2)
-    return "\n".join(map(str, found)) or NOTHING
+    return "\n".join(map(str, found)) or NO_FINDINGS
 
 
 def _sarif(found: Sequence[LintFinding]) -> dict[str, Any]:

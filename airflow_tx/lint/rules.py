@@ -23,7 +23,7 @@ _RULES = (
     LintRule(
         "TX102",
         "a task of a transaction sends an HTTP request that changes something. A replay sends it again",
-        "send it in a task after the CommitOperator",
+        "send it in a task after the CommitOperator, with the topology and the txid as its idempotency key",
     ),
     LintRule(
         "TX103",
