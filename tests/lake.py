@@ -18,6 +18,7 @@ from airflow_tx.state.api import Grant
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
 from airflow_tx.state.lake.manifest import TXID, TableFile, staged_folder
+from airflow_tx.state.lake.partitions import text_of
 from airflow_tx.state.lake.schema import of_arrow
 
 
@@ -32,7 +33,7 @@ def staged(table: DeltaTable, attempt: TransactionAttempt, rows: pa.Table) -> li
     found = list[TableFile]()
     for values in whole.select(keys).group_by(keys).aggregate([]).to_pylist():
         mine = whole.filter(pa.array([all(row[key] == values[key] for key in keys) for row in whole.to_pylist()]))
-        partition = {key: None if values[key] is None else str(values[key]) for key in keys}
+        partition = {key: text_of(values[key]) for key in keys}
         found.append(_file(table, folder, mine.drop_columns(keys), partition, fields))
     return [each.to_row() for each in found]
 

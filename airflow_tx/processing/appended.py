@@ -66,7 +66,8 @@ def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
         found = staged_files(table, appended.folder, appended.partition)
         entries = [each.to_row() for each in found]
     except Misfit as error:
-        raise refuse(where, name, str(error), "Change its rows before batch.emit.") from None
+        remedy = error.remedy or "Change its rows before batch.emit."
+        raise refuse(where, name, str(error), remedy) from None
     except OSError as error:
         reason = scrubbed(str(error), options)
         problem = f"its files in {state.uri}/{appended.folder} cannot be read ({reason})"

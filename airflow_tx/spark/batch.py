@@ -202,7 +202,7 @@ class Batch:
         try:
             return write_appended(self._observer, df, to, folder, self.txid)
         except Misfit as error:
-            remedy = "Change its rows before batch.emit."
+            remedy = error.remedy or "Change its rows before batch.emit."
             raise refuse(self._where, name, str(error), remedy) from None
 
     def emit_messages(self, count: int, *, tracked: bool = True) -> list[str]:

@@ -16,7 +16,6 @@ import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -26,8 +25,10 @@ from airflow_tx.errors import StateDiffers, StateError, StateOutcomeUnknown, Sta
 from airflow_tx.state.api import FenceMoved
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.manifest import FENCES, TXID
+from airflow_tx.state.lake.partitions import text_of
 from airflow_tx.state.lake.probe import check_conditional_puts, is_conflict
-from airflow_tx.state.lake.schema import TXID_FIELD, Misfit, deepest, nullable, struct
+from airflow_tx.state.lake.requirements import TableRequirements
+from airflow_tx.state.lake.schema import TXID_FIELD, struct
 from airflow_tx.state.lake.store import (
     Defined,
     LiveFile,
@@ -53,13 +54,6 @@ _WRITTEN = "airflow_tx.written"
 COMMIT_NOTE = "userMetadata"
 RELEASED = {"released": True}
 """The note of a release: receipts before it are those of another ledger."""
-_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz"})
-_REFUSED_SETTINGS = {
-    "delta.appendOnly": ("true", "lets nobody take rows back"),
-    "delta.enableDeletionVectors": ("true", "has deletion vectors"),
-    "delta.columnMapping.mode": ("name", "has column mapping"),
-}
-_FORGETS = "delta.setTransactionRetentionDuration"
 _DENIED = re.compile(
     "(permission|access) ?denied|operation not permitted|read-only file system|necessary privileges"
     "|valid authentication|40[13] (forbidden|unauthorized)",
@@ -90,7 +84,7 @@ class DeltaStore:
                 table = DeltaTable(self._uri, storage_options=self._options)
             except TableNotFoundError:
                 return None
-            self._check(table)
+            TableRequirements(self._state, self._uri).check(table)
             written = table.transaction_version(_WRITTEN)
             return TableVersion(
                 version=table.version(),
@@ -124,9 +118,6 @@ class DeltaStore:
 
         with self.reached():
             found = pa.table(at.handle.get_add_actions(flatten=True))
-            vectors = pa.table(at.handle.deletion_vectors().read_all()).num_rows
-        if vectors:
-            raise self._refusal("has deletion vectors", _without_vectors(self._uri))
         return [_live(row, at) for row in found.to_pylist()]
 
     def files_of(self, at: TableVersion, txids: Collection[int]) -> list[LiveFile]:
@@ -264,54 +255,6 @@ class DeltaStore:
 
     # --- refusals ---------------------------------------------------------------------------------------------------
 
-    def _check(self, table: DeltaTable) -> None:
-        """Refuse what a commit of metadata alone would get wrong."""
-        settings = table.metadata().configuration
-        for name, (value, problem) in _REFUSED_SETTINGS.items():
-            found = str(settings.get(name) or "").lower()
-            if found == value or (name.endswith("mode") and found not in ("", "none")):
-                raise self._refusal(f"{problem} ({name}={found})", "Use a table without it.")
-        if settings.get(_FORGETS):
-            raise self._refusal(
-                f"forgets which transaction it has ({_FORGETS}={settings[_FORGETS]})",
-                f"Unset {_FORGETS}.",
-            )
-        protocol = table.protocol()
-        features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
-        if unknown := sorted(features - _FEATURES):
-            raise self._refusal(
-                f"needs {', '.join(unknown)}, which this writer does not know",
-                "Use a table without it.",
-            )
-        if 2 < protocol.min_writer_version < 7 or protocol.min_writer_version > 7:
-            raise self._refusal(
-                f"asks for a writer of version {protocol.min_writer_version}, which may check constraints or "
-                "generate columns",
-                "Use a table of writer version 2 or 7.",
-            )
-        self._check_columns(json.loads(table.schema().to_json()))
-
-    def _check_columns(self, schema: dict[str, Any]) -> None:
-        for each in schema["fields"]:
-            if not each["nullable"]:
-                raise self._refusal(
-                    f"has column {each['name']} as NOT NULL, which no reader of the files checks",
-                    f"ALTER TABLE … ALTER COLUMN {each['name']} DROP NOT NULL.",
-                )
-            try:
-                nullable(each["type"], column=each["name"])
-            except Misfit as error:
-                raise self._refusal(
-                    f"is none for rows of Spark: {error}", "Use another table."
-                ) from None
-            if each["name"] == TXID and deepest(each["type"], lambda kind: kind != "long"):
-                raise self._refusal(
-                    f"has a column {TXID} of type {each['type']}", "It has to be a bigint."
-                )
-
-    def _refusal(self, problem: str, remedy: str) -> StateDiffers:
-        return StateDiffers(state=self._state, problem=f"the table {problem}", remedy=remedy)
-
     @property
     def _place(self) -> dict[str, Any]:
         return {"state": self._state, "uri": self._uri, "options": self._options}
@@ -323,8 +266,9 @@ class DeltaStore:
         try:
             yield
         except DeltaProtocolError as error:
-            problem = f"cannot be opened: {scrubbed(str(error), self._options)}"
-            raise self._refusal(problem, "Use a table without what it names.") from None
+            problem = f"the table cannot be opened: {scrubbed(str(error), self._options)}"
+            remedy = "Use a table without what it names."
+            raise StateDiffers(state=self._state, problem=problem, remedy=remedy) from None
         except (DeltaError, OSError) as error:
             raise unreached(error, **self._place) from None
 
@@ -334,7 +278,7 @@ def _fence_path(number: int, name: int) -> str:
 
 
 def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
-    partition = {name: _text(row[f"partition.{name}"]) for name in at.partition_by}
+    partition = {name: text_of(row[f"partition.{name}"]) for name in at.partition_by}
     # The log has paths as URLs, and a RemoveAction makes an URL of what it is given.
     return LiveFile(
         path=unquote(row["path"]),
@@ -347,28 +291,10 @@ def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
     )
 
 
-def _text(value: Any) -> str | None:
-    """Write the value of a partition column as the log has it."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, datetime):
-        return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
-    return str(value)
-
-
 def _once(**also: Any) -> CommitProperties:
     from deltalake import CommitProperties
 
     return CommitProperties(max_commit_retries=0, **also)
-
-
-def _without_vectors(uri: str) -> str:
-    return (
-        f"In Spark: ALTER TABLE delta.`{uri}` SET TBLPROPERTIES (delta.enableDeletionVectors = false), then "
-        f"REORG TABLE delta.`{uri}` APPLY (PURGE)."
-    )
 
 
 def is_denied(error: Exception) -> bool:

@@ -53,9 +53,8 @@ class TableFit:
         try:
             added = self._fields(struct([TXID_FIELD]) if at is None else at.schema, files)
         except Misfit as error:
-            raise self._refusal(
-                str(error), "Let the task give other rows, then clear it."
-            ) from None
+            remedy = error.remedy or "Let the task give other rows, then clear it."
+            raise self._refusal(str(error), remedy) from None
         self._check_there(files)
         if fresh:
             fields = [TXID_FIELD, *added]

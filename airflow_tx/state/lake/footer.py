@@ -10,7 +10,7 @@ from airflow_tx.state.lake.manifest import TXID, TableFile
 from airflow_tx.state.lake.schema import Misfit, Schema, nullable, of_arrow, struct
 from airflow_tx.state.lake.statistics import statistics
 
-_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _OTHER_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 
@@ -68,9 +68,9 @@ def _columns(footer: Any) -> Schema:
             "its dates are in the calendar of before 1582: set spark.sql.parquet.datetimeRebaseModeInWrite "
             "and spark.sql.parquet.int96RebaseModeInWrite to CORRECTED"
         )
-    if _SPARK_SCHEMA not in notes:
+    if SPARK_SCHEMA not in notes:
         return of_arrow(footer.schema_arrow)
-    said: Schema = nullable(json.loads(notes[_SPARK_SCHEMA]))
+    said: Schema = nullable(json.loads(notes[SPARK_SCHEMA]))
     names = [each["name"] for each in said["fields"]]
     if names != footer.schema_arrow.names:
         raise Misfit(f"its columns are {footer.schema_arrow.names}, and its note says {names}")

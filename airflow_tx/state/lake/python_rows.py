@@ -14,7 +14,7 @@ from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
 from airflow_tx.state.lake.manifest import TXID, staged_folder
 from airflow_tx.state.lake.partitions import check_columns, folder_of, text_of
-from airflow_tx.state.lake.schema import Misfit, of_arrow
+from airflow_tx.state.lake.schema import Misfit, of_arrow, shown_type
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -92,24 +92,60 @@ def _column(name: str, values: list[Any], kind: Any) -> Any:
 
     try:
         if kind in _FLOATING:
-            return pa.array(values).cast(arrow_type(kind))
+            return _floats(values, kind)
         found = pa.array(values, None if kind is None else arrow_type(kind))
         if kind is None and pa.types.is_null(found.type):
             return None
         if kind is None and pa.types.is_decimal(found.type):
             found = found.cast(arrow_type(_DECIMAL))
+        if pa.types.is_floating(found.type):
+            return _floats(values, "double")
         # Arrow cuts 1.5 down to 1, and a moment to a day, without a word.
-        if not pa.types.is_floating(found.type) and not _is_same(found, values):
+        if not _is_same(found, values):
             raise ValueError("a value would be changed")
         return found
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        wanted = "no one type" if kind is None else f"not the type {kind}"
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
+        wanted = "no one type" if kind is None else f"not the type {shown_type(kind)}"
         reason = str(error).splitlines()[0]
         raise Misfit(f"the values of column {name} have {wanted} ({reason})") from None
 
 
+def _floats(values: list[Any], kind: str) -> Any:
+    """Make floating numbers of numbers alone: Arrow reads texts, and takes True for 1."""
+    import pyarrow as pa
+    import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+    given = pa.array(values)
+    types = pa.types
+    if not (
+        types.is_floating(given.type) or types.is_integer(given.type) or types.is_null(given.type)
+    ):
+        raise ValueError(f"a value is {given.type}")
+    if any(isinstance(each, bool) for each in values):
+        raise ValueError("a value is True or False")
+    made = given.cast(arrow_type(kind))
+    if types.is_floating(given.type) and not pc.is_inf(made).equals(pc.is_inf(given)):
+        raise ValueError("a value is too great")
+    return made
+
+
 def _is_same(made: Any, values: list[Any]) -> bool:
-    return bool(made.to_pylist(maps_as_pydicts="strict") == values)
+    import pyarrow as pa
+
+    found = made.to_pylist(maps_as_pydicts="strict")
+    if found != values:
+        return False
+    # 1 equals True: within a list, Arrow makes 1.0 of it.
+    return not pa.types.is_nested(made.type) or _truths(found) == _truths(values)
+
+
+def _truths(value: Any) -> int:
+    """Count the booleans in a value."""
+    if isinstance(value, bool):
+        return 1
+    if isinstance(value, dict):
+        return sum(map(_truths, value.values()))
+    return sum(map(_truths, value)) if isinstance(value, list) else 0
 
 
 def arrow_type(kind: Any) -> pa.DataType:

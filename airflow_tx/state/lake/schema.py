@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,14 @@ TXID_FIELD: FieldJson = {"name": TXID, "type": "long", "nullable": True, "metada
 
 
 class Misfit(ValueError):
-    """What of a file does not fit its table, as a clause."""
+    """What of a file does not fit its table, as a clause.
+
+    :param remedy: what to do about it; "": to make other rows.
+    """
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem)
+        self.remedy = remedy
 
 
 def nullable(kind: Any, *, column: str = "") -> Any:
@@ -52,7 +58,7 @@ def nullable(kind: Any, *, column: str = "") -> Any:
     if isinstance(kind, str):
         if kind in _PLAIN or _DECIMAL.fullmatch(kind):
             return kind.replace(" ", "")
-        raise Misfit(f"column {column} has the type {kind}, which a Delta table has not")
+        raise _unknown(column, kind)
     if kind.get("type") == "struct":
         return {"type": "struct", "fields": [_field(each, column) for each in kind["fields"]]}
     if kind.get("type") == "array":
@@ -62,7 +68,20 @@ def nullable(kind: Any, *, column: str = "") -> Any:
         of_key = nullable(kind["keyType"], column=column)
         of_value = nullable(kind["valueType"], column=column)
         return {"type": "map", "keyType": of_key, "valueType": of_value, "valueContainsNull": True}
-    raise Misfit(f"column {column} has the type {kind.get('type')}, which a Delta table has not")
+    raise _unknown(column, kind.get("type"))
+
+
+def _unknown(column: str, kind: Any) -> Misfit:
+    problem = f"column {column} has the type {kind}, which a Delta table has not"
+    return Misfit(problem, cast_to(column, "string"))
+
+
+def cast_to(column: str, kind: str) -> str:
+    """Write the remedy for a column of a wrong type."""
+    name = column.partition(".")[0]
+    if name != column:
+        return f"Cast {column} to another type, such as {kind}, then clear the task."
+    return f'Cast it in the task, such as df.withColumn("{name}", df["{name}"].cast("{kind}")), then clear the task.'
 
 
 def _field(field: Mapping[str, Any], column: str) -> FieldJson:
@@ -95,7 +114,8 @@ def new_fields(table: Schema, found: Schema) -> list[FieldJson]:
             fresh.append(each)
         elif known[name] != each["type"]:
             was = shown_type(known[name])
-            raise Misfit(f"column {name} is {shown_type(each['type'])}, and {was} in the table")
+            problem = f"column {name} is {shown_type(each['type'])}, and {was} in the table"
+            raise Misfit(problem, cast_to(name, was))
     return fresh
 
 
@@ -161,8 +181,17 @@ def _of_plain(kind: Any, column: str) -> str:
 
 
 def shown_type(kind: Any) -> str:
-    """Write a type as one line."""
-    return kind if isinstance(kind, str) else json.dumps(kind)[:200]
+    """Write a type as Spark's SQL does, which `cast` takes."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "array":
+        return f"array<{shown_type(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{shown_type(kind['keyType'])}, {shown_type(kind['valueType'])}>"
+    if kind["type"] == "struct":
+        inner = (f"`{each['name']}`: {shown_type(each['type'])}" for each in kind["fields"])
+        return f"struct<{', '.join(inner)}>"
+    return str(kind["type"])
 
 
 def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
@@ -172,3 +201,16 @@ def deepest(kind: Any, asked: Callable[[str], bool]) -> bool:
     parts = [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
     inner = [*parts, *(each["type"] for each in kind.get("fields", ()))]
     return any(deepest(each, asked) for each in inner)
+
+
+def is_optional(kind: Any) -> bool:
+    """Whether NULL may stand at every depth within a type."""
+    if isinstance(kind, str):
+        return True
+    if not kind.get("containsNull", True) or not kind.get("valueContainsNull", True):
+        return False
+    fields = kind.get("fields", ())
+    inner = [kind[name] for name in ("elementType", "keyType", "valueType") if name in kind]
+    return all(each["nullable"] for each in fields) and all(
+        is_optional(each) for each in (*inner, *(each["type"] for each in fields))
+    )

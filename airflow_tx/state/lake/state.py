@@ -31,7 +31,8 @@ from airflow_tx.state.lake.delta import COMMIT_NOTE, QUERIED, RELEASED, DeltaSto
 from airflow_tx.state.lake.fit import TableFit, is_undefined
 from airflow_tx.state.lake.manifest import STAGED, TXID, TableFile
 from airflow_tx.state.lake.raised_fence import RaisedFence, next_raise
-from airflow_tx.state.lake.schema import Schema
+from airflow_tx.state.lake.requirements import spark_table
+from airflow_tx.state.lake.schema import Misfit, Schema
 from airflow_tx.state.lake.store import Published, Raised, Released, TableVersion
 from airflow_tx.state.lake.sweep import sweep
 from airflow_tx.state.lake.taken_back import TakeBack, TakenBack, count_rows
@@ -303,7 +304,17 @@ class _TableTransaction:
         live = {each.path for each in found}
         same = {each.path for each in self._files} & live
         self._added = [each for each in self._files if each.path not in same]
-        self._taken = self._taking(txids).of([each for each in found if each.path not in same])
+        others = [each for each in found if each.path not in same]
+        try:
+            self._taken = self._taking(txids).of(others)
+        except Misfit as error:
+            shown = ", ".join(map(str, sorted(txids)))
+            table = spark_table(self._state.uri)
+            raise StateError(
+                state=self._state.name,
+                problem=f"rows of transaction {shown} cannot be taken out of a file that another writer made: {error}",
+                remedy=f"In Spark: UPDATE {table} SET {TXID} = {TXID} WHERE {TXID} IN ({shown}); then clear the task",
+            ) from None
 
     def _taking(self, txids: Collection[int]) -> TakeBack:
         import pyarrow as pa  # type: ignore[import-untyped]

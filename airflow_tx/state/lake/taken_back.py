@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.footer import read_footer
+from airflow_tx.state.lake.footer import SPARK_SCHEMA, read_footer
 from airflow_tx.state.lake.manifest import TXID, TableFile
 from airflow_tx.state.lake.schema import FieldJson
 from airflow_tx.state.lake.store import LiveFile
@@ -65,7 +65,7 @@ class TakeBack:
         inside = "".join(f"{part}/" for part in live.path.split("/")[:-1] if "=" in part)
         path = f"{self.into}/{inside}{uuid.uuid4().hex}.parquet"
         with self.folder.open(live.path) as opened, self.folder.writing(path) as out:
-            self._copy(opened, out)
+            self._copy(opened, out, live.partition)
         size = self.folder.listed(self.into)[path]
         with self.folder.open(path) as opened:
             found = read_footer(
@@ -78,27 +78,36 @@ class TakeBack:
             )
         return found if found.rows else None
 
-    def _copy(self, opened: Any, out: Any) -> None:
+    def _copy(self, opened: Any, out: Any, partition: Collection[str]) -> None:
         import pyarrow.compute as pc  # type: ignore[import-untyped]
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
         file = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
-        schema = self._written_schema(file)
+        schema = self._written_schema(file, partition)
         with pq.ParquetWriter(out, schema, coerce_timestamps="us") as writer:
             for number in range(file.num_row_groups):
                 group = file.read_row_group(number, use_threads=False)
                 others = group.filter(pc.invert(_is_of(group.column(TXID), self.txids)))
-                writer.write_table(others.cast(schema))
+                writer.write_table(others.select(schema.names).cast(schema))
 
-    def _written_schema(self, file: Any) -> pa.Schema:
-        """Choose the schema of a copy: that of the file, unless Spark has written INT96, which has no time zone."""
+    def _written_schema(self, file: Any, partition: Collection[str]) -> pa.Schema:
+        """Choose the schema of a copy: the schema of the file, with two exceptions.
+
+        INT96 of Spark has no time zone. UPDATE and MERGE of delta-spark leave the partition columns in the files.
+        """
         import pyarrow as pa
 
         found = file.schema_arrow
         columns = [file.schema.column(number) for number in range(len(file.schema))]
-        if all(each.physical_type != "INT96" for each in columns):
+        has_int96 = any(each.physical_type == "INT96" for each in columns)
+        names = [name for name in found.names if name not in partition]
+        if not has_int96 and names == found.names:
             return found
-        return pa.schema([self.schema.field(name) for name in found.names], found.metadata)
+        source = self.schema if has_int96 else found
+        notes = {
+            name: note for name, note in (found.metadata or {}).items() if name != SPARK_SCHEMA
+        }
+        return pa.schema([source.field(name) for name in names], notes)
 
 
 def count_rows(folder: Folder, path: str, txids: Collection[int]) -> int:

@@ -116,6 +116,13 @@ def test_a_value_that_its_column_holds_is_taken(kind: Any, value: Any) -> None:
         ("date", dt.datetime(2026, 1, 1, 10)),
         ("timestamp", dt.datetime(2026, 1, 1)),
         ("double", 2**60 + 1),
+        ("double", "1.5"),
+        ("double", b"1"),
+        ("double", True),
+        ("double", Decimal("0.1")),
+        ("float", 1e300),
+        ({"type": "array", "elementType": "double", "containsNull": True}, [1.5, True]),
+        ({"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}, [("a", 1), ("a", 2)]),
         ({"type": "array", "elementType": "long", "containsNull": True}, [1.5]),
         ({"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}, {"a": 1.5}),
     ],
@@ -123,6 +130,40 @@ def test_a_value_that_its_column_holds_is_taken(kind: Any, value: Any) -> None:
 def test_a_value_that_would_be_changed_is_refused(kind: Any, value: Any) -> None:
     with pytest.raises(Misfit, match="the values of column n have not the type"):
         as_arrow([{"n": value}], schema(n=kind))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [([None, 1], "long"), ([1, 1.5], "double"), ([1.5, None, 1], "double"), ([1, Decimal("1.5")], "decimal(38,18)")],
+)
+def test_values_that_come_first_do_not_narrow_their_column(values: list[Any], kind: str) -> None:
+    rows = [{"n": value} for value in values]
+    assert types(rows) == {"n": kind}
+    assert as_arrow(rows, None).column("n").to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [2**53 + 1, 1.5],
+        [1.5, True],
+        [True, 1],
+        [1, True],
+        [[1.5, True]],
+        [{"a": 1.5}, {"a": True}],
+        [1.5, Decimal("1.5")],
+        ["a", b"a"],
+        [DAY, dt.datetime(2026, 1, 1)],
+        [dt.datetime(2026, 1, 1), dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)],
+        [{"a": 1}, {"b": 2}],
+        [Decimal("0.1234567890123456789")],
+        [2**63],
+    ],
+    ids=str,
+)
+def test_values_that_no_one_type_holds_as_they_are_are_refused(values: list[Any]) -> None:
+    with pytest.raises(Misfit, match="the values of column n have no one type"):
+        as_arrow([{"n": value} for value in values], None)
 
 
 def test_values_of_two_types_are_refused_in_one_line_that_names_state_and_column(tmp_path: Path) -> None:
