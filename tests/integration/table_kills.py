@@ -1,6 +1,6 @@
 """Commits to a Delta table that are killed at a line, and finished by another process.
 
-Each process is forked before deltalake has started a thread. Usage: table_kills.py FOLDER|URI STEP
+Each process is forked before deltalake has started a thread. Usage: table_kills.py FOLDER|URI STEP [FIRST]
 """
 
 from __future__ import annotations
@@ -122,16 +122,17 @@ class Replay:
         return how == KILLED
 
 
-def main(folder: str, step: int) -> int:
-    """Kill a replay at each line, and let a later grant finish it; returns how many were killed.
+def main(folder: str, step: int, first: int = 1) -> int:
+    """Kill a replay at every `step`-th line from the first one, and let a later grant finish it.
 
     :param folder: on this disk, or in a bucket, which the environment says how to reach.
+    :return: how many replays were killed.
     """
     on_s3 = "://" in folder
     replay = Replay(f"{folder}/orders")
     if not on_s3:
         shutil.copytree(replay.table.uri, f"{folder}/begun")
-    for kills, line in enumerate(range(1, 10_000, step)):
+    for kills, line in enumerate(range(first, 10_000, step)):
         if on_s3:
             replay = Replay(f"{folder}/orders-{line}")
         else:
@@ -143,4 +144,4 @@ def main(folder: str, step: int) -> int:
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1], int(sys.argv[2])))
+    print(main(sys.argv[1], *map(int, sys.argv[2:])))
