@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests import claims
 from tests.claims import claimed, judge
 from tests.costs import Costs
 
@@ -15,6 +22,46 @@ def test_a_claimed_test_that_ran_in_any_part_is_no_fault() -> None:
     assert judge({"test_a", "test_b"}, parts) == ([], [])
 
 
-def test_a_claimed_test_that_neither_ran_nor_runs_later_is_missed() -> None:
+def test_a_claimed_test_that_neither_ran_nor_was_left_out_for_its_length_is_missed() -> None:
     parts = [Costs(seconds={"tests/x.py::test_skipped": 0.1}, later=["tests/z.py::test_long"])]
-    assert judge({"test_skipped", "test_long"}, parts) == (["test_skipped"], ["test_long"])
+    assert judge({"test_skipped", "test_long", "test_gone"}, parts) == (["test_gone", "test_skipped"], ["test_long"])
+
+
+def test_a_long_test_that_began_in_another_run_and_was_skipped_is_missed() -> None:
+    quick = Costs(later=["tests/z.py::test_long"])
+    rest = Costs(seconds={"tests/z.py::test_long": 0.1})
+    assert judge({"test_long"}, [quick, rest]) == (["test_long"], [])
+
+
+def checked(folder: Path, monkeypatch: pytest.MonkeyPatch, **runs: Costs) -> str | None:
+    """Return with which words the check of these runs fails, one claim `test_cut_off` being made."""
+    page = folder / "page.md"
+    page.write_text("| a host is cut off | nothing is lost | `test_cut_off` |")
+    monkeypatch.setattr(claims, "TABLES", (page,))
+    for name, costs in runs.items():
+        (folder / name).mkdir()
+        (folder / name / "others.json").write_text(json.dumps(asdict(costs)))
+    monkeypatch.setattr("sys.argv", ["claims", *(str(folder / name) for name in ("quick", "hosts", "rest"))])
+    try:
+        claims.main()
+    except SystemExit as end:
+        return str(end.code)
+    return None
+
+
+def test_a_claimed_test_may_run_in_any_of_several_runs_and_a_run_may_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = Costs(ran=["tests/cluster/x.py::test_cut_off"])
+    assert checked(tmp_path, monkeypatch, quick=Costs(), hosts=hosts) is None
+    assert f"no record of a run: {tmp_path / 'rest'}" in capsys.readouterr().out
+
+
+def test_a_claimed_test_whose_run_is_missing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checked(tmp_path, monkeypatch, quick=Costs(ran=["x.py::test_a"])) == (
+        "A promise names a test that did not run: test_cut_off"
+    )
+
+
+def test_no_record_at_all_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "run script/test without arguments" in str(checked(tmp_path, monkeypatch))
