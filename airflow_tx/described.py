@@ -56,9 +56,7 @@ class Described:
         return f"{type(self).__name__}({', '.join(texts)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        made_here = {
-            name for each in type(self).__mro__ for name, of in vars(each).items() if _is_cached(of)
-        }
+        made_here = _made_here(cast("Any", type(self)))
         return {name: value for name, value in vars(self).items() if name not in made_here}
 
     def _told(self, also: tuple[str, ...]) -> dict[str, Any]:
@@ -88,8 +86,11 @@ def _alone(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _is_cached(attribute: object) -> bool:
-    return isinstance(attribute, cached_property)
+@cache
+def _made_here(cls: type) -> frozenset[str]:
+    """Name the attributes that each process makes for itself: a lane copies its source for each transaction."""
+    attributes = (found for each in cls.__mro__ for found in vars(each).items())
+    return frozenset(name for name, value in attributes if isinstance(value, cached_property))
 
 
 def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:

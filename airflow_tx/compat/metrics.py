@@ -18,10 +18,12 @@ class MetricKind(str, Enum):
 
 
 def sends_metrics() -> bool:
+    from airflow.sdk._shared.observability.metrics import stats as own
     from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
-    return get_stats_factory() is not NoStatsLogger
+    # Airflow has chosen it when the process began; to choose it reads the configuration.
+    return (own._factory or get_stats_factory()) is not NoStatsLogger
 
 
 def send_metric(

@@ -354,7 +354,7 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
     :raises UnreadableRecord: damaged, of another format, or with fields that do not fit.
     """
     try:
-        found = (value := json.loads(data)).pop("format")
+        found = (value := json.loads(data.decode())).pop("format")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise UnreadableRecord(path=path, reason=f"it is not a record ({data[:40]!r})") from error
     if found != RECORD_FORMAT:
@@ -387,9 +387,12 @@ _LEFT_OUT = frozenset(
 _ENUMS: dict[str, Any] = {"phase": Phase, "outcome": Outcome}
 
 
+_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def dumps(value: Any) -> str:
     """Write compact JSON with sorted keys: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _compact.encode(value)
 
 
 def digest(value: Any) -> str:

@@ -57,6 +57,9 @@ class ConnectionLog(Adapter):
         self.reason = ""
 
     def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        # kazoo has a line for each operation.
+        if level <= logging.DEBUG and not self.isEnabledFor(level):
+            return
         text = str(msg)
         if text.startswith(_WHY):
             self.reason = (text % args).removeprefix(_WHY[0])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -15,6 +16,11 @@ from airflow_tx.state.sql.engines import NOTHING_KEPT
 
 PARAM = "tx_p"
 WRITER_PARAM = "tx_w"
+# Parameters have other names than columns, which SQLAlchemy would also set in a part of the statement that is another
+# table's. These stand before the name of a column that is changed, or inserted; the last one names the state.
+CHANGED = "tx_changed_"
+PUT = "tx_put_"
+OWN = "tx_own"
 OTHER_COLLATION = "with another collation"
 # The number of a row within its statement.
 ROW = "tx_row"
@@ -37,6 +43,35 @@ class PrimaryKeys:
         """Take the keys from columns that begin with those of the primary key."""
         width = len(table.primary_key.columns)
         return cls(table, kinds[:width], arrays[:width])
+
+
+@cache
+def row_of_state(table: sa.Table, lock: str | None = None) -> sa.Select[Any]:
+    """Select the row of the state that the parameter `OWN` names.
+
+    SQLAlchemy takes longer to build a small statement than to send one, so each is built once.
+
+    :param lock: "update", "share" or None, until the transaction ends.
+    """
+    query = sa.select(table).where(table.c.state == sa.bindparam(OWN))
+    return query.with_for_update(read=lock == "share") if lock else query
+
+
+@cache
+def update_of(table: sa.Table, names: Sequence[str]) -> sa.Update:
+    """Update these columns of the row of the state that the parameter `OWN` names."""
+    own = table.c.state == sa.bindparam(OWN)
+    return table.update().where(own).values(given(table, names, CHANGED))
+
+
+def given(table: sa.Table, names: Iterable[str], prefix: str) -> Constants:
+    """Write SQL for values of these columns that come as parameters."""
+    return {name: sa.bindparam(f"{prefix}{name}", type_=table.c[name].type) for name in names}
+
+
+def parameters(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Name values as `given` does."""
+    return {f"{prefix}{name}": value for name, value in values.items()}
 
 
 def writer_parameters(writer: Sequence[int]) -> dict[str, Any]:
@@ -180,20 +215,27 @@ class Dialect:
         """Write SQL for "a is not b", where NULL is NULL."""
         return a.is_distinct_from(b)
 
-    def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
-        """Insert a row, unless it is there; this waits for another first writer to end."""
+    def insert_if_absent(self, table: sa.Table) -> Any:
+        """Insert a row, unless it is there; this waits for another first writer to end.
+
+        Its parameters begin with `PUT`.
+        """
         raise NotImplementedError
 
-    def insert_or_replace(self, table: sa.Table, values: dict[str, Any]) -> Any:
-        """Make an insert of one row that replaces the values of the row that is there."""
+    def insert_or_replace(self, table: sa.Table) -> Any:
+        """Insert a row, or replace the values of the row that is there. Its parameters begin with `PUT`."""
         raise NotImplementedError
 
     def update_and_put(
         self, connection: Connection, update: sa.Update, table: sa.Table, values: dict[str, Any]
     ) -> None:
-        """Run an update of one table, and insert or replace a row of another one."""
-        connection.execute(update)
-        connection.execute(self.insert_or_replace(table, values))
+        """Run an `update_of` one table, and insert or replace a row of another one.
+
+        :param values: the parameters of both.
+        """
+        update_alone = {name: value for name, value in values.items() if not name.startswith(PUT)}
+        connection.execute(update, update_alone)
+        connection.execute(self.insert_or_replace(table), values)
 
     def writer(self, names: Sequence[str]) -> Constants:
         """Write SQL for the numbers that `execute_rows` gets of a writer: all writers share the statement."""

@@ -24,7 +24,15 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, Grant, StateWrite, StoredReceipt
-from airflow_tx.state.sql.dialect import Dialect
+from airflow_tx.state.sql.dialect import (
+    CHANGED,
+    OWN,
+    PUT,
+    Dialect,
+    parameters,
+    row_of_state,
+    update_of,
+)
 from airflow_tx.state.sql.engines import keeping_engine
 from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
@@ -173,9 +181,8 @@ class FencedStore:
         there = self._is_there(connection)
         if found is None:
             first = fence.raised(None, grant, state=self.state, there=there)
-            connection.execute(
-                self._dialect.insert_if_absent(self._fence, self._fence_values(first))
-            )
+            values = parameters(self._fence_values(first), PUT)
+            connection.execute(self._dialect.insert_if_absent(self._fence), values)
             # There was no row to lock, so another first grant may have inserted one: that row counts now.
             found = self._read(connection, "update")
             assert found is not None
@@ -184,7 +191,7 @@ class FencedStore:
         holds = partial(self.holds_for_good, connection, grant.txid)
         raised = fence.raised(found[0], grant, state=self.state, there=there, holds=holds)
         self._check_definition(found[1])
-        connection.execute(self._updated_fence(self._fence_values(raised)))
+        connection.execute(*self._update(self._fence_values(raised)))
         if raised_before is None or fence.may_have_written(raised_before, grant.token):
             self.roll_back(connection, grant)
 
@@ -212,7 +219,7 @@ class FencedStore:
         """Note a portion in the transaction that writes it."""
         self._ensure_tables(connection)
         row = {"state": self._identity, "chunk": chunk, "nonce": grant.token.nonce}
-        connection.execute(self._dialect.insert_or_replace(self._portions, row))
+        connection.execute(self._dialect.insert_or_replace(self._portions), parameters(row, PUT))
 
     def check_portions(self, connection: Connection, grant: Grant) -> None:
         """Compare the portions that are here with those that the store has confirmed, and forget them.
@@ -232,13 +239,12 @@ class FencedStore:
 
         :param receipt: it takes the place of one that an earlier grant of its transaction has left.
         """
-        applied = self._updated_fence({"applied": True, WROTE: self._is_there(connection)})
+        update, values = self._update({"applied": True, WROTE: self._is_there(connection)})
         if receipt is None:
-            connection.execute(applied)
+            connection.execute(update, values)
         else:
-            self._dialect.update_and_put(
-                connection, applied, self._receipts, row_of(receipt, self._identity)
-            )
+            values |= parameters(row_of(receipt, self._identity), PUT)
+            self._dialect.update_and_put(connection, update, self._receipts, values)
 
     def receipts(self, connection: Connection) -> list[StoredReceipt]:
         """Read the receipts that are kept, in the order of their txids."""
@@ -281,9 +287,9 @@ class FencedStore:
     ) -> tuple[Fence, str] | None:
         if COMPLETE not in self._facts and not self._has_table(connection, FENCE_TABLE):
             return None
-        query = sa.select(self._fence).where(self._fence.c.state == (identity or self._identity))
-        locking = query.with_for_update(read=lock == "share") if lock else query
-        row = connection.execute(locking).mappings().one_or_none()
+        query = row_of_state(self._fence, lock)
+        own = {OWN: identity or self._identity}
+        row = connection.execute(query, own).mappings().one_or_none()
         if row is None:
             return None
         if row["format"] != FENCE_FORMAT:
@@ -307,8 +313,12 @@ class FencedStore:
                 remedy = f"Bring {made[name]!r} back, or give the state another table."
                 raise StateDiffers(state=self.state, problem=problem, remedy=remedy)
 
-    def _updated_fence(self, values: Mapping[str, Any]) -> sa.Update:
-        return self._fence.update().where(self._fence.c.state == self._identity).values(**values)
+    def _update(self, values: Mapping[str, Any]) -> tuple[sa.Update, dict[str, Any]]:
+        """Make the update of the fence row, and its parameters."""
+        return update_of(self._fence, tuple(values)), {
+            OWN: self._identity,
+            **parameters(values, CHANGED),
+        }
 
     def _fence_values(self, row: Fence) -> dict[str, Any]:
         of_the_fence = {

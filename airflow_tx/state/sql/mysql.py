@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
@@ -20,6 +21,7 @@ from sqlalchemy.types import TypeEngine
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.sql.dialect import (
     OTHER_COLLATION,
+    PUT,
     ROW,
     Arrays,
     Assignments,
@@ -27,6 +29,7 @@ from airflow_tx.state.sql.dialect import (
     Dialect,
     PrimaryKeys,
     Wanted,
+    given,
     writer_parameters,
 )
 from airflow_tx.state.sql.engines import NOTHING_KEPT
@@ -253,17 +256,17 @@ class MySql(Dialect):
     def differs(self, a: sa.Column[Any], b: sa.Column[Any]) -> Any:
         return sa.not_(a.op("<=>", is_comparison=True)(b))
 
-    def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
+    def insert_if_absent(self, table: sa.Table) -> Any:
         key = next(iter(table.primary_key.columns))
-        return (
-            mysql.insert(table)
-            .values(values)
-            .on_duplicate_key_update({key.name: table.c[key.name]})
-        )
+        insert = mysql.insert(table).values(given(table, table.c.keys(), PUT))
+        return insert.on_duplicate_key_update({key.name: table.c[key.name]})
 
-    def insert_or_replace(self, table: sa.Table, values: dict[str, Any]) -> Any:
-        others = {column.name: values[column.name] for column in table.c if not column.primary_key}
-        return mysql.insert(table).values(values).on_duplicate_key_update(others)
+    @staticmethod
+    @cache
+    def insert_or_replace(table: sa.Table) -> Any:
+        insert = mysql.insert(table).values(given(table, table.c.keys(), PUT))
+        names = [column.name for column in table.c if not column.primary_key]
+        return insert.on_duplicate_key_update({name: insert.inserted[name] for name in names})
 
     def insert_rows(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -16,12 +17,14 @@ from airflow_tx.connections.sql import signs_of_life
 from airflow_tx.state.sql.dialect import (
     OTHER_COLLATION,
     PARAM,
+    PUT,
     ROW,
     Arrays,
     Constants,
     Dialect,
     PrimaryKeys,
     Wanted,
+    given,
     writer_parameters,
 )
 from airflow_tx.state.sql.engines import NOTHING_KEPT
@@ -49,6 +52,11 @@ _HAS_TABLE = sa.text(
 )
 # A statement of this many characters is cut in two: the server's limit is 1 GB for a parameter.
 STATEMENT = 2**26
+
+
+@cache
+def _update_and_put(update: sa.Update, table: sa.Table) -> Any:
+    return Postgres.insert_or_replace(table).add_cte(update.cte("updated"))
 
 
 class Postgres(Dialect):
@@ -134,21 +142,24 @@ class Postgres(Dialect):
             return sa.cast(a, sa.Text).is_distinct_from(sa.cast(b, sa.Text))
         return a.is_distinct_from(b)
 
-    def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
+    def insert_if_absent(self, table: sa.Table) -> Any:
+        values = given(table, table.c.keys(), PUT)
         return postgresql.insert(table).values(values).on_conflict_do_nothing()
 
-    def insert_or_replace(self, table: sa.Table, values: dict[str, Any]) -> Any:
-        others = {column.name: values[column.name] for column in table.c if not column.primary_key}
-        return (
-            postgresql.insert(table)
-            .values(values)
-            .on_conflict_do_update(index_elements=list(table.primary_key.columns), set_=others)
+    @staticmethod
+    @cache
+    def insert_or_replace(table: sa.Table) -> Any:
+        insert = postgresql.insert(table).values(given(table, table.c.keys(), PUT))
+        names = [column.name for column in table.c if not column.primary_key]
+        others = {name: insert.excluded[name] for name in names}
+        return insert.on_conflict_do_update(
+            index_elements=list(table.primary_key.columns), set_=others
         )
 
     def update_and_put(
         self, connection: Connection, update: sa.Update, table: sa.Table, values: dict[str, Any]
     ) -> None:
-        connection.execute(self.insert_or_replace(table, values).add_cte(update.cte("updated")))
+        connection.execute(_update_and_put(update, table), values)
 
     def insert_rows(
         self,

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from itertools import chain
 from typing import Any, ClassVar, NoReturn
 
@@ -20,6 +21,7 @@ from airflow_tx.errors import ConfigError
 from airflow_tx.state.aggregators import add
 from airflow_tx.state.sql.dialect import (
     OTHER_COLLATION,
+    PUT,
     ROW,
     Arrays,
     Constants,
@@ -27,6 +29,7 @@ from airflow_tx.state.sql.dialect import (
     PrimaryKeys,
     SumRefused,
     Wanted,
+    given,
 )
 from airflow_tx.state.sql.engines import NOTHING_KEPT
 from airflow_tx.state.sql.types import ExactDecimal, JsonText, UtcTimestamp, sqlite_type
@@ -186,10 +189,15 @@ class Sqlite(Dialect):
         )
         return sa.case((bad, sa.func.tx_refuse(number)), else_=total)
 
-    def insert_if_absent(self, table: sa.Table, values: dict[str, Any]) -> Any:
-        return sqlite.insert(table).values(values).on_conflict_do_nothing()
+    def insert_if_absent(self, table: sa.Table) -> Any:
+        return (
+            sqlite.insert(table).values(given(table, table.c.keys(), PUT)).on_conflict_do_nothing()
+        )
 
-    def insert_or_replace(self, table: sa.Table, values: dict[str, Any]) -> Any:
+    @staticmethod
+    @cache
+    def insert_or_replace(table: sa.Table) -> Any:
+        values = given(table, table.c.keys(), PUT)
         return sqlite.insert(table).prefix_with("OR REPLACE").values(values)
 
     def writer(self, names: Sequence[str]) -> Constants:
