@@ -18,8 +18,8 @@ PARAM = "tx_p"
 WRITER_PARAM = "tx_w"
 # Parameters have other names than columns, which SQLAlchemy would also set in a part of the statement that is another
 # table's. These stand before the name of a column that is changed, or inserted; the last one names the state.
-CHANGED = "tx_changed_"
-PUT = "tx_put_"
+_CHANGED = "tx_changed_"
+_INSERTED = "tx_inserted_"
 OWN = "tx_own"
 OTHER_COLLATION = "with another collation"
 # The number of a row within its statement.
@@ -59,19 +59,28 @@ def row_of_state(table: sa.Table, lock: str | None = None) -> sa.Select[Any]:
 
 @cache
 def update_of(table: sa.Table, names: Sequence[str]) -> sa.Update:
-    """Update these columns of the row of the state that the parameter `OWN` names."""
+    """Update these columns of the row of a state; `changed` names its parameters."""
     own = table.c.state == sa.bindparam(OWN)
-    return table.update().where(own).values(given(table, names, CHANGED))
+    return table.update().where(own).values(_given(table, names, _CHANGED))
 
 
-def given(table: sa.Table, names: Iterable[str], prefix: str) -> Constants:
-    """Write SQL for values of these columns that come as parameters."""
+def changed(state: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the state and the values as `update_of` does."""
+    return {OWN: state, **{f"{_CHANGED}{name}": value for name, value in values.items()}}
+
+
+def values_of_row(table: sa.Table) -> Constants:
+    """Write SQL for the values of a row that is inserted; `inserted` names its parameters."""
+    return _given(table, table.c.keys(), _INSERTED)
+
+
+def inserted(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Name values as `values_of_row` does."""
+    return {f"{_INSERTED}{name}": value for name, value in values.items()}
+
+
+def _given(table: sa.Table, names: Iterable[str], prefix: str) -> Constants:
     return {name: sa.bindparam(f"{prefix}{name}", type_=table.c[name].type) for name in names}
-
-
-def parameters(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Name values as `given` does."""
-    return {f"{prefix}{name}": value for name, value in values.items()}
 
 
 def writer_parameters(writer: Sequence[int]) -> dict[str, Any]:
@@ -216,14 +225,11 @@ class Dialect:
         return a.is_distinct_from(b)
 
     def insert_if_absent(self, table: sa.Table) -> Any:
-        """Insert a row, unless it is there; this waits for another first writer to end.
-
-        Its parameters begin with `PUT`.
-        """
+        """Insert a row, unless it is there; this waits for another first writer. `inserted` names its parameters."""
         raise NotImplementedError
 
     def insert_or_replace(self, table: sa.Table) -> Any:
-        """Insert a row, or replace the values of the row that is there. Its parameters begin with `PUT`."""
+        """Insert a row, or replace the values of the row that is there. `inserted` names its parameters."""
         raise NotImplementedError
 
     def update_and_put(
@@ -233,8 +239,8 @@ class Dialect:
 
         :param values: the parameters of both.
         """
-        update_alone = {name: value for name, value in values.items() if not name.startswith(PUT)}
-        connection.execute(update, update_alone)
+        own = {name: value for name, value in values.items() if not name.startswith(_INSERTED)}
+        connection.execute(update, own)
         connection.execute(self.insert_or_replace(table), values)
 
     def writer(self, names: Sequence[str]) -> Constants:

@@ -24,15 +24,7 @@ from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, Grant, StateWrite, StoredReceipt
-from airflow_tx.state.sql.dialect import (
-    CHANGED,
-    OWN,
-    PUT,
-    Dialect,
-    parameters,
-    row_of_state,
-    update_of,
-)
+from airflow_tx.state.sql.dialect import OWN, Dialect, changed, inserted, row_of_state, update_of
 from airflow_tx.state.sql.engines import keeping_engine
 from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
@@ -181,8 +173,8 @@ class FencedStore:
         there = self._is_there(connection)
         if found is None:
             first = fence.raised(None, grant, state=self.state, there=there)
-            values = parameters(self._fence_values(first), PUT)
-            connection.execute(self._dialect.insert_if_absent(self._fence), values)
+            insert = self._dialect.insert_if_absent(self._fence)
+            connection.execute(insert, inserted(self._fence_values(first)))
             # There was no row to lock, so another first grant may have inserted one: that row counts now.
             found = self._read(connection, "update")
             assert found is not None
@@ -219,7 +211,7 @@ class FencedStore:
         """Note a portion in the transaction that writes it."""
         self._ensure_tables(connection)
         row = {"state": self._identity, "chunk": chunk, "nonce": grant.token.nonce}
-        connection.execute(self._dialect.insert_or_replace(self._portions), parameters(row, PUT))
+        connection.execute(self._dialect.insert_or_replace(self._portions), inserted(row))
 
     def check_portions(self, connection: Connection, grant: Grant) -> None:
         """Compare the portions that are here with those that the store has confirmed, and forget them.
@@ -243,7 +235,7 @@ class FencedStore:
         if receipt is None:
             connection.execute(update, values)
         else:
-            values |= parameters(row_of(receipt, self._identity), PUT)
+            values |= inserted(row_of(receipt, self._identity))
             self._dialect.update_and_put(connection, update, self._receipts, values)
 
     def receipts(self, connection: Connection) -> list[StoredReceipt]:
@@ -314,11 +306,7 @@ class FencedStore:
                 raise StateDiffers(state=self.state, problem=problem, remedy=remedy)
 
     def _update(self, values: Mapping[str, Any]) -> tuple[sa.Update, dict[str, Any]]:
-        """Make the update of the fence row, and its parameters."""
-        return update_of(self._fence, tuple(values)), {
-            OWN: self._identity,
-            **parameters(values, CHANGED),
-        }
+        return update_of(self._fence, tuple(values)), changed(self._identity, values)
 
     def _fence_values(self, row: Fence) -> dict[str, Any]:
         of_the_fence = {

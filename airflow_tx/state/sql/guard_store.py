@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.errors import StateError, TxidBehind
 from airflow_tx.state.api import Grant, StateWrite
-from airflow_tx.state.sql.dialect import PUT, parameters
+from airflow_tx.state.sql.dialect import inserted
 from airflow_tx.state.sql.fence import NOTHING, FencedStore
 from airflow_tx.state.sql.types import NAME
 
@@ -142,7 +142,7 @@ class GuardStore(FencedStore):
     def _note(self, connection: Connection, txid: int) -> None:
         mine = {"guard": self._guard_name, "txid": txid}
         insert = self._dialect.insert_if_absent(self._guard)
-        connection.execute(insert, parameters(mine, PUT))
+        connection.execute(insert, inserted(mine))
         connection.execute(
             self._guard.update().where(self._guard.c.guard == self._guard_name).values(mine)
         )

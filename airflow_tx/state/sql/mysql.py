@@ -21,7 +21,6 @@ from sqlalchemy.types import TypeEngine
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.sql.dialect import (
     OTHER_COLLATION,
-    PUT,
     ROW,
     Arrays,
     Assignments,
@@ -29,7 +28,7 @@ from airflow_tx.state.sql.dialect import (
     Dialect,
     PrimaryKeys,
     Wanted,
-    given,
+    values_of_row,
     writer_parameters,
 )
 from airflow_tx.state.sql.engines import NOTHING_KEPT
@@ -258,13 +257,13 @@ class MySql(Dialect):
 
     def insert_if_absent(self, table: sa.Table) -> Any:
         key = next(iter(table.primary_key.columns))
-        insert = mysql.insert(table).values(given(table, table.c.keys(), PUT))
+        insert = mysql.insert(table).values(values_of_row(table))
         return insert.on_duplicate_key_update({key.name: table.c[key.name]})
 
     @staticmethod
     @cache
     def insert_or_replace(table: sa.Table) -> Any:
-        insert = mysql.insert(table).values(given(table, table.c.keys(), PUT))
+        insert = mysql.insert(table).values(values_of_row(table))
         names = [column.name for column in table.c if not column.primary_key]
         return insert.on_duplicate_key_update({name: insert.inserted[name] for name in names})
 
@@ -390,11 +389,8 @@ def _kind_of(declared: str, exact: bool, comment: str) -> str:
         return f"{declared} {OTHER_COLLATION}"
     if declared == _COMMENTED.get(comment):
         return comment
-    if declared in (
-        f"varchar({KEY_LENGTH})",
-        f"varbinary({KEY_LENGTH})",
-        f"varbinary({OWN_KEY_BYTES})",
-    ):
+    binary = [f"varbinary({length})" for length in (KEY_LENGTH, OWN_KEY_BYTES)]
+    if declared in (f"varchar({KEY_LENGTH})", *binary):
         return "text" if declared.startswith("varchar") else "bytes"
     # Not the bare name: their "timestamp" is not ours.
     return _KINDS.get(

@@ -17,14 +17,13 @@ from airflow_tx.connections.sql import signs_of_life
 from airflow_tx.state.sql.dialect import (
     OTHER_COLLATION,
     PARAM,
-    PUT,
     ROW,
     Arrays,
     Constants,
     Dialect,
     PrimaryKeys,
     Wanted,
-    given,
+    values_of_row,
     writer_parameters,
 )
 from airflow_tx.state.sql.engines import NOTHING_KEPT
@@ -143,13 +142,12 @@ class Postgres(Dialect):
         return a.is_distinct_from(b)
 
     def insert_if_absent(self, table: sa.Table) -> Any:
-        values = given(table, table.c.keys(), PUT)
-        return postgresql.insert(table).values(values).on_conflict_do_nothing()
+        return postgresql.insert(table).values(values_of_row(table)).on_conflict_do_nothing()
 
     @staticmethod
     @cache
     def insert_or_replace(table: sa.Table) -> Any:
-        insert = postgresql.insert(table).values(given(table, table.c.keys(), PUT))
+        insert = postgresql.insert(table).values(values_of_row(table))
         names = [column.name for column in table.c if not column.primary_key]
         others = {name: insert.excluded[name] for name in names}
         return insert.on_conflict_do_update(

@@ -21,7 +21,6 @@ from airflow_tx.errors import ConfigError
 from airflow_tx.state.aggregators import add
 from airflow_tx.state.sql.dialect import (
     OTHER_COLLATION,
-    PUT,
     ROW,
     Arrays,
     Constants,
@@ -29,7 +28,7 @@ from airflow_tx.state.sql.dialect import (
     PrimaryKeys,
     SumRefused,
     Wanted,
-    given,
+    values_of_row,
 )
 from airflow_tx.state.sql.engines import NOTHING_KEPT
 from airflow_tx.state.sql.types import ExactDecimal, JsonText, UtcTimestamp, sqlite_type
@@ -190,15 +189,12 @@ class Sqlite(Dialect):
         return sa.case((bad, sa.func.tx_refuse(number)), else_=total)
 
     def insert_if_absent(self, table: sa.Table) -> Any:
-        return (
-            sqlite.insert(table).values(given(table, table.c.keys(), PUT)).on_conflict_do_nothing()
-        )
+        return sqlite.insert(table).values(values_of_row(table)).on_conflict_do_nothing()
 
     @staticmethod
     @cache
     def insert_or_replace(table: sa.Table) -> Any:
-        values = given(table, table.c.keys(), PUT)
-        return sqlite.insert(table).prefix_with("OR REPLACE").values(values)
+        return sqlite.insert(table).prefix_with("OR REPLACE").values(values_of_row(table))
 
     def writer(self, names: Sequence[str]) -> Constants:
         return {name: sa.literal_column(f"{_MARK}{i}") for i, name in enumerate(names)}
