@@ -142,6 +142,11 @@ def snapshot(server: LocalZooKeeper, store: ZooKeeperStore, path: Path) -> None:
 # --- a state went back -------------------------------------------------------------------------------------------
 
 
+KINDS_AND_STATES = pytest.mark.parametrize(
+    ("kind", "states"), [("opaque", "a"), pytest.param("transactional", "ab", marks=pytest.mark.long)]
+)
+
+
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])
 def test_a_state_restored_to_an_older_backup_is_refused_and_repaired(
     store: ZooKeeperStore, zookeeper_root: str, databases: Databases, kind: str
@@ -289,7 +294,7 @@ def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(
 # --- ZooKeeper went back -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "states"), [("opaque", "a"), ("transactional", "ab")])
+@KINDS_AND_STATES
 @pytest.mark.parametrize("moment", ["before begin", "after begin", "after the grant"])
 def test_zookeeper_restored_to_an_older_snapshot_is_refused_and_repaired(
     server: LocalZooKeeper,
@@ -334,7 +339,7 @@ def test_zookeeper_restored_to_an_older_snapshot_is_refused_and_repaired(
     assert pipeline.totals() == [1 + 2 + 3 + 4 + 5] * len(states)
 
 
-@pytest.mark.parametrize(("kind", "states"), [("opaque", "a"), ("transactional", "ab")])
+@KINDS_AND_STATES
 @pytest.mark.parametrize("by_interval", [False, True], ids=["by position", "by data interval"])
 def test_zookeeper_set_back_by_exactly_one_transaction_is_refused_and_repaired(
     server: LocalZooKeeper,

@@ -146,7 +146,7 @@ def test_the_value_columns_are_added_in_their_types_and_null_where_there_is_no_k
     assert collected(chosen)[7] == {"id": 7, "by": "C2", "list": [7], "name": "Ä"}
 
 
-@pytest.mark.worth("passwords in plans and logs of a real server")
+@pytest.mark.long
 def test_no_password_is_in_a_plan_or_a_log(
     batch: Any,
     postgres: LocalPostgres,

@@ -135,7 +135,7 @@ def expected(postgres: LocalPostgres, tmp_path: Path) -> list[Any]:
     return found
 
 
-@pytest.mark.worth("executors of spark-submit write, and the password stays hidden")
+@pytest.mark.long
 def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_sees_the_password(
     postgres: LocalPostgres,
     numbers: Topology,

@@ -211,6 +211,7 @@ def test_the_tables_of_a_partitioned_source_are_one_frame(spark: SparkSession, o
     source.close()
 
 
+@pytest.mark.long
 def test_a_database_that_spark_cannot_reach_is_told_in_one_line_without_the_password(
     spark: SparkSession, orders: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

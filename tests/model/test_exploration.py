@@ -24,7 +24,7 @@ def long(shape: Shape) -> Any:
 SHAPES: list[Any] = [
     long(Shape("opaque", 2, 2, 1)),
     long(Shape("transactional", 1, 2, 1)),
-    Shape("transactional", 2, 1, 1),
+    long(Shape("transactional", 2, 1, 1)),
     Shape("opaque", 1, 1, 1, varies=True),
     Shape("opaque", 2, 1, 1, people=("skip", "withdraw")),
     long(Shape("transactional", 2, 1, 1, people=("skip", "withdraw"))),

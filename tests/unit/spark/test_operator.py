@@ -238,6 +238,7 @@ def test_a_retry_takes_up_the_driver_of_the_try_before_with_its_output(cluster: 
     assert len(cluster.ledger.acked) == 1
 
 
+@pytest.mark.long
 def test_a_retry_never_takes_up_a_driver_that_works_on_other_inputs(cluster: Bench) -> None:
     def counted(task_try: str) -> dict[str, Any]:
         where = cluster.ledger.staging.try_dir("flights", TransactionAttempt(3, 2), TaskTry("read", -1, task_try))
@@ -263,6 +264,7 @@ def test_the_next_attempt_never_takes_up_a_driver_of_the_one_before(cluster: Ben
     assert run_of(cluster, 3, "try-2") == "try-2"
 
 
+@pytest.mark.long
 def test_another_batch_with_the_same_numbers_never_takes_up_a_driver_of_the_one_before(cluster: Bench) -> None:
     cluster.ledger.ack, acknowledge = die, cluster.ledger.ack  # type: ignore[method-assign, assignment]
     with pytest.raises(SystemExit):
@@ -285,6 +287,7 @@ def test_a_retry_after_a_failed_driver_takes_the_output_of_its_own(
     assert run_of(cluster, 2, "try-2") == "try-2"
 
 
+@pytest.mark.long
 def test_a_task_that_is_cleared_after_its_output_was_taken_submits_again(cluster: Bench) -> None:
     assert run_of(cluster, 2, "try-1") == "try-1"
     assert run_of(cluster, 2, "try-2") == "try-2"
