@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -13,7 +14,11 @@ from airflow_tx.lint.report import formatted
 @comparison
 def lint(args: Namespace) -> None:
     """`airflow tx lint DAG_FILE|FOLDER [--format text|json|sarif]`: exit code 1 with findings, 2 with bad input."""
-    found = findings_of(Path(args.path))
-    print(formatted(found, args.format))
-    if found:
+    report = findings_of(Path(args.path))
+    print(formatted(report, args.format))
+    for line in report.unread:
+        print(line, file=sys.stderr)
+    if report.unread:
+        raise SystemExit(2)
+    if report.findings:
         raise SystemExit(1)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+RULES_PAGE = "docs/lint.md"
+_TWICE = "this DAG counts twice when a run is cleared, because"
+
 
 @dataclass(frozen=True)
 class LintRule:
@@ -12,6 +15,15 @@ class LintRule:
     code: str
     reason: str
     remedy: str
+
+    @property
+    def page(self) -> str:
+        """Its section of the documentation."""
+        return f"{RULES_PAGE}#{self.code.lower()}"
+
+    def reason_in(self, dag: str) -> str:
+        """Give the reason, with the dag_id in it."""
+        return self.reason.replace("this DAG", f"DAG {dag}") if dag else self.reason
 
 
 _RULES = (
@@ -22,7 +34,7 @@ _RULES = (
     ),
     LintRule(
         "TX102",
-        "a task of a transaction sends an HTTP request that changes something. A replay sends it again",
+        "a task of a transaction sends a request that changes something. A replay sends it again",
         "send it in a task after the CommitOperator, with the topology and the txid as its idempotency key",
     ),
     LintRule(
@@ -51,6 +63,11 @@ _RULES = (
         "say catchup=False, or use a DataIntervalSource",
     ),
     LintRule(
+        "TX108",
+        "no path leads from this task to the committer. The transaction commits without waiting for the task",
+        "commit the output of the task, or write `task >> commit`; move a task that may fail out of the block",
+    ),
+    LintRule(
         "TX109",
         "max_active_runs is not above max_pending. No run is left for a replay",
         "set max_active_runs of the DAG above max_pending of the Transaction",
@@ -64,6 +81,21 @@ _RULES = (
         "TX111",
         "an application emits a value that Spark computes differently each time. A replay emits another one",
         "compute the value from columns of the batch",
+    ),
+    LintRule(
+        "TX201",
+        f"{_TWICE} a task adds rows or amounts to a database",
+        "make the DAG a transaction, or replace the rows of the run in one database transaction",
+    ),
+    LintRule(
+        "TX202",
+        f"{_TWICE} a task sends a request or a message again",
+        "give the receiver an idempotency key",
+    ),
+    LintRule(
+        "TX203",
+        f"{_TWICE} a task appends to a file or a table",
+        "overwrite the part of the run, or make the DAG a transaction",
     ),
 )
 RULES = {rule.code: rule for rule in _RULES}

@@ -1,0 +1,310 @@
+"""Effects of a call: it writes to a database, sends a request, writes a file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_tx.lint.scope import Scope
+from airflow_tx.lint.sql_text import SqlWrite, table_name, texts_of, writes_of
+
+DATABASE = "database"
+REQUEST = "request"
+FILE = "file"
+_RUNS_SQL = frozenset(
+    """
+    execute executemany execute_batch execute_values
+    exec_driver_sql executescript run sql text query
+    copy_expert run_query raw fetch get_records
+    get_first get_pandas_df
+    """.split()
+)
+_SQL_ARGUMENTS = ("sql", "hql", "query", "statement", "cql")
+_ADDING = frozenset(
+    """
+    insert_rows insert_one insert_many insert_all
+    bulk_load bulk_insert_rows bulk_insert_mappings
+    bulk_save_objects incr incrby incrbyfloat hincrby
+    hincrbyfloat zincrby insertInto put_records
+    """.split()
+)
+_APPENDING = {"save_mode": "append", "write_disposition": "WRITE_APPEND", "if_exists": "append"}
+_SETTING = frozenset(
+    """
+    update_one update_many replace_one delete_one
+    delete_many bulk_write hset hmset sadd zadd put_item
+    upsert_rows executesql
+    """.split()
+)
+_UPLOADS = frozenset(
+    """
+    put_object upload_file upload_fileobj upload_blob
+    upload_from_string upload_from_filename load_string
+    load_bytes load_file load_file_obj
+    """.split()
+)
+_DUMPS = frozenset(
+    """
+    to_csv to_parquet to_json to_excel to_pickle
+    to_feather to_hdf to_orc to_delta
+    """.split()
+)
+_WRITES = frozenset("write_text write_bytes saveAsTable saveAsTextFile".split())
+_WRITER = frozenset("parquet csv json orc text save jdbc".split())
+_COPIES = frozenset(f"shutil.{name}" for name in "copy copy2 copyfile copytree move".split()) | {
+    "os.rename",
+    "os.replace",
+    "pyarrow.parquet.write_table",
+    "numpy.save",
+    "numpy.savetxt",
+    "deltalake.write_deltalake",
+}
+_LIBRARIES = ("requests.", "httpx.", "aiohttp.", "urllib3.")
+_SENDING = ("post", "put", "patch", "delete")
+_POSTS = ("HttpHook()", "HttpAsyncHook()", "HttpOperator", "SimpleHttpOperator")
+_MESSAGES = frozenset(
+    """
+    send_message sendmail publish basic_publish produce
+    chat_postMessage send_email lpush rpush xadd
+    """.split()
+)
+_SENDERS = re.compile(r"(Publish|SendMessage|Post(?!gres)|Email)\w*Operator$")
+_WRITE = re.compile(r"\.write\b")
+_OPENS = ("open", "io.open", "os.fdopen", "gzip.open", "codecs.open")
+_TEMPORARY = ("tempfile.", "io.", "sys.std")
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An effect of a call.
+
+    :param adds: whether doing it twice is not the same as doing it once.
+    :param message: whether it sends a message to a queue or a person.
+    :param statement: the statement, if it is SQL.
+    """
+
+    kind: str
+    node: ast.Call
+    adds: bool
+    statement: SqlWrite | None = None
+    message: bool = False
+
+
+def effects_of(scope: Scope, call: ast.Call, folder: Path) -> Iterator[Effect]:
+    """Give what a call does. A call whose names the file does not show does nothing."""
+    name = scope.name_of(call.func)
+    last = call.func.attr if isinstance(call.func, ast.Attribute) else name.rpartition(".")[2]
+    for statement in _statements(scope, call, last, folder):
+        yield Effect(DATABASE, call, statement.adds, statement)
+    if database := _database(scope, call, name, last):
+        yield database
+    if request := _request(scope, call, name, last):
+        yield request
+    if file := _file(scope, call, name, last):
+        yield file
+
+
+def _statements(scope: Scope, call: ast.Call, last: str, folder: Path) -> Iterator[SqlWrite]:
+    given: list[ast.expr] = []
+    if last in _RUNS_SQL and isinstance(call.func, ast.Attribute) and call.args:
+        given += call.args
+    if last in _RUNS_SQL or is_operator(scope, call):
+        given += [
+            each for name in _SQL_ARGUMENTS if (each := scope.argument(call, name)) is not None
+        ]
+        given += _configured(scope.argument(call, "configuration"))
+    for argument in given:
+        for text in texts_of(scope, argument, folder):
+            yield from writes_of(text)
+
+
+def is_operator(scope: Scope, call: ast.Call) -> bool:
+    return scope.argument(call, "task_id") is not None
+
+
+def _configured(configuration: ast.expr | None) -> list[ast.expr]:
+    """Give the queries in the configuration of a BigQuery job."""
+    dicts = (
+        []
+        if configuration is None
+        else [each for each in ast.walk(configuration) if isinstance(each, ast.Dict)]
+    )
+    pairs = [pair for each in dicts for pair in zip(each.keys, each.values, strict=True)]
+    return [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == "query"]
+
+
+# --- databases ----------------------------------------------------------------------------------------------------
+
+
+def _database(scope: Scope, call: ast.Call, name: str, last: str) -> Effect | None:
+    appends = [
+        name
+        for name, mode in _APPENDING.items()
+        if scope.constant(scope.argument(call, name)) == mode
+    ]
+    if appends and last != "to_sql":
+        return Effect(DATABASE, call, True)
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    if last in _ADDING:
+        return _added(scope, call)
+    if last == "to_sql":
+        return Effect(DATABASE, call, scope.constant(scope.argument(call, "if_exists")) == "append")
+    if last in _SETTING:
+        return Effect(DATABASE, call, "$inc" in ast.unparse(call) or "$push" in ast.unparse(call))
+    if last in ("add", "add_all", "merge") and "ession" in scope.name_of(call.func.value):
+        return Effect(DATABASE, call, last != "merge")
+    if last in _RUNS_SQL and call.args:
+        return _core(scope, call, call.args[0])
+    return None
+
+
+def _added(scope: Scope, call: ast.Call) -> Effect:
+    replaces = any(
+        scope.constant(scope.argument(call, each)) is True for each in ("replace", "overwrite")
+    )
+    table = scope.constant(_argument(scope, call, 0, "table"))
+    statement = SqlWrite(table_name(table), not replaces) if isinstance(table, str) else None
+    return Effect(DATABASE, call, not replaces, statement)
+
+
+def _core(scope: Scope, call: ast.Call, given: ast.expr) -> Effect | None:
+    """Find a statement of SQLAlchemy, such as `table.insert()` or `insert(table)`."""
+    for value in (given, *scope.values(given)):
+        for each in ast.walk(value):
+            if not isinstance(each, ast.Call):
+                continue
+            verb = scope.name_of(each.func).rpartition(".")[2]
+            if isinstance(each.func, ast.Attribute) or scope.name_of(each.func).startswith(
+                "sqlalchemy"
+            ):
+                if verb in ("insert", "update", "delete"):
+                    keyed = "on_conflict" in ast.unparse(value) or "on_duplicate" in ast.unparse(
+                        value
+                    )
+                    return Effect(DATABASE, call, verb == "insert" and not keyed)
+    return None
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+
+def _request(scope: Scope, call: ast.Call, name: str, last: str) -> Effect | None:
+    if name.startswith(_LIBRARIES):
+        verb = last
+        if last == "request" or last == "urlopen":
+            verb = str(scope.constant(_argument(scope, call, 0, "method"))).lower()
+        return Effect(REQUEST, call, verb == "post") if verb in _SENDING else None
+    if name == "urllib.request.urlopen":
+        return _opened(scope, call)
+    made = name.removesuffix(".run")
+    if made.endswith(_POSTS):
+        return _posted(scope, call)
+    if is_operator(scope, call):
+        return _operated(scope, call, last)
+    if last in _MESSAGES and (isinstance(call.func, ast.Attribute) or name.startswith("airflow.")):
+        return Effect(REQUEST, call, True, message=True)
+    return None
+
+
+def _operated(scope: Scope, call: ast.Call, last: str) -> Effect | None:
+    """Find what an operator sends, by its class and its method."""
+    if str(scope.constant(scope.argument(call, "method"))).upper() == "POST":
+        return Effect(REQUEST, call, True)
+    match = _SENDERS.search(last)
+    return Effect(REQUEST, call, match[1] != "Email", message=True) if match else None
+
+
+def _opened(scope: Scope, call: ast.Call) -> Effect | None:
+    request = call.args[0] if call.args else None
+    made = [request, *scope.values(request)] if request is not None else []
+    requests = [each for each in made if isinstance(each, ast.Call)]
+    sends = any(_argument(scope, each, 1, "data") is not None for each in (call, *requests))
+    methods = [str(scope.constant(scope.argument(each, "method"))).lower() for each in requests]
+    verb = next((each for each in methods if each != "none"), "post" if sends else "get")
+    return Effect(REQUEST, call, verb == "post") if verb in _SENDING else None
+
+
+def _posted(scope: Scope, call: ast.Call) -> Effect | None:
+    """Find what an HttpHook or an HttpOperator sends: its method is POST, unless it says another one."""
+    made = call
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "run":
+        values = [call.func.value, *scope.values(call.func.value)]
+        made = next((each for each in values if isinstance(each, ast.Call)), call)
+    first = 0 if made is not call else 99
+    verb = str(scope.constant(_argument(scope, made, first, "method")) or "post").lower()
+    return Effect(REQUEST, call, verb == "post") if verb in _SENDING else None
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def _file(scope: Scope, call: ast.Call, name: str, last: str) -> Effect | None:
+    path = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if name in _OPENS or last == "open":
+        return _opened_file(scope, call, None if name in _OPENS else path)
+    if name in _COPIES:
+        return _written(scope, call, call.args[1] if len(call.args) > 1 else None, False)
+    if last in _DUMPS and path is not None:
+        to = _first(call)
+        adds = scope.constant(scope.argument(call, "mode")) == "a"
+        return _written(scope, call, to, adds) if to is not None else None
+    if last in _UPLOADS and path is not None:
+        return Effect(FILE, call, False)
+    if path is not None and last in _WRITER and _is_writer(scope, path):
+        return _spark_write(scope, call)
+    return _written(scope, call, path, False) if last in _WRITES and path is not None else None
+
+
+def _opened_file(scope: Scope, call: ast.Call, path: ast.expr | None) -> Effect | None:
+    is_method = path is not None
+    mode = scope.constant(_argument(scope, call, 0 if is_method else 1, "mode"))
+    if not isinstance(mode, str) or len(mode) > 3 or not set(mode) & set("wax+"):
+        return None
+    where = path if path is not None else _first(call)
+    return _written(scope, call, where, "a" in mode)
+
+
+def _written(scope: Scope, call: ast.Call, path: ast.expr | None, adds: bool) -> Effect | None:
+    if path is not None and _is_temporary(scope, path):
+        return None
+    return Effect(FILE, call, adds)
+
+
+def _is_temporary(scope: Scope, path: ast.expr, depth: int = 6) -> bool:
+    """Tell whether a path comes from tempfile, or is a buffer in memory."""
+    if depth == 0:
+        return False
+    for node in ast.walk(path):
+        if not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        if scope.name_of(node).startswith(_TEMPORARY) or getattr(node, "id", "") == "tmp_path":
+            return True
+        if any(_is_temporary(scope, each, depth - 1) for each in scope.values(node)):
+            return True
+    return False
+
+
+def _is_writer(scope: Scope, path: ast.expr) -> bool:
+    """Tell whether an expression is `df.write`, with options behind it."""
+    return _WRITE.search(f"{ast.unparse(path)} {scope.name_of(path)}") is not None
+
+
+def _spark_write(scope: Scope, call: ast.Call) -> Effect:
+    text = ast.unparse(call)
+    return Effect(FILE, call, "append" in text)
+
+
+def _first(call: ast.Call) -> ast.expr | None:
+    if call.args:
+        return call.args[0]
+    named = [each.value for each in call.keywords if each.arg in ("path", "path_or_buf", "file")]
+    return named[0] if named else None
+
+
+def _argument(scope: Scope, call: ast.Call, place: int, name: str) -> ast.expr | None:
+    found = scope.argument(call, name)
+    return found if found is not None or len(call.args) <= place else call.args[place]

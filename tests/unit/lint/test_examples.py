@@ -1,0 +1,25 @@
+"""The example DAGs that the installed Airflow and its providers ship have no findings: none of them adds to a store.
+
+For the examples of other providers install these into a folder, and run `airflow tx lint` over it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import airflow
+import pytest
+
+from airflow_tx.lint.folder import findings_of
+
+FOLDERS = sorted(Path(airflow.__file__).parent.rglob("example_dags"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.parent.name)
+def test_an_example_dag_of_airflow_is_left_alone(folder: Path) -> None:
+    report = findings_of(folder)
+    assert [str(each) for each in report.findings] == report.unread == []
+
+
+def test_there_are_fifty_examples() -> None:
+    assert sum(findings_of(folder).plain for folder in FOLDERS) >= 50

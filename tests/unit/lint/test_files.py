@@ -1,0 +1,109 @@
+"""Files that cannot be read are named, and the others are still checked."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from airflow_tx.cli.lint import lint
+from airflow_tx.errors import ConfigError
+from airflow_tx.lint.folder import findings_of
+from tests.unit.lint.linted import codes_of, processing
+
+PLANTED = processing("return uuid.uuid4()", "import uuid")
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        findings_of(tmp_path / "absent.py")
+    with pytest.raises(ConfigError, match="no Python file"):
+        findings_of(tmp_path)
+
+
+UNREAD = {
+    "syntax": (b"def (", "No Python can be read there"),
+    "bytes": (b"name = '\xff\xfe'", "not UTF-8"),
+    "null": (b"a = 1\x00", "null bytes"),
+    "deep": (b"a = " + b"(" * 5000 + b")" * 5000, "No Python can be read there|nested too deeply"),
+    "deeper": (b"a = " + b"-" * 100_000 + b"1", "nested too deeply|No Python can be read there"),
+    "noqa": (b"a = 1  # noqa: TX999", "TX999, which is no rule"),
+}
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_a_file_that_cannot_be_read_is_named_and_the_others_are_checked(case: str, tmp_path: Path) -> None:
+    code, why = UNREAD[case]
+    (tmp_path / "planted.py").write_text(PLANTED)
+    (tmp_path / "broken.py").write_bytes(code)
+    report = findings_of(tmp_path)
+    assert [each.code for each in report.findings] == ["TX105"]
+    (line,) = report.unread
+    assert "broken.py" in line
+    assert re.search(why, line)
+
+
+def test_a_large_file_is_read_and_a_huge_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "large.py").write_text("def f(a):\n    return a.b(1)\n" * 10_000 + PLANTED)
+    (tmp_path / "huge.py").write_text("# " + "x" * 5_000_000)
+    report = findings_of(tmp_path)
+    assert [each.code for each in report.findings] == ["TX105"]
+    assert "5,000,000 bytes" in report.unread[0]
+
+
+def test_a_declared_encoding_is_taken(tmp_path: Path) -> None:
+    file = tmp_path / "latin.py"
+    file.write_bytes(b"# -*- coding: latin-1 -*-\nname = '\xe9'\n")
+    assert findings_of(file).unread == []
+
+
+def test_links_hidden_folders_and_environments_are_left_out(tmp_path: Path) -> None:
+    for name in (".git", "__pycache__", "venv"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "planted.py").write_text(PLANTED)
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    (tmp_path / "folder.py").mkdir()
+    (tmp_path / "again").symlink_to(tmp_path)
+    (tmp_path / "clean.py").write_text("a = 1")
+    report = findings_of(tmp_path)
+    assert (report.findings, report.unread, report.files) == ([], [], 1)
+    (tmp_path / "circle.py").symlink_to(tmp_path / "circle.py")
+    assert "circle.py" in findings_of(tmp_path).unread[0]
+
+
+def test_a_folder_without_dags_has_a_summary(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("a = 1")
+    assert findings_of(tmp_path).summary == (
+        "Findings: 0. Files: 1, transactions: 0, Spark applications: 0, DAGs without a transaction: 0."
+    )
+
+
+def test_names_that_refer_to_each_other_end(tmp_path: Path) -> None:
+    above = "a = b\nb = a\nc = c.d().e\nclass A(B): pass\nclass B(A): pass\nfrom planted import z\nz = z"
+    assert codes_of(tmp_path, processing("a()\nb.run(a)\nc()\nA().run()\nreturn z()", above)) == []
+
+
+def test_a_text_that_looks_like_a_comment_ignores_nothing(tmp_path: Path) -> None:
+    assert codes_of(tmp_path, processing("return '# noqa: TX105', uuid.uuid4()", "import uuid")) == ["TX105"]
+    assert codes_of(tmp_path, processing("return uuid.uuid4()  # noqa: E501, TX105", "import uuid")) == []
+    call = "hook.run(\n    'DELETE FROM t'\n)  # noqa: TX101"
+    assert codes_of(tmp_path, processing(call)) == []
+
+
+@pytest.mark.parametrize(("code", "status"), [(PLANTED, 1), ("a = 1", 0), ("def (", 2)])
+def test_the_exit_code_says_what_was_found(
+    code: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.py").write_text(code)
+    given = Namespace(path=str(tmp_path), format="text", verbose=False)
+    ended = 0
+    try:
+        lint(given)
+    except SystemExit as error:
+        ended = int(error.code or 0)
+    assert ended == status
+    shown = capsys.readouterr()
+    assert "Findings:" in shown.out
+    assert ("cannot be used" in shown.err) == (status == 2)
