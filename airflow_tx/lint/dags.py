@@ -102,7 +102,7 @@ def _decorated(found: FileDags, scope: Scope, node: FunctionNode | ast.ClassDef)
             found.applications.append(scope)
         if name in ("airflow.sdk.dag", "airflow.decorators.dag", "airflow.decorators.dag.dag"):
             ast.copy_location(call, each)
-            found.plain.append(PlainDag(outside, call, [node]))
+            found.plain.append(PlainDag(scope, call, [node]))
             return call
     return None
 

@@ -96,8 +96,8 @@ class Effect:
 def effects_of(scope: Scope, call: ast.Call, folder: Path) -> Iterator[Effect]:
     """Give what a call does. A call whose names the file does not show does nothing."""
     name = scope.name_of(call.func)
-    last = call.func.attr if isinstance(call.func, ast.Attribute) else name.rpartition(".")[2]
-    for statement in _statements(scope, call, last, folder):
+    last = _last(call, name)
+    for statement in _statements(scope, call, name, folder):
         yield Effect(DATABASE, call, statement.adds, statement)
     if database := _database(scope, call, name, last):
         yield database
@@ -107,9 +107,11 @@ def effects_of(scope: Scope, call: ast.Call, folder: Path) -> Iterator[Effect]:
         yield file
 
 
-def _statements(scope: Scope, call: ast.Call, last: str, folder: Path) -> Iterator[SqlWrite]:
+def _statements(scope: Scope, call: ast.Call, name: str, folder: Path) -> Iterator[SqlWrite]:
+    last = _last(call, name)
     given: list[ast.expr] = []
-    if last in _RUNS_SQL and isinstance(call.func, ast.Attribute) and call.args:
+    called = isinstance(call.func, ast.Attribute) or name.startswith("psycopg")
+    if last in _RUNS_SQL and called:
         given += call.args
     if last in _RUNS_SQL or is_operator(scope, call):
         given += [
@@ -119,6 +121,10 @@ def _statements(scope: Scope, call: ast.Call, last: str, folder: Path) -> Iterat
     for argument in given:
         for text in texts_of(scope, argument, folder):
             yield from writes_of(text)
+
+
+def _last(call: ast.Call, name: str) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else name.rpartition(".")[2]
 
 
 def is_operator(scope: Scope, call: ast.Call) -> bool:

@@ -81,6 +81,8 @@ SHAPES = {
     "with": "with DAG('sales'):\n    PythonOperator(task_id='a', python_callable=load)",
     "dag=": "dag = DAG('sales')\nPythonOperator(task_id='a', python_callable=load, dag=dag)",
     "@dag": "@dag(schedule=None)\ndef sales():\n    PythonOperator(task_id='a', python_callable=load)\nsales()",
+    "a task of @dag": "@dag()\ndef sales():\n    @task\n    def t(hook):\n"
+    "        hook.run('INSERT INTO t VALUES (1)')\n    t()\nsales()",
     "a factory": "def make(name):\n    with DAG('sales'):\n        PythonOperator(task_id='a', python_callable=load)\n"
     "make('a')",
 }  # fmt: skip
@@ -89,7 +91,8 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_dag_of_any_shape_is_named(shape: str, tmp_path: Path) -> None:
     file = tmp_path / "sales.py"
-    head = "from airflow.sdk import DAG, dag\nfrom airflow.providers.standard.operators.python import PythonOperator\n"
+    python = "from airflow.providers.standard.operators.python import PythonOperator"
+    head = f"from airflow.sdk import DAG, dag, task\n{python}\n"
     file.write_text(f"{head}def load(hook):\n    hook.run('INSERT INTO t VALUES (1)')\n{SHAPES[shape]}\n")
     (found,) = findings_of(file).findings
     assert "DAG sales counts twice when a run is cleared, because a task adds rows" in str(found)

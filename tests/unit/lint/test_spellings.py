@@ -35,6 +35,7 @@ PLANTED = {
     "sql: core": ("TX101", "from sqlalchemy import insert", "hook.execute(insert(rows).values(a=1))"),
     "sql: a table": ("TX101", "", "hook.execute(rows.insert(), [])"),
     "sql: a hook made elsewhere": ("TX101", "import other", "other.make().cursor().execute('DELETE FROM t')"),
+    "sql: psycopg2": ("TX101", "from psycopg2.extras import execute_values as ev", "ev(hook, 'DELETE FROM t', [])"),
     "sql: rows": ("TX101", "", "hook.insert_rows('t', rows)"),
     "sql: pandas": ("TX101", "", "rows.to_sql('t', hook)"),
     "sql: redis": ("TX101", "", "hook.hincrby('h', 'k', 1)"),
