@@ -39,9 +39,17 @@ STORM = """
     topology.max.spout.pending topology.message.timeout.secs topology.ackers topology.acker.executors
     topology.enable.message.timeouts topology.trident.batch.emit.interval.millis topology.spout.wait.strategy
     topology.sleep.spout.wait.strategy.time.ms transactional.zookeeper.servers transactional.zookeeper.port
-    transactional.zookeeper.root
+    transactional.zookeeper.root storm.zookeeper.session.timeout storm.zookeeper.connection.timeout
+    ISpout IRichSpout SpoutOutputCollector ISpoutOutputCollector IBolt IRichBolt OutputCollector IOutputCollector
+    IBasicBolt BasicOutputCollector IBasicOutputCollector BasicBoltExecutor MessageId Acker FailedException
+    ReportedFailedException MapGet SnapshotGet TupleCollectionGet CombinerAggregator ReducerAggregator
+    CombinerAggStateUpdater ReducerAggStateUpdater MemoryMapState LRUMemoryMapState MemoryBackingMap
+    RedisMapState RedisState RedisStateUpdater RedisStateQuerier RedisClusterMapState RedisClusterState
+    JdbcState JdbcStateFactory JdbcUpdater JdbcQuery HBaseState HBaseMapState MongoState MongoMapState CassandraState
+    HdfsState MemcachedState KafkaTridentSpoutTransactional KafkaTridentSpoutOpaque
 """.split()
-"""The classes of Storm's packages transactional, coordination, trident.state, trident.spout and trident.topology."""
+"""The classes of Storm's packages transactional, coordination, trident.state, trident.spout and trident.topology, those
+of spouts, bolts and acks, and the states and spouts of its modules for stores."""
 
 
 @pytest.mark.parametrize("name", STORM)
