@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.airflow_client import AIRFLOW_PATIENCE, RUN_ENDED
-from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.eventually import Hopeless, eventually
 from airflow_tx.testing.failpoints import Armed, Failpoints
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ _REMEDY = (
     "into a state."
 )
 
+_NO_TRANSACTION = (
+    "Put the tasks into `with Transaction(...)`, or name its topology: check(..., topology=...)."
+)
+_PARSED = 30
+"""Seconds in which Airflow reads the other files of the folder, once it has read the first one."""
 _NO_ROWS = "Let feed give the source rows that it has not taken: a FileSource takes files in the order of their names."
 
 
@@ -78,6 +84,8 @@ class CrashKit:
         zookeeper: LocalZooKeeper,
         env: Mapping[str, str] | None = None,
     ) -> None:
+        if not any(Path(dags_folder).rglob("*.py")):
+            raise AssertionError(f"{dags_folder} holds no DAG file. Name the folder of your DAGs.")
         self.failpoints = Failpoints(folder / "failpoints")
         settings = {
             "AIRFLOW_CONN_ZOOKEEPER_DEFAULT": connection("zookeeper", host=zookeeper.hosts),
@@ -129,7 +137,7 @@ class CrashKit:
             self._run(dag_id, run_id, first_date)
             return run_id
 
-        self.airflow.wait_dag(dag_id)
+        self._wait_for_dag(dag_id)
         self._wait_for_runs(dag_id)
         lines = self._lines(dag_id, topology or dag_id, run)
         once = _added(totals, run)
@@ -160,7 +168,33 @@ class CrashKit:
         found = [line for line in lines if armed[line].reached]
         for each in armed.values():
             each.disarm()
+        if not found:
+            raise AssertionError(
+                f"{dag_id}: a run passes no line of topology {topology}. {_NO_TRANSACTION}"
+            )
         return found
+
+    def _wait_for_dag(self, dag_id: str) -> None:
+        """Wait until Airflow knows the DAG, and unpause it.
+
+        :raises AssertionError: the DAG file cannot be imported, or no file defines the DAG.
+        """
+        read: list[float] = []
+
+        def known() -> bool:
+            dags = {dag["dag_id"]: dag for dag in self.airflow.listed("dags", "dags")}
+            if dag_id in dags:
+                if dags[dag_id]["is_paused"]:
+                    self.airflow.pause(dag_id, False)
+                return True
+            errors = self.airflow.import_errors()
+            if dags or errors:
+                read.append(time.monotonic())
+            if read and time.monotonic() - read[0] >= _PARSED:
+                raise Hopeless(_why_unknown(list(dags), errors))
+            return False
+
+        eventually(known, AIRFLOW_PATIENCE, f"Airflow knows DAG {dag_id}", interval=0.3)
 
     def _arm(self, line: Line, action: str, topology: str) -> Armed:
         match = {"task": line.task} if line.task else {}
@@ -182,6 +216,13 @@ class CrashKit:
             return all(run["state"] in RUN_ENDED for run in self.airflow.runs(dag_id))
 
         eventually(ended, AIRFLOW_PATIENCE, f"all runs of {dag_id} have ended", interval=0.3)
+
+
+def _why_unknown(dags: list[str], errors: Mapping[str, str]) -> str:
+    for file, trace in errors.items():
+        return f"{file} cannot be imported: {trace.strip().splitlines()[-1]}"
+    names = ", ".join(sorted(dags))
+    return f"no DAG file defines it. The folder defines: {names}. Check the dag_id"
 
 
 def _added(totals: Callable[[], Totals], run: Callable[[], object]) -> dict[Any, float]:
