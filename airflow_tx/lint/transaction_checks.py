@@ -69,15 +69,13 @@ def _makes_messages(call: ast.Call) -> bool:
 
 def _read_at_parsing(scope: Scope) -> Iterator[Hit]:
     """Find values of the module that differ at each parse, and that a function reads."""
-    for node in own_nodes(scope.node):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            home = scope.home(node.id)
-            if home is not None and home.parent is None:
-                for value in home.values(node):
-                    holder = ast.Expr(value)
-                    yield from (
-                        Hit(home, code, found) for code, found in changing_values(home, holder)
-                    )
+    names = [each for each in own_nodes(scope.node) if isinstance(each, ast.Name)]
+    for name in {each.id: each for each in names if isinstance(each.ctx, ast.Load)}.values():
+        home = scope.home(name.id)
+        if home is not None and home.parent is None:
+            for value in home.values(name):
+                found = changing_values(home, ast.Expr(value))
+                yield from (Hit(home, code, node) for code, node in found)
 
 
 def _outside_of_phases(scope: Scope, node: ast.AST) -> Iterator[ast.AST]:
