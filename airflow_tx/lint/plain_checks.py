@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from airflow_tx.lint.dags import PlainDag, is_own
+from airflow_tx.lint.dags import PlainDag, dags_of, is_own
 from airflow_tx.lint.effects import DATABASE, FILE, REQUEST, Effect, effects_of
 from airflow_tx.lint.hit import Hit
 from airflow_tx.lint.project import LintedProject
@@ -26,6 +26,7 @@ def plain_hits(project: LintedProject, dag: PlainDag) -> Iterator[Hit]:
     parts: list[tuple[Scope, ast.AST]] = [(dag.scope, root) for root in dag.roots]
     parts += [(scope, scope.node) for scope in reached]
     calls = [(scope, call) for scope, root in parts for call in _calls(root)]
+    calls += [each for scope, call in list(calls) for each in _submitted(project, scope, call)]
     if any(is_own(scope, call.func, "Transaction") for scope, call in calls):
         return
     effects = [
@@ -43,6 +44,18 @@ def plain_hits(project: LintedProject, dag: PlainDag) -> Iterator[Hit]:
     for scope, effect in effects:
         if effect.adds and effect.kind not in removed and not _is_emptied(effect, emptied):
             yield Hit(scope, _CODES[effect.kind], effect.node, dag.dag_id)
+
+
+def _submitted(
+    project: LintedProject, scope: Scope, call: ast.Call
+) -> Iterator[tuple[Scope, ast.Call]]:
+    """Give the calls of the Spark application that an operator submits."""
+    module = project.application_of(scope, call)
+    if module is None or dags_of(module).applications:
+        return
+    yield from ((module, each) for each in _calls(module.node))
+    for function in project.reached(module, [module.node]):
+        yield from ((function, each) for each in _calls(function.node))
 
 
 def _is_emptied(effect: Effect, emptied: set[str]) -> bool:

@@ -140,6 +140,18 @@ class LintedProject:
             scope = scope.inner[name]
         return scope
 
+    def application_of(self, scope: Scope, call: ast.Call) -> Scope | None:
+        """Give the module of the Spark application that an operator submits, if it is beside the DAG file."""
+        given = scope.argument(call, "application")
+        own = self.path_of(scope).parent
+        for value in [] if given is None else [given, *scope.values(given)]:
+            for node in ast.walk(value):
+                if isinstance(node, ast.Constant) and str(node.value).endswith(".py"):
+                    for folder in (own, self._root, self._root.parent):
+                        if module := self._read(folder / str(node.value)):
+                            return module
+        return None
+
     def _folders(self, scope: Scope, full: str) -> list[Path]:
         own = self.path_of(scope).parent
         dots = len(full) - len(full.lstrip("."))
@@ -149,12 +161,13 @@ class LintedProject:
 
     def _module(self, path: Path) -> Scope | None:
         """Read a module. A module that cannot be read is left out here: it is named if its own file is linted."""
-        for file in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
-            try:
-                return self.read(file) if file.is_file() else None
-            except (ConfigError, OSError):
-                return None
-        return None
+        return self._read(path.with_name(f"{path.name}.py")) or self._read(path / "__init__.py")
+
+    def _read(self, file: Path) -> Scope | None:
+        try:
+            return self.read(file) if file.is_file() else None
+        except (ConfigError, OSError):
+            return None
 
 
 def _imported_name(scope: Scope, node: ast.Attribute) -> str:

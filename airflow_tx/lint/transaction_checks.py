@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from airflow_tx.lint.committed_paths import loose_tasks
-from airflow_tx.lint.dags import TransactionBlock, is_own, is_phase
+from airflow_tx.lint.dags import TransactionBlock, dags_of, is_own, is_phase
 from airflow_tx.lint.effects import DATABASE, FILE, REQUEST, effects_of
 from airflow_tx.lint.hit import Hit
 from airflow_tx.lint.module_state import changes_in
@@ -34,6 +34,11 @@ def transaction_hits(project: LintedProject, block: TransactionBlock) -> Iterato
         yield from _code(project, block.scope, root)
     for scope in project.reached(block.scope, roots):
         yield from _function(project, scope)
+    calls = [each for root in roots for each in own_nodes(root) if isinstance(each, ast.Call)]
+    modules = [project.application_of(block.scope, call) for call in calls]
+    for module in filter(None, modules):
+        for application in dags_of(module).applications:
+            yield from application_hits(project, application)
 
 
 def application_hits(project: LintedProject, application: Scope) -> Iterator[Hit]:

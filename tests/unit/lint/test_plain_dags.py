@@ -77,6 +77,22 @@ def test_an_operator_that_adds_is_found(operator: str, tmp_path: Path) -> None:
     assert codes_of(tmp_path, DAG.format(line="pass", tasks=operator)) == ([expected] if expected else [])
 
 
+def test_a_submitted_application_is_checked(tmp_path: Path) -> None:
+    submit = "SparkSubmitOperator(task_id='a', application=str(HERE / 'app.py'))"
+    application = """
+from pyspark.sql import SparkSession
+
+def main(spark):
+    spark.read.parquet("/in").write.mode("{mode}").parquet("/out")
+
+if __name__ == "__main__":
+    main(SparkSession.builder.getOrCreate())
+"""
+    for mode, found in (("append", ["TX203"]), ("overwrite", [])):
+        text = DAG.format(line="pass", tasks=submit)
+        assert codes_of(tmp_path, text, app=application.format(mode=mode)) == found
+
+
 SHAPES = {
     "with": "with DAG('sales'):\n    PythonOperator(task_id='a', python_callable=load)",
     "dag=": "dag = DAG('sales')\nPythonOperator(task_id='a', python_callable=load, dag=dag)",

@@ -220,6 +220,19 @@ def test_functions_of_modules_beside_the_file_are_followed(tmp_path: Path) -> No
         assert codes_of(tmp_path, text, helper=helper, deeper=deeper) == ["TX105"], above
 
 
+def test_the_application_of_an_operator_is_checked(tmp_path: Path) -> None:
+    operator = "SparkBatchOperator(task_id='a', application='app.py')"
+    application = """
+from pyspark.sql import functions as F
+from airflow_tx.spark import batch_app
+
+@batch_app
+def main(spark, batch):
+    batch.emit("rows", batch.read().withColumn("id", F.rand()))
+"""
+    assert codes_of(tmp_path, f"{HEAD}\n{OPEN}{operator}\n", app=application) == ["TX111"]
+
+
 # --- paths to the committer ---------------------------------------------------------------------------------------
 
 PATHS = {
