@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_tx.lint.scope import Scope
+from airflow_tx.lint.scope import Scope, calls_in
 from airflow_tx.lint.sql_text import SqlWrite, table_name, texts_of, writes_of
 
 DATABASE = "database"
@@ -17,7 +17,7 @@ FILE = "file"
 _RUNS_SQL = frozenset(
     """
     execute executemany execute_batch execute_values
-    exec_driver_sql executescript run sql text query
+    exec_driver_sql executescript run sql query
     copy_expert run_query raw fetch get_records
     get_first get_pandas_df
     """.split()
@@ -73,6 +73,8 @@ _MESSAGES = frozenset(
 )
 _SENDERS = re.compile(r"(Publish|SendMessage|Post(?!gres)|Email)\w*Operator$")
 _WRITE = re.compile(r"\.write\b")
+_APPENDS = re.compile(r"\bmode(\(|=)'append'")
+_MODE = re.compile(r"^(?=.*[wax+])[rwaxbt+]{1,3}$")
 _OPENS = ("open", "io.open", "os.fdopen", "gzip.open", "codecs.open")
 _TEMPORARY = ("tempfile.", "io.", "sys.std")
 
@@ -133,11 +135,8 @@ def is_operator(scope: Scope, call: ast.Call) -> bool:
 
 def _configured(configuration: ast.expr | None) -> list[ast.expr]:
     """Give the queries in the configuration of a BigQuery job."""
-    dicts = (
-        []
-        if configuration is None
-        else [each for each in ast.walk(configuration) if isinstance(each, ast.Dict)]
-    )
+    nodes = [] if configuration is None else ast.walk(configuration)
+    dicts = [each for each in nodes if isinstance(each, ast.Dict)]
     pairs = [pair for each in dicts for pair in zip(each.keys, each.values, strict=True)]
     return [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == "query"]
 
@@ -180,19 +179,17 @@ def _added(scope: Scope, call: ast.Call) -> Effect:
 def _core(scope: Scope, call: ast.Call, given: ast.expr) -> Effect | None:
     """Find a statement of SQLAlchemy, such as `table.insert()` or `insert(table)`."""
     for value in (given, *scope.values(given)):
-        for each in ast.walk(value):
-            if not isinstance(each, ast.Call):
-                continue
-            verb = scope.name_of(each.func).rpartition(".")[2]
-            if isinstance(each.func, ast.Attribute) or scope.name_of(each.func).startswith(
-                "sqlalchemy"
-            ):
-                if verb in ("insert", "update", "delete"):
-                    keyed = "on_conflict" in ast.unparse(value) or "on_duplicate" in ast.unparse(
-                        value
-                    )
-                    return Effect(DATABASE, call, verb == "insert" and not keyed)
+        for verb in (_verb(scope, each) for each in calls_in(value)):
+            if verb in ("insert", "update", "delete"):
+                keyed = re.search(r"\bon_(conflict|duplicate)", ast.unparse(value))
+                return Effect(DATABASE, call, verb == "insert" and keyed is None)
     return None
+
+
+def _verb(scope: Scope, call: ast.Call) -> str:
+    name = scope.name_of(call.func)
+    known = isinstance(call.func, ast.Attribute) or name.startswith("sqlalchemy")
+    return _last(call, name) if known else ""
 
 
 # --- requests -----------------------------------------------------------------------------------------------------
@@ -236,12 +233,11 @@ def _opened(scope: Scope, call: ast.Call) -> Effect | None:
 
 def _posted(scope: Scope, call: ast.Call) -> Effect | None:
     """Find what an HttpHook or an HttpOperator sends: its method is POST, unless it says another one."""
-    made = call
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "run":
-        values = [call.func.value, *scope.values(call.func.value)]
-        made = next((each for each in values if isinstance(each, ast.Call)), call)
-    first = 0 if made is not call else 99
-    verb = str(scope.constant(_argument(scope, made, first, "method")) or "post").lower()
+    method = scope.argument(call, "method")
+    if isinstance(call.func, ast.Attribute):
+        for made in (call.func.value, *scope.values(call.func.value)):
+            method = _argument(scope, made, 0, "method") if isinstance(made, ast.Call) else method
+    verb = str(scope.constant(method) or "post").lower()
     return Effect(REQUEST, call, verb == "post") if verb in _SENDING else None
 
 
@@ -258,20 +254,28 @@ def _file(scope: Scope, call: ast.Call, name: str, last: str) -> Effect | None:
         to = _first(call)
         adds = scope.constant(scope.argument(call, "mode")) == "a"
         return _written(scope, call, to, adds) if to is not None else None
-    if last in _UPLOADS and path is not None:
+    if last in _UPLOADS and path is not None and _is_upload(call, name, last):
         return Effect(FILE, call, False)
     if path is not None and last in _WRITER and _is_writer(scope, path):
         return _spark_write(scope, call)
     return _written(scope, call, path, False) if last in _WRITES and path is not None else None
 
 
+def _is_upload(call: ast.Call, name: str, last: str) -> bool:
+    """Tell the uploads of hooks, such as `load_file`, from methods of that name that read."""
+    named = {each.arg for each in call.keywords}
+    return not last.startswith("load_") or "Hook" in name or bool(named & {"key", "bucket_name"})
+
+
 def _opened_file(scope: Scope, call: ast.Call, path: ast.expr | None) -> Effect | None:
-    is_method = path is not None
-    mode = scope.constant(_argument(scope, call, 0 if is_method else 1, "mode"))
-    if not isinstance(mode, str) or len(mode) > 3 or not set(mode) & set("wax+"):
-        return None
-    where = path if path is not None else _first(call)
-    return _written(scope, call, where, "a" in mode)
+    """Find the mode: the second argument, or the first one of a method such as `Path.open`."""
+    places = (1,) if path is None else (1, 0)
+    for place in places:
+        mode = scope.constant(_argument(scope, call, place, "mode"))
+        if isinstance(mode, str) and _MODE.match(mode):
+            where = _first(call) if place else path
+            return _written(scope, call, where or path, "a" in mode)
+    return None
 
 
 def _written(scope: Scope, call: ast.Call, path: ast.expr | None, adds: bool) -> Effect | None:
@@ -300,8 +304,7 @@ def _is_writer(scope: Scope, path: ast.expr) -> bool:
 
 
 def _spark_write(scope: Scope, call: ast.Call) -> Effect:
-    text = ast.unparse(call)
-    return Effect(FILE, call, "append" in text)
+    return Effect(FILE, call, _APPENDS.search(ast.unparse(call)) is not None)
 
 
 def _first(call: ast.Call) -> ast.expr | None:

@@ -53,6 +53,7 @@ LINES = {
     "requests.put('http://a')": None,
     "open('/a', 'w').write('x')": None,
     "rows.write.mode('overwrite').parquet('/a')": None,
+    "rows.filter('append').write.parquet('/a')": None,
     "import datetime; print(datetime.datetime.now())": None,
 }
 OPERATORS = {

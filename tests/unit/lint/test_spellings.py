@@ -49,6 +49,8 @@ PLANTED = {
     "file: a path": ("TX103", "from pathlib import Path", "Path('/data/a').open('a')"),
     "file: text": ("TX103", "from pathlib import Path", "(Path('/data') / 'a').write_text('x')"),
     "file: pandas": ("TX103", "", "rows.to_parquet('/data/a')"),
+    "file: a function of a module": ("TX103", "import tarfile", "tarfile.open('a.tar', 'w')"),
+    "file: S3": ("TX103", "", "hook.load_string('x', key='k', bucket_name='b')"),
     "file: copied": ("TX103", "from shutil import copy as cp", "cp('/a', '/b')"),
     "file: an object": ("TX103", "import boto3", "boto3.client('s3').put_object(Bucket='b', Key='k')"),
     "state: an item": ("TX110", "SEEN = {}", "SEEN['a'] = 1"),
@@ -93,6 +95,8 @@ CLEAN = {
     "a query": ("", "return hook.get_records('SELECT * FROM updates -- INSERT INTO t')"),
     "a query with a word": ("", "hook.execute('SELECT replace(a, b, c) FROM t')"),
     "a text that is no SQL": ("", "hook.run('update of the day')"),
+    "a name that is a mode": ("import tarfile", "return tarfile.open('a.tar'), hook.open('wax.csv')"),
+    "a file of settings": ("", "return hook.load_file('rates.yaml')"),
     "an HTTP query": ("import requests", "return requests.get('http://a').json()"),
     "a file that is read": ("from pathlib import Path", "open('/a', 'rb')\nreturn Path('a').open().read()"),
     "a temporary file": (
