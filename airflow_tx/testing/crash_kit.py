@@ -194,7 +194,7 @@ class CrashKit:
                 raise Hopeless(_why_unknown(list(dags), errors))
             return False
 
-        eventually(known, AIRFLOW_PATIENCE, f"Airflow knows DAG {dag_id}", interval=0.3)
+        eventually(known, AIRFLOW_PATIENCE, f"DAG {dag_id}", interval=0.3)
 
     def _arm(self, line: Line, action: str, topology: str) -> Armed:
         match = {"task": line.task} if line.task else {}

@@ -63,7 +63,7 @@ def refusal(kit: CrashKit, airflow: KnownAirflow) -> str:
 def test_an_unknown_dag_is_named_with_the_known_ones(kit: CrashKit) -> None:
     line = refusal(kit, KnownAirflow({"words_2": False, "lines": False}))
     assert line == (
-        "Airflow knows DAG words: no DAG file defines it. The folder defines: lines, words_2. Check the dag_id"
+        "DAG words: no DAG file defines it. The folder defines: lines, words_2. Check the dag_id"
     )
 
 
