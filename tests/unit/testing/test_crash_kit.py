@@ -62,9 +62,7 @@ def refusal(kit: CrashKit, airflow: KnownAirflow) -> str:
 
 def test_an_unknown_dag_is_named_with_the_known_ones(kit: CrashKit) -> None:
     line = refusal(kit, KnownAirflow({"words_2": False, "lines": False}))
-    assert line == (
-        "DAG words: no DAG file defines it. The folder defines: lines, words_2. Check the dag_id"
-    )
+    assert line == ("DAG words: no DAG file defines it. The folder defines: lines, words_2. Check the dag_id")
 
 
 def test_an_import_error_is_named_with_its_last_line(kit: CrashKit) -> None:
