@@ -81,11 +81,7 @@ def _walk(found: FileDags, scope: Scope, node: ast.AST, dag: ast.Call | None) ->
     while left:
         scope, node, dag = left.pop()
         if isinstance(node, FunctionNode | ast.ClassDef) and node is not scope.node:
-            scope = (
-                scope.inner[node.name]
-                if scope.inner[node.name].node is node
-                else Scope(node, scope)
-            )
+            scope = scope.below[id(node)]
             dag = _decorated(found, scope, node) or dag
         if isinstance(node, ast.With):
             dag = _opened(found, scope, node, dag)

@@ -18,6 +18,8 @@ class Scope:
 
     :param parent: the scope around it; None: it is a module.
     :param imports: the full name of each import.
+    :param inner: the last function or class of each name.
+    :param below: every function and class, by the id of its node.
     :param assigned: the values of each name, the last one at the end; None: a value that the file does not show.
     """
 
@@ -26,6 +28,7 @@ class Scope:
     imports: dict[str, str] = field(default_factory=dict)
     assigned: dict[str, list[ast.expr | None]] = field(default_factory=dict)
     inner: dict[str, Scope] = field(default_factory=dict)
+    below: dict[int, Scope] = field(default_factory=dict)
 
     @property
     def module(self) -> Scope:
@@ -163,7 +166,7 @@ def _fill(scope: Scope) -> None:
     nodes = sorted(own_nodes(scope.node), key=lambda each: getattr(each, "lineno", 0))
     for node in nodes:
         if isinstance(node, FunctionNode | ast.ClassDef):
-            scope.inner[node.name] = inner = Scope(node, scope)
+            scope.inner[node.name] = scope.below[id(node)] = inner = Scope(node, scope)
             _fill(inner)
         else:
             _note(scope, node)

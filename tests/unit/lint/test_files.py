@@ -80,6 +80,11 @@ def test_a_folder_without_dags_has_a_summary(tmp_path: Path) -> None:
     )
 
 
+def test_a_class_that_is_defined_twice_is_read_twice(tmp_path: Path) -> None:
+    above = "".join(f"class Job:\n    def {name}(self):\n        pass\n" for name in ("first", "second"))
+    assert codes_of(tmp_path, processing("return Job().second()", above)) == []
+
+
 def test_names_that_refer_to_each_other_end(tmp_path: Path) -> None:
     above = "a = b\nb = a\nc = c.d().e\nclass A(B): pass\nclass B(A): pass\nfrom planted import z\nz = z"
     assert codes_of(tmp_path, processing("a()\nb.run(a)\nc()\nA().run()\nreturn z()", above)) == []
