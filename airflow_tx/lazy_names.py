@@ -17,18 +17,35 @@ def lazy_names(package: str, file: str, *, gone: Mapping[str, str] | None = None
     :param file: the package's own, in which an `if TYPE_CHECKING` imports each public name from its home.
     :param gone: names that an earlier release had, each with what to use instead.
     """
-    home: dict[str, str] = {}
-    for block in ast.parse(Path(file).read_bytes()).body:
-        if isinstance(block, ast.If):
-            for line in block.body:
-                if isinstance(line, ast.ImportFrom):
-                    home.update({each.name: str(line.module) for each in line.names})
+    home = _homes(Path(file))
 
     def load(name: str) -> Any:
         if gone and name in gone:
             raise ImportError(gone[name])
         if name not in home:
+            if room := _room_of(name):
+                raise ImportError(f"{package} has no {name}. Import it from {room}.")
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(home[name]), name)
 
     return sorted(home), load, lambda: sorted({*vars(import_module(package)), *home})
+
+
+def _homes(file: Path) -> dict[str, str]:
+    """Give the module of each public name of a package."""
+    home: dict[str, str] = {}
+    for block in ast.parse(file.read_bytes()).body:
+        if isinstance(block, ast.If):
+            for line in block.body:
+                if isinstance(line, ast.ImportFrom):
+                    home.update({each.name: str(line.module) for each in line.names})
+    return home
+
+
+def _room_of(name: str) -> str | None:
+    """Find the package that a public name is imported from."""
+    here = Path(__file__).parent
+    for room in ("", ".acks", ".sources", ".spark", ".state", ".testing"):
+        if name in _homes(here.joinpath(*room.split("."), "__init__.py")):
+            return f"{__package__}{room}"
+    return None

@@ -1,0 +1,25 @@
+"""A public name that is asked of the wrong package is found in the right one."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "room"),
+    [
+        ("airflow_tx", "SqlState", "airflow_tx.state"),
+        ("airflow_tx", "batch_app", "airflow_tx.spark"),
+        ("airflow_tx.state", "Transaction", "airflow_tx"),
+        ("airflow_tx.spark", "CrashKit", "airflow_tx.testing"),
+    ],
+)
+def test_the_package_of_a_name_is_said(package: str, name: str, room: str) -> None:
+    with pytest.raises(ImportError, match=rf"^{package} has no {name}. Import it from {room}.$"):
+        getattr(importlib.import_module(package), name)
+
+
+def test_a_name_that_no_package_has_is_an_attribute_error() -> None:
+    assert not hasattr(importlib.import_module("airflow_tx"), "SqlStates")
