@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,19 @@ import pytest
 
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import StateError
+from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.records import History, decode
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.state import Count, DeltaTable, MemoryState, SqlState
 from tests.stage import Stage, StageRun, begin_run, update
+from tests.unit.bench import CountingStore, MemorySpec, Numbers
+from tests.unit.commit.phase_run import PhaseRun
+from tests.unit.commit.run import Run
 
 DAYS = [dt.date(2026, 1, 1), dt.date(2026, 1, 2)]
 ROWS = [{"id": number, "day": DAYS[number % 2], "note": None} for number in range(4)]
+TEXTS = [{**row, "day": str(row["day"])} for row in ROWS]
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +125,59 @@ def test_a_table_and_a_database_take_one_transaction(orders: DeltaTable, tmp_pat
     commit(run, append_to(orders), update(totals, task="total"))
     assert kept(orders) == expected(1, rows)
     assert {row["day"]: row["orders"] for row in totals.read()} == dict.fromkeys(DAYS, 1)
+
+
+def phase_of(of_b: Update, of_d: Update) -> PhaseRun:
+    """Begin a run whose committer `d` takes what task `c` inside the phase returns."""
+
+    def made(run_id: str, updates: list[Update], **options: Any) -> Run:
+        spec = MemorySpec("numbers", "numbers", Numbers(), memory=CountingStore(), tasks=("count",), **options)
+        return Run(spec, run_id, updates, logging.getLogger("task"))
+
+    return PhaseRun(made, of_b, of_d, TEXTS, between=["c"])
+
+
+def receipt_of(phase: PhaseRun) -> Receipt:
+    spec = phase.run.spec
+    node = spec.memory.get(spec.paths.history(1))
+    return Receipt.from_json(decode(History, "", node.data).receipt)
+
+
+def test_a_phase_appends_what_the_last_try_of_its_committer_was_given(orders: DeltaTable, tmp_path: Path) -> None:
+    totals = SqlState.from_url(f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"n": Count()})
+    phase = phase_of(update(totals), append_to(orders, task="c"))
+    phase.work([{"day": "2026-01-01", "n": 4}])
+    phase.acquire()
+    phase.commit("b")
+    for rows in (TEXTS, TEXTS, TEXTS[2:], []):
+        # Airflow's "clear" runs task c and the committer again: under the same grant, perhaps with other rows.
+        phase.returns("c", rows)
+        phase.commit("d")
+        assert kept(orders) == expected(1, rows)
+    phase.returns("c", TEXTS[1:])
+    phase.commit("d")
+    phase.mark()
+    assert kept(orders) == expected(1, TEXTS[1:])
+    assert totals.read() == [{"day": "2026-01-01", "n": 4}]
+    receipt = receipt_of(phase)
+    for state in (orders, totals):
+        (own,) = state.receipts()
+        assert own.text == replace(receipt, written={state.name: receipt.written[state.name]}).text
+
+
+def test_a_phase_that_takes_its_turn_again_appends_its_rows_once(orders: DeltaTable, tmp_path: Path) -> None:
+    totals = SqlState.from_url(f"sqlite:///{tmp_path}/totals.db", table="totals", keys=["day"], values={"n": Count()})
+    phase = phase_of(append_to(orders), update(totals, task="c"))
+    phase.acquire()
+    phase.commit("b")
+    phase.returns("c", [{"day": "2026-01-01", "n": 2}])
+    phase.commit("d")
+    phase.states["d"] = None  # cleared, with the first task of the phase
+    phase.acquire()
+    phase.commit("d")
+    phase.mark()
+    assert kept(orders) == expected(1, TEXTS)
+    assert totals.read() == [{"day": "2026-01-01", "n": 2}]
 
 
 def test_rows_that_do_not_fit_the_table_are_refused_and_nothing_is_committed(orders: DeltaTable) -> None:

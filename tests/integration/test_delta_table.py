@@ -21,6 +21,7 @@ from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
 from airflow_tx.state.lake.delta import DeltaStore
 from airflow_tx.state.lake.manifest import STAGED
+from airflow_tx.state.row_tally import RowTally
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
 from tests.lake import read_back, staged
 
@@ -112,12 +113,37 @@ def test_a_write_that_is_repeated_writes_nothing(table: DeltaTable, grants: Gran
     assert deltalake.DeltaTable(table.uri).version() == version
 
 
-def test_other_rows_under_the_grant_that_has_written_are_left_out(table: DeltaTable, grants: Grants) -> None:
-    grant = grants(1)
+@pytest.mark.parametrize("merged", [False, True])
+def test_other_rows_under_the_grant_that_has_written_replace_its_rows(
+    table: DeltaTable, grants: Grants, merged: bool
+) -> None:
+    commit(table, grants, 1, numbers(10))
+    grant = grants(2)
     assert table.raise_and_write(grant, staged(table, grant.attempt, numbers(1, 2))) == 2
-    for write in (table.write, table.raise_and_write):
-        assert write(grant, staged(table, grant.attempt, numbers(3))) == 2
-    assert held(table) == [(1, 1), (1, 2)]
+    for n, write in ((3, table.write), (4, table.raise_and_write)):
+        if merged:
+            optimize(table)
+        assert write(grant, staged(table, grant.attempt, numbers(n))) == 1
+        assert held(table) == [(1, 10), (2, n)]
+    assert table.write(grant, []) == 0
+    assert held(table) == [(1, 10)]
+    receipt = grant.receipt(table.name, RowTally([]).written(0))
+    assert receipt is not None
+    assert table.receipts()[-1].text == receipt.text
+
+
+def test_the_same_files_under_the_grant_that_has_written_are_no_commit_even_if_merged(
+    table: DeltaTable, grants: Grants
+) -> None:
+    commit(table, grants, 1, numbers(10))
+    grant = grants(2)
+    files = staged(table, grant.attempt, numbers(20, 21))
+    table.raise_and_write(grant, files)
+    optimize(table)
+    version = deltalake.DeltaTable(table.uri).version()
+    assert table.write(grant, files) == 2
+    assert deltalake.DeltaTable(table.uri).version() == version
+    assert held(table) == [(1, 10), (2, 20), (2, 21)]
 
 
 def test_an_empty_batch_is_a_commit(table: DeltaTable, grants: Grants) -> None:

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from airflow_tx import append
+from airflow_tx.commit.update import Update
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.protocol.answers import NoData
 from airflow_tx.spark import connect
 from airflow_tx.staging import TryDir
+from airflow_tx.state import DeltaTable
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.unit.coordinator.lane_world import TASK, Bounded, LaneWorld, ShowingStore
@@ -121,3 +124,29 @@ def test_an_application_that_fails_while_a_session_is_prepared_changes_nothing(
         commit(world, lane, 3)
     world.assert_exact(3)
     assert {entry.attempts for entry in world.history.values()} == {1}
+
+
+class Appending(Applied):
+    """A topology whose application's rows go into a table, written by executors."""
+
+    def update_of(self, counted: Any) -> Update:
+        return append(counted, state=self.table)
+
+    @property
+    def table(self) -> DeltaTable:
+        return DeltaTable(Path(self.script).with_name("lake"), partition_by=["key"])
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        rows = self.table.read()
+        assert sorted(row["tx_txid"] for row in rows) == list(self.history)
+        return sum(row["rows"] for row in rows), sum(row["sum"] for row in rows)
+
+
+def test_rows_that_executors_write_for_a_lane_are_in_the_table_once(world: Applied) -> None:
+    appending = Appending(ShowingStore(), world.log, source=Bounded(0), options={"max_pending": 2})
+    lane = appending.lane()
+    with lane.opened():
+        commit(appending, lane, 4)
+    appending.assert_exact(4)
+    assert {entry.attempts for entry in appending.history.values()} == {1}

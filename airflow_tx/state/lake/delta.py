@@ -51,6 +51,7 @@ _NO_NAME = 0
 _NAMES = 2**63
 _APPLIED = "airflow_tx.applied"
 _WRITTEN = "airflow_tx.written"
+_GIVEN = "airflow_tx.given"
 COMMIT_NOTE = "userMetadata"
 RELEASED = {"released": True}
 """The note of a release: receipts before it are those of another ledger."""
@@ -94,6 +95,7 @@ class DeltaStore:
                 partition_by=tuple(table.metadata().partition_columns),
                 applied=table.transaction_version(_APPLIED),
                 written=written or 0,
+                given=table.transaction_version(_GIVEN),
                 empty=table.get_add_actions().num_rows == 0,
                 handle=table,
             )
@@ -238,7 +240,8 @@ class DeltaStore:
             RemoveAction(each.path, True, now, each.size, dict(each.partition))
             for each in change.removed
         ]
-        marks = [Transaction(_APPLIED, change.applied), Transaction(_WRITTEN, change.written)]
+        numbers = {_APPLIED: change.applied, _WRITTEN: change.written, _GIVEN: change.given}
+        marks = [Transaction(name, number) for name, number in numbers.items()]
         note = {COMMIT_NOTE: json.dumps(change.note)}
         self._commit(at, [*removed, *added], _once(app_transactions=marks, custom_metadata=note))
 

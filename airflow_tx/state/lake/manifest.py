@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,12 @@ class TableFile:
         if not texts or not numbers or len(row) != len(_TEXTS) + len(_NUMBERS):
             raise ValueError(f"{str(dict(row))[:120]} is no file of a table")
         return cls(**{**row, "partition": json.loads(row["partition"])})
+
+
+def names_digest(files: Iterable[TableFile]) -> int:
+    """Digest the names of files as a number of 63 bits: no two tries write files of the same name."""
+    text = "\n".join(sorted(each.path for each in files))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 def staged_folder(attempt: TransactionAttempt, task_try: str) -> str:

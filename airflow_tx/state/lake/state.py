@@ -29,7 +29,7 @@ from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, FenceMoved, StateKind, StateWrite, StoredReceipt
 from airflow_tx.state.lake.delta import COMMIT_NOTE, QUERIED, RELEASED, DeltaStore
 from airflow_tx.state.lake.fit import TableFit, is_undefined
-from airflow_tx.state.lake.manifest import STAGED, TXID, TableFile
+from airflow_tx.state.lake.manifest import STAGED, TXID, TableFile, names_digest
 from airflow_tx.state.lake.raised_fence import RaisedFence, next_raise
 from airflow_tx.state.lake.requirements import spark_table
 from airflow_tx.state.lake.schema import Misfit, Schema
@@ -235,6 +235,7 @@ class _TableTransaction:
         self._store = store
         self._write = write
         self._files = files
+        self._given = names_digest(files)
         self._fit = TableFit(state.name, state.partition_by, write.grant.attempt, store)
         if write.raising:
             self._raise()
@@ -249,8 +250,13 @@ class _TableTransaction:
         self._taken = TakenBack()
 
     @property
-    def _is_done(self) -> bool:
+    def _has_written(self) -> bool:
         return self._at.applied == self._held.number
+
+    @property
+    def _is_done(self) -> bool:
+        # A committer of a phase that runs again has the same grant, and may have other rows.
+        return self._has_written and self._at.given == self._given
 
     def put(self) -> int:
         if not self._write.complete:
@@ -292,7 +298,7 @@ class _TableTransaction:
     def _take_back(self) -> None:
         """Find what goes out with this commit: rows of an outranked attempt, or of a restated transaction."""
         txids = set[int]()
-        if self._held.again:
+        if self._held.again or self._has_written:
             txids.add(self._write.grant.txid)
         if self._held.replaces is not None and not _is_skip(self._write.grant):
             txids.add(self._held.replaces)
@@ -342,7 +348,8 @@ class _TableTransaction:
         if receipt is not None:
             note |= dict(zip(_RECEIPT, astuple(StoredReceipt.of(receipt)), strict=True))
         added = [*self._added, *self._taken.kept]
-        return Published(added, self._taken.removed, self._held.number, written, note)
+        removed = self._taken.removed
+        return Published(added, removed, self._held.number, written, self._given, note)
 
 
 def _checked_uri(uri: str) -> str:

@@ -17,7 +17,7 @@ class TableVersion:
     :param fence: the text that the last raise has left; "" if there is none.
     :param number: of that raise; 0 before the first one.
     :param applied: the number of the raise whose updates were all committed; None: of none.
-    :param written: how many rows that update had.
+    :param written: how many rows that update had; `given`: the digest of its files.
     :param empty: whether no file is live.
     :param handle: what the store itself needs of this version.
     """
@@ -29,6 +29,7 @@ class TableVersion:
     partition_by: tuple[str, ...]
     applied: int | None
     written: int
+    given: int | None
     empty: bool
     handle: Any = field(compare=False, repr=False)
 
@@ -95,6 +96,7 @@ class Published:
 
     :param applied: the number of the raise whose updates are complete with it.
     :param written: how many rows were put in, those that were only moved left out.
+    :param given: the digest of the files of the update, of 63 bits.
     :param note: kept with the commit, as long as the store keeps its log.
     """
 
@@ -102,6 +104,7 @@ class Published:
     removed: Sequence[LiveFile]
     applied: int
     written: int
+    given: int
     note: Mapping[str, Any] = field(hash=False)
 
 

@@ -16,6 +16,7 @@ from airflow.sdk import DAG, task
 
 from airflow_tx import CommitOperator, Transaction, current_batch, persistent_aggregate
 from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.commit.update import Update
 from airflow_tx.compat import RunInfo
 from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import Lane
@@ -113,12 +114,15 @@ class LaneWorld:
 
     def __post_init__(self) -> None:
         with DAG("numbers", max_active_runs=8, **self.dag_options()) as self.dag, Transaction(source=self.source):
-            CommitOperator(task_id="commit", updates=[persistent_aggregate(self.counted(), state=self.state)])
+            CommitOperator(task_id="commit", updates=[self.update_of(self.counted())])
         spec, _ = defined("numbers")
         own = {"source": self.source, "max_pending": 4, "memory": self.store, **self.options}
-        self.spec = MemorySpec(
-            "numbers", "numbers", **{**own, "begin": spec.begin, "tasks": spec.tasks, "inside": spec.inside}
-        )
+        of_block = {name: getattr(spec, name) for name in ("begin", "tasks", "inside", "tables")}
+        self.spec = MemorySpec("numbers", "numbers", **{**own, **of_block})
+
+    def update_of(self, counted: Any) -> Update:
+        """Make the update of its committer."""
+        return persistent_aggregate(counted, state=self.state)
 
     def dag_options(self) -> dict[str, Any]:
         """What the DAG file says of its runs."""
