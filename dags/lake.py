@@ -21,7 +21,9 @@ from airflow_tx import (
 )
 from airflow_tx.state import Count, DeltaTable, SqlState, Sum
 
-flights = DeltaTable(Path(os.environ.get("AIRFLOW_TX_DATA", "/tmp"), "lake", "flights"), partition_by=["month"])
+# Where the tables are: a folder, or a bucket such as s3://lake.
+lake = os.environ.get("AIRFLOW_TX_LAKE") or Path(os.environ.get("AIRFLOW_TX_DATA", "/tmp"), "lake")
+flights = DeltaTable(f"{lake}/flights", partition_by=["month"])
 totals = SqlState(
     "tx_state",
     table="lake_totals",
@@ -31,7 +33,9 @@ totals = SqlState(
 
 with DAG("lake", schedule=None, max_active_runs=8, tags=["transactions", "example"]):
     with Transaction(source=FileSource("months/*.csv", files_per_batch=1), max_pending=4):
-        enrich = SparkBatchOperator(task_id="enrich", application="spark_apps/enrich.py")
+        # A flight is late by more than so many minutes: a variable of Airflow, which an analyst may change.
+        late_after = "{{ var.value.get('late_after', '15') }}"
+        enrich = SparkBatchOperator(task_id="enrich", application="spark_apps/enrich.py", application_args=[late_after])
         CommitOperator(
             task_id="commit",
             updates=[

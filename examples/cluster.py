@@ -21,12 +21,13 @@ from examples.demo import Demo
 from examples.example import Say, judge
 from examples.flights import write_months
 from examples.kafka_counts import KafkaCounts
+from examples.lake import Lake
 from examples.ledger import history
 from examples.orders import Orders
 from examples.servers import ROOT, STATE_VARIABLE
 from tests.servers.kafka import LocalKafka
 
-NAMES = ("flights", "kafka_counts", "orders")
+NAMES = ("flights", "kafka_counts", "lake", "orders")
 _DAGS = (*NAMES, "orders_coordinator")
 
 
@@ -75,9 +76,18 @@ def count_events(airflow: ClusterAirflow, store: Store, data: Path, failpoints: 
     return judge(example)
 
 
+def publish_flights(airflow: ClusterAirflow, store: Store, data: Path, failpoints: Failpoints, say: Say) -> int:
+    """Months of flights in a table on S3, beside a database, and one month restated; return the exit status."""
+    example = Lake(data, say, failpoints)
+    example.prepare()
+    example.drive(airflow, store)
+    return judge(example)
+
+
 _RUN: dict[str, Callable[[ClusterAirflow, Store, Path, Failpoints, Say], int]] = {
     "flights": count_flights,
     "kafka_counts": count_events,
+    "lake": publish_flights,
     "orders": count_orders,
 }
 

@@ -1,4 +1,4 @@
-"""Fetches the jars that the cluster's image does not hold: Kafka, for the demo, an S3 server, Spark's way to both."""
+"""Fetches the jars that the cluster's image does not hold: Kafka, an S3 server, Spark's way to both, and Delta Lake."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from examples.s3_jars import s3_connector_jars, s3_server_jar
-from tests.servers.jars import fetch_jars, kafka_connector_jars
+from tests.servers.jars import delta_jars, fetch_jars, kafka_connector_jars
 from tests.servers.kafka import KAFKA_VERSION
 
 
 def collect(folder: Path) -> None:
-    """Copy them: `spark/` holds the connectors', beside it lie those of Kafka as `fetch_jars` looks for them."""
+    """Copy them: `spark/` holds the connectors', beside it lie others as `fetch_jars` looks for them."""
     connectors = [*kafka_connector_jars(), *s3_connector_jars()]
     kafka = fetch_jars("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, all_of_it=True)
     (folder / "spark").mkdir(parents=True, exist_ok=True)
     for jar in connectors:
         shutil.copy(jar, folder / "spark")
     shutil.copy(s3_server_jar(), folder / "s3proxy.jar")
-    shutil.copytree(kafka[0].parent, folder / kafka[0].parent.name, dirs_exist_ok=True)
+    for found in (kafka, delta_jars()):
+        shutil.copytree(found[0].parent, folder / found[0].parent.name, dirs_exist_ok=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,77 +1,141 @@
-"""Flights of a lake: a Delta table beside a database, and a committer that is killed between the two."""
+"""Flights of a lake: a Delta table beside a database, with kills between the two, and one month restated."""
 
 from __future__ import annotations
 
 import csv
+import os
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.state import DeltaTable
+from airflow_tx.state.lake.folder import Folder
 from airflow_tx.testing.airflow import LocalAirflow
+from examples.cluster_airflow import ClusterAirflow
 from examples.example import Example, differences
 from examples.flights import write_months
+from examples.readers import READERS, are_installed
 from examples.servers import database
 from examples.stored import rows
 
 MONTHS = 4
+LATE_AFTER = 15
+"""Minutes, as in the DAG."""
+_WRONG = 60
+_QUERY = "SELECT month, route, late, count(*) AS flights FROM t GROUP BY month, route, late"
+_WAIT = 600
+Counts = dict[object, object]
 
 
 class Lake(Example):
-    """Publishes rows that Spark has written, and kills the commit of month 2 before the database has its totals."""
+    """Publishes rows that Spark has written, kills commits before the database has its totals, restates a month."""
 
     name = "lake"
     files = ("lake.py",)
 
     def prepare(self) -> None:
-        """A file a transaction."""
+        """Write a file a transaction. A table on S3 that an earlier run has left is removed."""
+        assert are_installed(), "duckdb and polars are missing: script/env readers"
         for path in write_months(self.folder / "months")[MONTHS:]:
             path.unlink()
+        table = self._table
+        folder = Folder(table.uri, table.options())
+        for name in folder.listed(""):
+            folder.remove(name)
 
-    def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Kill the commit of transaction 2 between the table and the database."""
+    def drive(self, airflow: LocalAirflow | ClusterAirflow, store: Store) -> None:
+        """Commit month 1 with a wrong rule, kill the commit of month 2, restate month 1 and kill that, too."""
         airflow.wait_dag(self.name)
+        airflow.command("variables", "set", "late_after", str(_WRONG))
+        airflow.trigger(self.name, "r1")
+        airflow.wait_run(self.name, "r1", timeout=_WAIT)
+        self.say(f"month 1 is committed, and its flights are late by more than {_WRONG} minutes: that is wrong")
+        airflow.command("variables", "delete", "late_after")
+        self._commit_others(airflow)
+        self._restate(airflow)
+
+    def _commit_others(self, airflow: LocalAirflow | ClusterAirflow) -> None:
         where = {"topology": self.name, "txid": 2, "state": "tx_state.lake_totals"}
         paused = self.failpoints.arm("commit.before_write", "pause", **where)
         killed = self.failpoints.arm("commit.before_write", "kill", **where)
-        runs = [f"r{number}" for number in range(1, MONTHS + 1)]
+        runs = [f"r{number}" for number in range(2, MONTHS + 1)]
         for run_id in runs:
             airflow.trigger(self.name, run_id)
-        airflow.wait_for(lambda: paused.reached, 240, "the database is about to be written", self.name, "r2")
+        airflow.wait_for(lambda: paused.reached, _WAIT, "the database is about to be written", self.name, "r2")
         self.say(f"transaction 2 is in the table and not in the database: rows by transaction {self._by_txid()}")
         paused.release()
         self.say("its committer is killed now")
         for run_id in runs:
-            airflow.wait_run(self.name, run_id, timeout=300)
+            airflow.wait_run(self.name, run_id, timeout=_WAIT)
         assert killed.reached
         self.say(f"rows by transaction: {self._by_txid()}")
 
+    def _restate(self, airflow: LocalAirflow | ClusterAirflow) -> None:
+        self._before = self._wrong_months()
+        txid = MONTHS + 1
+        killed = self.failpoints.arm(
+            "commit.before_write", "kill", topology=self.name, txid=txid, state="tx_state.lake_totals"
+        )
+        why = f"a flight is late by more than {LATE_AFTER} minutes"
+        self.say(f'airflow tx restate lake 1 --why "{why}"; its committer is killed between the two states')
+        airflow.command("tx", "restate", self.name, "1", "--why", why, timeout=_WAIT)
+        assert killed.reached
+        found = self._by_txid()
+        self.say(f"rows by transaction: {found}")
+        assert (found.get(1), bool(found.get(txid))) == (None, True), "month 1 was not replaced"
+
+    # --- what comes out ---------------------------------------------------------------------------------------------
+
     def wrong(self) -> list[str]:
-        """Compare with the files: the flights of each route and month, and of each carrier."""
-        found, expected = dict[object, object](), dict[object, object]()
-        found.update(Counter((row["month"], row["route"], row["late"]) for row in self._table.read()))
-        query = "SELECT carrier, flights, delayed FROM lake_totals"
-        found.update({carrier: (int(count), int(late)) for carrier, count, late in rows(database(self.folder), query)})
-        flights = Counter[tuple[str, bool]]()
-        routes = Counter[object]()
-        for path in sorted((self.folder / "months").glob("*.csv")):
-            with path.open() as file:
-                for row in csv.DictReader(file):
-                    late = row["dep_delay"] != "NA" and int(row["dep_delay"]) > 15
-                    routes[int(row["month"]), f"{row['origin']}-{row['dest']}", late] += 1
-                    flights[row["carrier"], late] += 1
-        expected.update(routes)
-        carriers = {carrier for carrier, _ in flights}
-        expected.update({each: (flights[each, True] + flights[each, False], flights[each, True]) for each in carriers})
-        return differences(expected, found)
+        """Compare with the files what Spark, duckdb and polars read, and the totals in the database."""
+        flights = list(self._flights())
+        routes = Counter((month, route, late) for month, route, _, late in flights)
+        found = [] if self._before == [1] else [f"before the restatement months {self._before} differed, not [1]"]
+        for name in READERS:
+            read = self._read(name)
+            self.say(f"{name} reads {sum(read.values())} flights")
+            found += [f"{name}: {each}" for each in differences(dict(routes), dict(read))]
+        return [*found, *self._wrong_totals(flights)]
 
     def verdict(self) -> str:
         """How many there were."""
         total = sum(self._by_txid().values())
-        return f"{total} of {total} flights are in the table once, and in the totals of the database"
+        once = f"in the table once, as {', '.join(READERS)} read it"
+        return f"{total} of {total} flights are {once}, and in the totals of the database"
+
+    def _wrong_totals(self, flights: Iterable[tuple[int, str, str, bool]]) -> list[str]:
+        both = Counter((carrier, late) for _, _, carrier, late in flights)
+        carriers = {carrier for carrier, _ in both}
+        expected: Counts = {each: (both[each, True] + both[each, False], both[each, True]) for each in carriers}
+        query = "SELECT carrier, flights, delayed FROM lake_totals"
+        found: Counts = {each: (int(all_), int(late)) for each, all_, late in rows(database(self.folder), query)}
+        return differences(expected, found)
+
+    def _wrong_months(self) -> Sequence[int]:
+        """Name the months whose flights in the table are not those of the files."""
+        routes = Counter((month, route, late) for month, route, _, late in self._flights())
+        read = self._read("polars")
+        return sorted(
+            {month for month, route, late in routes | read if routes[month, route, late] != read[month, route, late]}
+        )
+
+    def _flights(self) -> Iterable[tuple[int, str, str, bool]]:
+        """Compute month, route, carrier and whether it was late from the files alone."""
+        for path in sorted((self.folder / "months").glob("*.csv")):
+            with path.open() as file:
+                for row in csv.DictReader(file):
+                    late = row["dep_delay"] != "NA" and int(row["dep_delay"]) > LATE_AFTER
+                    yield int(row["month"]), f"{row['origin']}-{row['dest']}", row["carrier"], late
+
+    def _read(self, name: str) -> Counter[tuple[int, str, bool]]:
+        table = self._table
+        found = READERS[name](table.uri, table.options(), _QUERY)
+        return Counter({(month, route, late): count for month, route, late, count in found})
 
     @property
     def _table(self) -> DeltaTable:
-        return DeltaTable(self.folder / "lake" / "flights", partition_by=["month"])
+        lake = os.environ.get("AIRFLOW_TX_LAKE") or self.folder / "lake"
+        return DeltaTable(f"{lake}/flights", partition_by=["month"])
 
     def _by_txid(self) -> dict[int | None, int]:
         return self._table.rows_by_txid()

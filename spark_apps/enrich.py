@@ -1,4 +1,7 @@
-"""Each flight of the batch with its route, and whether it was late; and how many flew and were late per carrier."""
+"""Each flight of the batch with its route, and whether it was late; and how many flew and were late per carrier.
+
+Argument: a flight is late by more than so many minutes.
+"""
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -8,6 +11,7 @@ from airflow_tx.spark import Batch, batch_app
 
 @batch_app
 def main(spark: SparkSession, batch: Batch) -> None:
+    late_after = int(batch.args[0])
     enriched = batch.read().select(
         F.col("month").cast("int"),
         F.col("day").cast("int"),
@@ -15,7 +19,7 @@ def main(spark: SparkSession, batch: Batch) -> None:
         "flight",
         F.concat_ws("-", "origin", "dest").alias("route"),
         # A cancelled flight has NA for its delay.
-        F.expr("coalesce(try_cast(dep_delay AS INT) > 15, false)").alias("late"),
+        F.expr(f"coalesce(try_cast(dep_delay AS INT) > {late_after}, false)").alias("late"),
     )
     batch.emit("flights", enriched)
     late = F.sum(F.col("late").cast("bigint"))

@@ -19,7 +19,8 @@ from airflow_tx.errors import StateDiffers, StateError
 from airflow_tx.state import DeltaTable
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.lake import staged
-from tests.servers.spark_session import delta_jars, skip_without
+from tests.servers.jars import delta_jars
+from tests.servers.spark_session import skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

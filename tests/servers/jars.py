@@ -12,6 +12,12 @@ from pathlib import Path
 from airflow_tx.errors import TxError
 from airflow_tx.testing.servers.server import pyspark_jars
 
+DELTA_VERSION = "4.4.0"
+# With these, and the jars of Delta Lake, a session reads and changes a `DeltaTable` as a user's does.
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 _IVY = """<ivy-module version="2.0" xmlns:maven="http://ant.apache.org/ivy/maven">
   <info organisation="airflow_tx" module="jars"/>
   <configurations><conf name="default"/></configurations>
@@ -48,6 +54,14 @@ def kafka_connector_jars() -> list[Path]:
     pool = fetch_jars("org.apache.commons", "commons-pool2", "2.13.1", alone=True)
     clients = fetch_jars("org.apache.kafka", "kafka-clients", "3.9.2", alone=True)
     return [*connector, *tokens, *pool, *clients]
+
+
+def delta_jars() -> list[Path]:
+    """Fetch Delta Lake for the Spark that is installed. Raises as `fetch_jars`."""
+    import pyspark
+
+    release = ".".join(pyspark.__version__.split(".")[:2])
+    return fetch_jars("io.delta", f"delta-spark_{release}_2.13", DELTA_VERSION)
 
 
 def fetch_jars(

@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.servers.jars import JarsUnavailable, fetch_jars, kafka_connector_jars
+from tests.servers.jars import DELTA, JarsUnavailable, delta_jars, fetch_jars, kafka_connector_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-DELTA_VERSION = "4.4.0"
-# With these, and the jars of Delta Lake, a session reads and changes a `DeltaTable` as a user's does.
-DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
 # Of the clients of the fixture `kafka`.
 KAFKA_PASSWORD = 'sesame-"opens"'
 
@@ -37,14 +31,6 @@ def skipped_without_jars() -> Iterator[None]:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(error))
-
-
-def delta_jars() -> list[Path]:
-    """Fetch Delta Lake for the Spark that is installed. Raises as `fetch_jars`."""
-    import pyspark
-
-    release = ".".join(pyspark.__version__.split(".")[:2])
-    return fetch_jars("io.delta", f"delta-spark_{release}_2.13", DELTA_VERSION)
 
 
 def jdbc_jars() -> list[Path]:

@@ -1,0 +1,124 @@
+"""Programs that know nothing of this package and read a Delta table: duckdb, polars, and Spark with delta-spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.servers.jars import DELTA, delta_jars
+
+PACKAGES = Path(sys.prefix) / "readers"
+"""Where `script/env readers` puts them. In the image of the cluster they lie with all other packages."""
+Rows = list[tuple[Any, ...]]
+Reader = Callable[[str, Mapping[str, str], str], Rows]
+_SPARK = {
+    **DELTA,
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+def are_installed() -> bool:
+    """Whether duckdb and polars are here."""
+    _find()
+    return all(find_spec(name) is not None for name in ("duckdb", "polars"))
+
+
+def read_by_duckdb(uri: str, options: Mapping[str, str], query: str) -> Rows:
+    """Ask duckdb and its own reader of Delta.
+
+    :param options: those of deltalake; for what they leave out the environment is asked.
+    :param query: SQL in which the table is `t`.
+    """
+    _find()
+    import duckdb  # type: ignore[import-not-found, unused-ignore]
+
+    # Extensions that come as packages are not signed for the folder that they lie in.
+    connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
+    connection.execute(f"LOAD '{_extension('delta')}'")
+    connection.execute("SET TimeZone = 'UTC'")
+    if "://" in uri:
+        connection.execute(f"LOAD '{_extension('httpfs')}'")
+        connection.execute(f"CREATE SECRET (TYPE s3, {_secret(_given(uri, options))})")
+    connection.execute(f"CREATE VIEW t AS SELECT * FROM delta_scan('{_quoted(uri)}')")
+    return [tuple(row) for row in connection.execute(query).fetchall()]
+
+
+def read_by_polars(uri: str, options: Mapping[str, str], query: str) -> Rows:
+    """Ask polars and its own reader of Parquet, as `read_by_duckdb`."""
+    _find()
+    import polars  # type: ignore[import-not-found, unused-ignore]
+
+    table = polars.scan_delta(uri, storage_options=_given(uri, options))
+    return list(polars.SQLContext(t=table).execute(query).collect().rows())
+
+
+def read_by_spark(uri: str, options: Mapping[str, str], query: str) -> Rows:
+    """Ask a Spark of this process with delta-spark, as `read_by_duckdb`; it ends with the answer."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]")
+    own = {**_SPARK, "spark.jars": ",".join(map(str, delta_jars()))}
+    for name, value in own.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        spark.read.format("delta").load(uri.replace("s3://", "s3a://", 1)).createOrReplaceTempView("t")
+        return [tuple(row) for row in spark.sql(query).collect()]
+    finally:
+        spark.stop()
+
+
+READERS: dict[str, Reader] = {
+    "duckdb": read_by_duckdb,
+    "polars": read_by_polars,
+    "Spark": read_by_spark,
+}
+
+
+def _find() -> None:
+    if str(PACKAGES) not in sys.path and PACKAGES.is_dir():
+        sys.path.append(str(PACKAGES))
+
+
+def _extension(name: str) -> str:
+    spec = find_spec(f"duckdb_extension_{name}")
+    assert spec is not None
+    assert spec.origin is not None
+    (found,) = Path(spec.origin).parent.rglob(f"{name}.duckdb_extension")
+    return _quoted(str(found))
+
+
+def _given(uri: str, options: Mapping[str, str]) -> dict[str, str]:
+    if "://" not in uri:
+        return dict(options)
+    around = {name.lower(): value for name, value in os.environ.items() if name.startswith("AWS_")}
+    return {**around, **options}
+
+
+def _secret(given: Mapping[str, str]) -> str:
+    server = urlsplit(given["aws_endpoint_url"])
+    parts = {
+        "KEY_ID": given["aws_access_key_id"],
+        "SECRET": given["aws_secret_access_key"],
+        "REGION": given["aws_region"],
+        "ENDPOINT": server.netloc,
+        "URL_STYLE": "path",
+        "USE_SSL": str(server.scheme == "https").lower(),
+    }
+    return ", ".join(f"{name} '{_quoted(value)}'" for name, value in parts.items())
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
