@@ -94,7 +94,7 @@ class Lake(Example):
         for name in READERS:
             read = self._read(name)
             self.say(f"{name} reads {sum(read.values())} flights")
-            found += [f"{name}: {each}" for each in differences(dict(routes), dict(read))]
+            found += [f"{name}: {each}" for each in differences({**routes}, {**read})]
         return [*found, *self._wrong_totals(flights)]
 
     def verdict(self) -> str:

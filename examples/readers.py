@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tests.servers.jars import DELTA, delta_jars
 
 PACKAGES = Path(sys.prefix) / "readers"
-"""Where `script/env readers` puts them. In the image of the cluster they lie with all other packages."""
+"""Where `script/env readers` puts them. In the image of the cluster they are among all other packages."""
 Rows = list[tuple[Any, ...]]
 Reader = Callable[[str, Mapping[str, str], str], Rows]
 _SPARK = {
@@ -43,7 +43,7 @@ def read_by_duckdb(uri: str, options: Mapping[str, str], query: str) -> Rows:
     _find()
     import duckdb  # type: ignore[import-not-found, unused-ignore]
 
-    # Extensions that come as packages are not signed for the folder that they lie in.
+    # duckdb does not know the signature of an extension from a package.
     connection = duckdb.connect(config={"allow_unsigned_extensions": "true"})
     connection.execute(f"LOAD '{_extension('delta')}'")
     connection.execute("SET TimeZone = 'UTC'")

@@ -15,6 +15,7 @@ import deltalake
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from deltalake import TableFeatures
+from deltalake.transaction import AddAction, RemoveAction
 
 from airflow_tx.errors import FenceOutranked, SkipRefused, StateBehind, StateDiffers, StateError
 from airflow_tx.state import DeltaTable
@@ -412,6 +413,21 @@ def test_a_decimal_partition_of_a_file_that_is_shared_keeps_its_spelling(tmp_pat
     log = Path(table.uri, "_delta_log", f"{deltalake.DeltaTable(table.uri).version():020}.json").read_text()
     actions = [json.loads(line) for line in log.splitlines()]
     assert sorted(each["add"]["partitionValues"]["d"] for each in actions if "add" in each) == texts
+
+
+def test_a_path_is_spelled_as_deltalake_spells_it(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    characters = [*map(chr, range(1, 128)), "\x80é日\U0001f600"]
+    names = [f"p{each}.parquet" for each in characters if each != "/"]
+    there = deltalake.DeltaTable(table.uri)
+    added: list[AddAction | RemoveAction] = [AddAction(name, 1, {}, 1, True, '{"numRecords": 1}') for name in names]
+    there.create_write_transaction(added, "append", there.schema())
+    store = table._store
+    at = store.load()
+    assert at is not None
+    found = store.live_files(at)
+    assert {each.path for each in found} > {*names}
+    assert [each.path for each in found if not each.removable] == []
 
 
 @pytest.mark.parametrize("merged", [False, True])

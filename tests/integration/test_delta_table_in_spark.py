@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +17,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from airflow_tx.errors import StateDiffers, StateError
 from airflow_tx.state import DeltaTable
 from airflow_tx.testing.suites.state_tools import Grants
-from tests.lake import staged
+from tests.lake import read_back, staged
 from tests.servers.jars import delta_jars
 from tests.servers.spark_session import skip_without
 
@@ -141,11 +140,52 @@ def test_rows_in_a_file_that_cannot_be_copied_are_refused_in_one_line_whose_reme
         table.raise_and_write(grant, files)
     assert "\n" not in str(refusal.value)
     assert held(sql, table) == [1, 2]
-    statement = re.search(r"In Spark: (.*); then", str(refusal.value))
-    assert statement is not None
-    sql(statement[1])
+    _run_remedy(sql, refusal.value)
     table.raise_and_write(grant, files)
     assert held(sql, table) == [1, 3]
+
+
+def _run_remedy(sql: Sql, refusal: Exception) -> None:
+    """Run the statements that a refusal tells, all but "clear the task"."""
+    for statement in str(refusal).partition("In Spark: ")[2].split("; then ")[:-1]:
+        sql(statement)
+
+
+@pytest.mark.parametrize("kind", ["é b", "日本", "\U0001f600%"])
+def test_a_file_whose_path_deltalake_cannot_spell_is_refused_and_nothing_is_there_twice(
+    sql: Sql, tmp_path: Path, grants: Grants, kind: str
+) -> None:
+    table = DeltaTable(tmp_path / "orders", partition_by=["kind"])
+    for txid in (1, 2):
+        commit(table, grants, txid, numbers(txid).append_column("kind", pa.array([kind])))
+    sql(f"OPTIMIZE delta.`{table.uri}`")
+    grant = grants(2, 2)
+    files = staged(table, grant.attempt, numbers(3).append_column("kind", pa.array([kind])))
+    with pytest.raises(StateError, match="rows of transaction 2 cannot be taken out .* cannot spell") as refusal:
+        table.raise_and_write(grant, files)
+    with pytest.raises(StateError, match="cannot rewrite file kind=.*IS NOT NULL"):
+        table.release()
+    assert held(sql, table) == [1, 2]
+    _run_remedy(sql, refusal.value)
+    table.raise_and_write(grant, files)
+    assert held(sql, table) == [1, 3]
+    assert sorted(row["n"] for row in read_back(table.uri)) == [1, 3]
+    # Each file lies in the folder of its partition again, which readers such as polars need.
+    paths = deltalake.DeltaTable(table.uri).file_uris()
+    assert [each for each in paths if "/kind=" not in each] == []
+
+
+def test_the_refusal_of_a_release_has_a_remedy_that_works(sql: Sql, tmp_path: Path, grants: Grants) -> None:
+    table = DeltaTable(tmp_path / "orders", partition_by=["kind"])
+    for txid in (1, 2):
+        commit(table, grants, txid, numbers(txid).append_column("kind", pa.array(["é"])))
+    sql(f"OPTIMIZE delta.`{table.uri}`")
+    with pytest.raises(StateError) as refusal:
+        table.release()
+    _run_remedy(sql, refusal.value)
+    table.release()
+    assert held(sql, table) == [1, 2]
+    assert table.rows_by_txid() == {None: 2}
 
 
 def _merge_in_the_calendar_of_before_1582(table: DeltaTable) -> None:

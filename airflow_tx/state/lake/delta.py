@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from airflow_tx.connections.aws import scrubbed
 from airflow_tx.errors import StateDiffers, StateError, StateOutcomeUnknown, StateUnavailable
@@ -291,7 +291,16 @@ def _live(row: Mapping[str, Any], at: TableVersion) -> LiveFile:
         least=row.get(f"min.{TXID}"),
         most=row.get(f"max.{TXID}"),
         nobodys=row.get(f"null_count.{TXID}"),
+        removable=_spelled(unquote(row["path"])) == row["path"],
     )
+
+
+def _spelled(path: str) -> str:
+    """Spell a path as deltalake does in a commit.
+
+    Spark spells letters such as é otherwise. A remove that is not spelled like the add removes nothing, for any reader.
+    """
+    return quote(path, safe="!$&'()+,/:;=@~")
 
 
 def _once(**also: Any) -> CommitProperties:

@@ -19,6 +19,7 @@ _FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", _VECTORS})
 _APPEND_ONLY = "delta.appendOnly"
 _WITH_VECTORS = "delta.enableDeletionVectors"
 _MAPPING = "delta.columnMapping.mode"
+_PREFIXES = "delta.randomizeFilePrefixes"
 _FORGETS = "delta.setTransactionRetentionDuration"
 
 
@@ -128,6 +129,21 @@ def _has_vectors(table: DeltaTable) -> bool:
     import pyarrow as pa  # type: ignore[import-untyped]
 
     return bool(pa.table(table.deletion_vectors().read_all()).num_rows)
+
+
+def rewritten(uri: str, rows: str) -> str:
+    """Write the remedy that puts rows into new files whose paths each writer spells alike.
+
+    :param rows: a condition of SQL.
+    """
+    table = spark_table(uri)
+    statements = (
+        f"ALTER TABLE {table} SET TBLPROPERTIES ({_PREFIXES} = true)",
+        f"UPDATE {table} SET {TXID} = {TXID} WHERE {rows}",
+        f"ALTER TABLE {table} UNSET TBLPROPERTIES ({_PREFIXES})",
+        "clear the task",
+    )
+    return f"In Spark: {'; then '.join(statements)}"
 
 
 def spark_table(uri: str) -> str:

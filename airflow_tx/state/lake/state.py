@@ -31,7 +31,7 @@ from airflow_tx.state.lake.delta import COMMIT_NOTE, QUERIED, RELEASED, DeltaSto
 from airflow_tx.state.lake.fit import TableFit, is_undefined
 from airflow_tx.state.lake.manifest import STAGED, TXID, TableFile, names_digest
 from airflow_tx.state.lake.raised_fence import RaisedFence, next_raise
-from airflow_tx.state.lake.requirements import spark_table
+from airflow_tx.state.lake.requirements import rewritten
 from airflow_tx.state.lake.schema import Misfit, Schema
 from airflow_tx.state.lake.store import Published, Raised, Released, TableVersion
 from airflow_tx.state.lake.sweep import sweep
@@ -199,6 +199,11 @@ class DeltaTable(StoredState):
     def _owns_rows(self, at: TableVersion) -> bool:
         if at.empty or all(each["name"] != TXID for each in at.schema["fields"]):
             return False
+        stuck = (each for each in self._store.live_files(at) if not each.removable)
+        if found := next((each for each in stuck if each.nobodys != each.rows), None):
+            problem = f"deltalake cannot rewrite file {found.path}: it cannot spell that path"
+            remedy = rewritten(self.uri, f"{TXID} IS NOT NULL")
+            raise StateError(state=self.name, problem=problem, remedy=remedy)
         query = f"SELECT {TXID} FROM {QUERIED} WHERE {TXID} IS NOT NULL LIMIT 1"
         return bool(self._store.asked(at, query))
 
@@ -315,11 +320,10 @@ class _TableTransaction:
             self._taken = self._taking(txids).of(others)
         except Misfit as error:
             shown = ", ".join(map(str, sorted(txids)))
-            table = spark_table(self._state.uri)
             raise StateError(
                 state=self._state.name,
                 problem=f"rows of transaction {shown} cannot be taken out of a file that another writer made: {error}",
-                remedy=f"In Spark: UPDATE {table} SET {TXID} = {TXID} WHERE {TXID} IN ({shown}); then clear the task",
+                remedy=rewritten(self._state.uri, f"{TXID} IN ({shown})"),
             ) from None
 
     def _taking(self, txids: Collection[int]) -> TakeBack:

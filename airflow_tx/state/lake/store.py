@@ -41,6 +41,7 @@ class LiveFile:
     :param least: the least txid in it, `most` the greatest; None: nobody knows.
     :param nobodys: how many rows of no transaction; None: nobody knows.
     :param rows: how many it has; None: nobody knows.
+    :param removable: whether a commit of this store takes it out.
     """
 
     path: str
@@ -50,6 +51,7 @@ class LiveFile:
     least: int | None
     most: int | None
     nobodys: int | None
+    removable: bool = True
 
     def may_hold(self, txids: Collection[int]) -> bool:
         """Whether rows of one of these transactions may be in it."""

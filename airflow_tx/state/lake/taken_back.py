@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import SPARK_SCHEMA, read_footer
 from airflow_tx.state.lake.manifest import TXID, TableFile
-from airflow_tx.state.lake.schema import FieldJson
+from airflow_tx.state.lake.partitions import folder_of
+from airflow_tx.state.lake.schema import FieldJson, Misfit
 from airflow_tx.state.lake.store import LiveFile
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class TakeBack:
             mine = (live.rows or 0) if whole else count_rows(self.folder, live.path, self.txids)
             if not whole and not mine:
                 continue  # the file has transactions before and after, or nobody knew
+            if not live.removable:
+                raise Misfit(f"deltalake cannot spell the path {live.path}")
             removed.append(live)
             gone += mine
             others = None if whole else self._others(live)
@@ -62,8 +65,7 @@ class TakeBack:
 
     def _others(self, live: LiveFile) -> TableFile | None:
         """Write the rows of the other transactions in a file into one of their own."""
-        inside = "".join(f"{part}/" for part in live.path.split("/")[:-1] if "=" in part)
-        path = f"{self.into}/{inside}{uuid.uuid4().hex}.parquet"
+        path = f"{self.into}/{folder_of(live.partition)}{uuid.uuid4().hex}.parquet"
         with self.folder.open(live.path) as opened, self.folder.writing(path) as out:
             self._copy(opened, out, live.partition)
         size = self.folder.listed(self.into)[path]
