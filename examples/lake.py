@@ -94,7 +94,7 @@ class Lake(Example):
         for name in READERS:
             read = self._read(name)
             self.say(f"{name} reads {sum(read.values())} flights")
-            found += [f"{name}: {each}" for each in differences({**routes}, {**read})]
+            found += [f"{name}: {each}" for each in differences(Counts(routes), Counts(read))]
         return [*found, *self._wrong_totals(flights)]
 
     def verdict(self) -> str:
@@ -112,7 +112,7 @@ class Lake(Example):
         return differences(expected, found)
 
     def _wrong_months(self) -> Sequence[int]:
-        """Name the months whose flights in the table are not those of the files."""
+        """Name the months whose flights differ between the table and the files."""
         routes = Counter((month, route, late) for month, route, _, late in self._flights())
         read = self._read("polars")
         return sorted(

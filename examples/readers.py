@@ -1,4 +1,4 @@
-"""Programs that know nothing of this package and read a Delta table: duckdb, polars, and Spark with delta-spark."""
+"""Other programs that read a Delta table, without this package: duckdb, polars, and Spark with delta-spark."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def are_installed() -> bool:
 def read_by_duckdb(uri: str, options: Mapping[str, str], query: str) -> Rows:
     """Ask duckdb and its own reader of Delta.
 
-    :param options: those of deltalake; for what they leave out the environment is asked.
+    :param options: the storage options of deltalake. Variables `AWS_*` of the environment add to them.
     :param query: SQL in which the table is `t`.
     """
     _find()

@@ -38,9 +38,9 @@ class TableVersion:
 class LiveFile:
     """A file of a table at one version.
 
-    :param least: the least txid in it, `most` the greatest; None: nobody knows.
-    :param nobodys: how many rows of no transaction; None: nobody knows.
-    :param rows: how many it has; None: nobody knows.
+    :param least: the least txid in it, `most` the greatest; None: unknown.
+    :param nobodys: how many rows of no transaction; None: unknown.
+    :param rows: how many it has; None: unknown.
     :param removable: whether a commit of this store takes it out.
     """
 
