@@ -6,6 +6,7 @@ import csv
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.state import DeltaTable
@@ -89,12 +90,12 @@ class Lake(Example):
     def wrong(self) -> list[str]:
         """Compare with the files what Spark, duckdb and polars read, and the totals in the database."""
         flights = list(self._flights())
-        routes = Counter((month, route, late) for month, route, _, late in flights)
+        routes = Counter[Any]((month, route, late) for month, route, _, late in flights)
         found = [] if self._before == [1] else [f"before the restatement months {self._before} differed, not [1]"]
         for name in READERS:
             read = self._read(name)
             self.say(f"{name} reads {sum(read.values())} flights")
-            found += [f"{name}: {each}" for each in differences(Counts(routes), Counts(read))]
+            found += [f"{name}: {each}" for each in differences(routes, read)]
         return [*found, *self._wrong_totals(flights)]
 
     def verdict(self) -> str:
@@ -127,7 +128,7 @@ class Lake(Example):
                     late = row["dep_delay"] != "NA" and int(row["dep_delay"]) > LATE_AFTER
                     yield int(row["month"]), f"{row['origin']}-{row['dest']}", row["carrier"], late
 
-    def _read(self, name: str) -> Counter[tuple[int, str, bool]]:
+    def _read(self, name: str) -> Counter[Any]:
         table = self._table
         found = READERS[name](table.uri, table.options(), _QUERY)
         return Counter({(month, route, late): count for month, route, late, count in found})
