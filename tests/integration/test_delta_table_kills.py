@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,22 @@ def test_of_two_committers_that_race_the_last_raise_counts(tmp_path: Path) -> No
     told = [each.communicate()[0] for each in both]
     assert [each.returncode for each in both] == [0, 0], told
     assert [row["n"] for row in read_back(table.uri)] == [40, 40, 40]
+
+
+def _fought(folder: Path, kills: int, *how: str) -> dict[str, int]:
+    script = [sys.executable, "-m", "tests.integration.table_fights", str(folder), str(kills), *how]
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", done.stdout)}
+
+
+@pytest.mark.long
+def test_committers_that_race_and_are_killed_never_write_after_a_later_grant(tmp_path: Path) -> None:
+    found = _fought(tmp_path, 200)
+    assert (found["kills"], found["violations"], found["live"]) == (200, 0, 1)
+    assert found["raises"] > found["writes"] > 40
+
+
+@pytest.mark.long
+def test_the_judge_of_a_race_notices_a_table_without_a_fence(tmp_path: Path) -> None:
+    assert _fought(tmp_path, 60, "control")["violations"] > 0
