@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def of_own(what: str, *arguments: str) -> str:
 def own_grants(uri: str) -> Grants:
     """Continue with the grants of a table."""
     kept = Path(f"{uri}.grants")
-    return pickle.loads(kept.read_bytes()) if kept.exists() else Grants()  # type: ignore[no-any-return]
+    return pickle.loads(kept.read_bytes()) if kept.exists() else Grants()
 
 
 def transactions(uri: str, count: int, files: int) -> Iterator[tuple[float, float]]:
@@ -159,7 +159,7 @@ def race(kills: int = KILLS) -> None:
         print(f"  {'without' if how else 'with'} the fence: {done.stdout.strip()}", flush=True)
 
 
-_PARTS = {"commits": commits, "files": files, "rows": rows, "race": race}
+_PARTS: dict[str, Callable[..., None]] = {"commits": commits, "files": files, "rows": rows, "race": race}
 
 
 def main(arguments: Sequence[str]) -> None:

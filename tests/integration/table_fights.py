@@ -109,7 +109,7 @@ def _prepare(*, fenced: bool) -> None:
         time.sleep(random.random() * _PAUSE)
         cas(self, *change)
 
-    DeltaStore.cas = paused  # type: ignore[method-assign]
+    DeltaStore.cas = paused  # type: ignore[assignment, method-assign]
 
 
 def _takes(name: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from airflow_tx.errors import StagingError, TxError
 from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.operators.spark_submit import SparkBatchOperator
 from airflow_tx.processing.batch import inputs_of, rows_of_output
+from airflow_tx.processing.task import _KEY
 from airflow_tx.state import DeltaTable, MemoryState, Sum
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
-from tests.integration.spark_runs import SparkRun, Topology, update
+from tests.integration.spark_runs import PushingTi, SparkRun, Topology, update
 from tests.unit.bench import Numbers
 
 pytestmark = pytest.mark.spark
@@ -131,6 +133,23 @@ def test_an_attempt_that_is_replayed_leaves_its_own_rows_only_and_none_are_fine(
     again.reliable = False
     assert processed(topology, again, "r2").commit(append_to(orders)) is None
     assert orders.rows_by_txid() == {2: 1000}
+
+
+def test_each_instance_of_a_mapped_application_adds_its_rows(topology: Topology, orders: DeltaTable) -> None:
+    topology.spec = replace(topology.spec, mapped=frozenset({"count"}))
+    run = topology.begin("r1")
+    for index in range(2):
+        operator = connect(*["none"] * index)
+        operator.reliable = False
+        ti = PushingTi("count", "r1", index)
+        context: Any = {"ti": ti, "dag": topology.dag, _KEY: run.processing(ti)}
+        operator.execute(context)
+        run.committer.states[f"count_{index}"] = "success"
+        run.committer.xcoms.update({("count", name, index): value for name, value in ti.pushed.items()})
+    other = totals()
+    assert run.commit(append_to(orders), update(other)) is None
+    assert [row["id"] for row in content(orders)] == list(range(1000))
+    assert sum(row["n"] for row in other.read()) == 2000
 
 
 def test_rows_that_a_table_cannot_have_are_refused_by_the_task_in_one_line(topology: Topology) -> None:

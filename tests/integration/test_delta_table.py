@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import date
@@ -21,7 +23,9 @@ from airflow_tx.errors import FenceOutranked, SkipRefused, StateBehind, StateDif
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
 from airflow_tx.state.lake.delta import DeltaStore
-from airflow_tx.state.lake.manifest import STAGED
+from airflow_tx.state.lake.manifest import FENCES, STAGED
+from airflow_tx.state.lake.state import SWEPT_EVERY
+from airflow_tx.state.lake.sweep import FENCES_KEPT, NOTES
 from airflow_tx.state.row_tally import RowTally
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
 from tests.lake import read_back, staged
@@ -455,6 +459,75 @@ def test_a_zombie_that_loaded_before_the_raise_commits_nothing(table: DeltaTable
     with pytest.raises(FenceOutranked):
         zombie.write(old, files)
     assert held(table) == [(1, 10), (2, 21)]
+
+
+# --- clean-up, and a long log ----------------------------------------------------------------------------------------
+
+
+def test_files_that_no_row_is_in_are_deleted_after_the_retention_and_no_others(tmp_path: Path, grants: Grants) -> None:
+    table = DeltaTable(tmp_path / "orders", retention_days=1)
+    unpublished = staged(table, grants(1, 7).attempt, numbers(1))
+    commit(table, grants, 1, numbers(10))
+    table.raise_and_write(first := grants(2), staged(table, first.attempt, numbers(20)))
+    commit(table, grants, 2, numbers(21), attempt=2)
+    commit(table, grants, 3, numbers(30))
+    still_open = staged(table, grants(4).attempt, numbers(40))
+    foreign = Path(table.uri, STAGED, "notes.txt")
+    foreign.write_text("not ours")
+    before = {*Path(table.uri, STAGED).rglob("*.parquet")}
+    assert table.sweep(4) == 0
+    _wait_days(table, 2)
+    assert table.sweep(4) == 2
+    gone = before - {*Path(table.uri, STAGED).rglob("*.parquet")}
+    assert Path(table.uri, unpublished[0]["path"]) in gone
+    assert {each.parent.name.split(".")[0] for each in gone} == {"1", "2"}
+    assert Path(table.uri, still_open[0]["path"]).exists()
+    assert foreign.exists()
+    assert held(table) == [(1, 10), (2, 21), (3, 30)]
+
+
+def _wait_days(table: DeltaTable, days: int) -> None:
+    """Let the notes of dead files be so many days old."""
+    notes = Path(table.uri, NOTES)
+    found = json.loads(notes.read_text())
+    notes.write_text(json.dumps({path: since - days * 86_400 for path, since in found.items()}))
+
+
+@pytest.mark.worth("two hundred commits of a table, its checkpoints and its clean-up")
+def test_a_table_whose_log_was_cleaned_up_keeps_its_fence_its_rows_and_few_texts_of_fences(
+    tmp_path: Path, grants: Grants
+) -> None:
+    table = DeltaTable(tmp_path / "orders", retention_days=0)
+    dead = staged(table, grants(1, 7).attempt, numbers(1))
+    for txid in range(1, 111):
+        last = commit(table, grants, txid, numbers(txid))
+    zombie = grants(111)
+    table.raise_fence(zombie)
+    log = Path(table.uri, "_delta_log")
+    assert len([*log.glob("*.checkpoint.parquet")]) >= 2, "each commit reads few files of the log"
+    assert not Path(table.uri, dead[0]["path"]).exists(), "a commit cleans up by itself"
+    assert len([*Path(table.uri, FENCES).iterdir()]) < FENCES_KEPT + SWEPT_EVERY
+    _clean_up(table)
+    assert len([*log.glob("*.json")]) < 110
+    fence = DeltaTable(table.uri).fence()
+    assert fence is not None
+    assert fence.token == zombie.token
+    assert [each.txid for each in table.receipts()] != list(range(1, 111)), "receipts go with the log"
+    table.raise_and_write(grants(111, 2), [])
+    with pytest.raises(FenceOutranked):
+        table.write(zombie, staged(table, zombie.attempt, numbers(111)))
+    with pytest.raises(StateError):
+        table.raise_and_write(last, [])
+    assert held(table) == [(txid, txid) for txid in range(1, 111)]
+
+
+def _clean_up(table: DeltaTable) -> None:
+    """Let deltalake remove what its log retention allows, 40 days later."""
+    theirs = deltalake.DeltaTable(table.uri)
+    theirs.create_checkpoint()
+    for each in Path(table.uri, "_delta_log").iterdir():
+        os.utime(each, (0, time.time() - 40 * 86_400))
+    theirs.cleanup_metadata()
 
 
 # --- restatements -------------------------------------------------------------------------------------------------
