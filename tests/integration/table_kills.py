@@ -1,6 +1,6 @@
 """Commits to a Delta table that are killed at a line, and finished by another process.
 
-Each process is forked before deltalake has started a thread. Usage: table_kills.py FOLDER|URI STEP [FIRST]
+Each process is forked before deltalake has started a thread. Usage: table_kills.py FOLDER|URI STEP [FIRST [restate]]
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -23,12 +25,14 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import airflow_tx.state.lake
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
+from airflow_tx.state.lake.raised_fence import replaced_by
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.lake import read_back, staged
 
 KILLED = -signal.SIGKILL
 _LAKE = str(Path(airflow_tx.state.lake.__file__).parent)
 _EXPECTED = [(1, 10), (1, 11), (2, 20), (3, 30), (3, 31)]
+_RESTATED = 1
 
 
 def in_a_process(work: Callable[[], object]) -> int:
@@ -82,8 +86,10 @@ def finish(table: DeltaTable, grant: Grant, files: Sequence[dict[str, Any]]) -> 
     """Let a later grant commit, and look at what the table holds then."""
     table.raise_and_write(grant, files)
     held = sorted((row["tx_txid"], row["n"]) for row in read_back(table.uri, table.options()))
-    assert held == _EXPECTED, held
-    assert table.rows_by_txid() == {1: 2, 2: 1, 3: 2}
+    replaced = replaced_by(grant)
+    expected = [each for each in _EXPECTED if each[0] != replaced]
+    assert held == expected, held
+    assert table.rows_by_txid() == Counter(txid for txid, _ in expected)
 
 
 def staged_apart(table: DeltaTable, grant: Grant, given: pa.Table) -> list[dict[str, Any]]:
@@ -95,9 +101,12 @@ def staged_apart(table: DeltaTable, grant: Grant, given: pa.Table) -> list[dict[
 
 
 class Replay:
-    """A replay that is about to commit to a table with two transactions before it, and the grants after it."""
+    """A replay that is about to commit to a table with two transactions before it, and the grants after it.
 
-    def __init__(self, uri: str) -> None:
+    :param restates: whether the transaction takes the rows of another one out.
+    """
+
+    def __init__(self, uri: str, *, restates: bool = False) -> None:
         self.table = DeltaTable(uri)
         grants = Grants()
         # They are made here, so that every process has the same ones.
@@ -105,10 +114,9 @@ class Replay:
         for txid in (1, 2):
             committed.append(grants(txid))
             grants.final(committed[-1], self.table)
-        first = grants(3)
-        self.grant = grants(3, 2)
-        self.later = grants(3, 2)
-        self.newer = grants(3, 3)
+        first, self.grant, self.later, self.newer = (
+            _restating(grants(3, attempt)) if restates else grants(3, attempt) for attempt in (1, 2, 2, 3)
+        )
         assert in_a_process(lambda: begin(self.table, [*committed, first])) == 0
 
     def killed_and_finished(self, line: int) -> bool:
@@ -122,19 +130,24 @@ class Replay:
         return how == KILLED
 
 
-def main(folder: str, step: int, first: int = 1) -> int:
+def _restating(grant: Grant) -> Grant:
+    claim = {**json.loads(grant.claim), "replaces": {"txid": _RESTATED, "entry": "e"}}
+    return replace(grant, claim=json.dumps(claim))
+
+
+def main(folder: str, step: int, first: int = 1, *, restates: bool = False) -> int:
     """Kill a replay at every `step`-th line from the first one, and let a later grant finish it.
 
     :param folder: on this disk, or in a bucket, which the environment says how to reach.
     :return: how many replays were killed.
     """
     on_s3 = "://" in folder
-    replay = Replay(f"{folder}/orders")
+    replay = Replay(f"{folder}/orders", restates=restates)
     if not on_s3:
         shutil.copytree(replay.table.uri, f"{folder}/begun")
     for kills, line in enumerate(range(first, 10_000, step)):
         if on_s3:
-            replay = Replay(f"{folder}/orders-{line}")
+            replay = Replay(f"{folder}/orders-{line}", restates=restates)
         else:
             shutil.rmtree(replay.table.uri)
             shutil.copytree(f"{folder}/begun", replay.table.uri)
@@ -144,4 +157,4 @@ def main(folder: str, step: int, first: int = 1) -> int:
 
 
 if __name__ == "__main__":
-    print(main(sys.argv[1], *map(int, sys.argv[2:])))
+    print(main(sys.argv[1], *map(int, sys.argv[2:4]), restates="restate" in sys.argv))

@@ -21,13 +21,13 @@ SHARES = 2
 """Processes that share the lines of a commit, so that a test of every line takes some minutes."""
 
 
-def _kills(folder: Path, step: int, *, shares: int = 1) -> int:
+def _kills(folder: Path, step: int, *how: str, shares: int = 1) -> int:
     """Kill a commit at every `step`-th line, and return how many commits were killed."""
     running = list[subprocess.Popen[str]]()
     for first in range(1, shares + 1):
         own = folder / str(first)
         own.mkdir()
-        script = ["-m", "tests.integration.table_kills", str(own), str(step * shares), str(first * step)]
+        script = ["-m", "tests.integration.table_kills", str(own), str(step * shares), str(first * step), *how]
         running.append(subprocess.Popen([sys.executable, *script], cwd=ROOT, stdout=subprocess.PIPE, text=True))
     told = [each.communicate()[0] for each in running]
     assert [each.returncode for each in running] == [0] * shares, told
@@ -42,6 +42,11 @@ def test_a_commit_that_is_killed_is_finished_by_the_next_grant(tmp_path: Path) -
 @pytest.mark.long
 def test_a_commit_that_is_killed_at_any_line_is_finished_by_the_next_grant(tmp_path: Path) -> None:
     assert _kills(tmp_path, 1, shares=SHARES) > 1000
+
+
+@pytest.mark.long
+def test_a_restatement_that_is_killed_is_finished_by_the_next_grant(tmp_path: Path) -> None:
+    assert _kills(tmp_path, 7, "restate", shares=SHARES) > 100
 
 
 def test_of_two_committers_that_race_the_last_raise_counts(tmp_path: Path) -> None:
