@@ -16,7 +16,7 @@ from examples.cluster_airflow import ClusterAirflow
 from examples.example import Example, differences
 from examples.flights import write_months
 from examples.readers import READERS, are_installed
-from examples.servers import database
+from examples.servers import LAKE_VARIABLE, database
 from examples.stored import rows
 
 MONTHS = 4
@@ -135,7 +135,7 @@ class Lake(Example):
 
     @property
     def _table(self) -> DeltaTable:
-        lake = os.environ.get("AIRFLOW_TX_LAKE") or self.folder / "lake"
+        lake = os.environ.get(LAKE_VARIABLE) or self.folder / "lake"
         return DeltaTable(f"{lake}/flights", partition_by=["month"])
 
     def _by_txid(self) -> dict[int | None, int]:

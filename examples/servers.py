@@ -12,6 +12,8 @@ from airflow_tx.testing.failpoints import Failpoints
 
 ROOT = "/airflow_tx"
 STATE_VARIABLE = "AIRFLOW_TX_EXAMPLE_STATE"
+LAKE_VARIABLE = "AIRFLOW_TX_LAKE"
+"""Where the tables of a lake are, if not in the folder of the data."""
 _ROOT = Path(__file__).resolve().parents[1]
 
 # Each application is a JVM that lives for seconds: the first compiler only, one thread for garbage, no UI, no more
@@ -44,9 +46,14 @@ def database(home: Path) -> Path | str:
 
 
 def spark_environment(folder: Path) -> dict[str, str]:
-    """Make `folder` with Spark's settings for many small applications; return the environment that points to it."""
+    """Make `folder` with Spark's settings for many small applications; return the environment that points to it.
+
+    Settings in SPARK_CONF_DIR of this process, such as how to reach S3, are in it as well.
+    """
     folder.mkdir()
-    (folder / "spark-defaults.conf").write_text(_SPARK_DEFAULTS)
+    given = Path(os.environ.get("SPARK_CONF_DIR", folder), "spark-defaults.conf")
+    settings = f"{given.read_text()}\n" if given.exists() else ""
+    (folder / "spark-defaults.conf").write_text(f"{settings}{_SPARK_DEFAULTS}")
     (folder / "log4j2.properties").write_text(_SPARK_LOG)
     return {"SPARK_CONF_DIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
 
@@ -80,6 +87,7 @@ def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> 
         "AIRFLOW__TX__ROOT": ROOT,
         "AIRFLOW__TX__STAGING": (home / "staging").as_uri(),
         "AIRFLOW_TX_DATA": str(home),
+        **({LAKE_VARIABLE: os.environ[LAKE_VARIABLE]} if LAKE_VARIABLE in os.environ else {}),
         **spark_environment(home / "spark"),
         **failpoints.environment,
     }

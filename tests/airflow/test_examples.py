@@ -19,7 +19,10 @@ from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from examples import EXAMPLES
 from examples.example import Example
 from examples.ledger import opened
+from examples.servers import LAKE_VARIABLE
 from tests.airflow.stack import Stack
+from tests.cluster.object_storage import S3Server
+from tests.servers.spark_session import skipped_without_jars
 
 ROOT = Path(__file__).resolve().parents[2]
 # In a process of its own: a DAG file is imported as Airflow does it, and leaves nothing behind.
@@ -104,3 +107,26 @@ def test_an_example_is_exact_as_its_users_run_it(tmp_path: Path, name: str) -> N
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.match(r"(\d+) of \1 ", done.stdout.splitlines()[-1]), done.stdout
+
+
+@pytest.mark.long
+def test_the_table_of_the_lake_is_exact_on_s3(tmp_path: Path) -> None:
+    with skipped_without_jars(), S3Server("127.0.0.1") as server:
+        conf = tmp_path / "conf"
+        conf.mkdir()
+        # Keys and endpoint come from the environment, as in the cluster of docker/.
+        wanted = {name: value for name, value in server.spark_settings.items() if "ClassPath" in name or "path" in name}
+        settings = "".join(f"{name} {value}\n" for name, value in wanted.items())
+        (conf / "spark-defaults.conf").write_text(settings)
+        own = {name: value for name, value in server.environment.items() if name.startswith("AWS_")}
+        environment = {**os.environ, **own, LAKE_VARIABLE: "s3://staging/lake", "SPARK_CONF_DIR": str(conf)}
+        command = [sys.executable, "-m", "examples.example", "lake", "--home", str(tmp_path / "home")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.match(r"(\d+) of \1 ", done.stdout.splitlines()[-1]), done.stdout
+        assert (server.bucket / "lake" / "flights" / "_delta_log").is_dir()
+        assert not (tmp_path / "home" / "lake" / "lake").exists()
+        secret = own["AWS_SECRET_ACCESS_KEY"]
+        logs = [file for file in (tmp_path / "home").rglob("*") if file.is_file()]
+        assert logs
+        assert [str(file) for file in logs if secret.encode() in file.read_bytes()] == []

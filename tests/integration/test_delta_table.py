@@ -352,6 +352,15 @@ def test_a_file_that_is_not_there_as_written_is_refused(table: DeltaTable, grant
     assert held(table) == [(1, 10)]
 
 
+def test_a_file_that_is_listed_twice_is_refused(table: DeltaTable, grants: Grants) -> None:
+    commit(table, grants, 1, numbers(10))
+    grant = grants(2)
+    files = staged(table, grant.attempt, numbers(20))
+    with pytest.raises(StateError, match="is there twice"):
+        table.raise_and_write(grant, files * 2)
+    assert held(table) == [(1, 10)]
+
+
 def test_files_of_another_attempt_are_refused(table: DeltaTable, grants: Grants) -> None:
     files = staged(table, grants(1).attempt, numbers(10))
     with pytest.raises(StateError, match=r"not one of attempt 1\.2"):

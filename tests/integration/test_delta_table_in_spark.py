@@ -264,6 +264,19 @@ def test_a_release_of_a_table_that_spark_has_merged_keeps_every_row(
     assert table.rows_by_txid() == {None: 2, 1: 1}
 
 
+def test_rows_that_a_restore_takes_back_are_missing_in_the_rows_by_transaction(
+    sql: Sql, table: DeltaTable, grants: Grants
+) -> None:
+    commit(table, grants, 1, numbers(10, 11))
+    version = deltalake.DeltaTable(table.uri).version()
+    commit(table, grants, 2, numbers(20))
+    sql(f"RESTORE TABLE delta.`{table.uri}` TO VERSION AS OF {version}")
+    assert table.rows_by_txid() == {1: 2}, "verify --values compares these with the receipts"
+    assert [each.txid for each in table.receipts()] == [1, 2]
+    commit(table, grants, 3, numbers(30))
+    assert held(sql, table) == [10, 11, 30]
+
+
 def _by_spark(sql: Sql, uri: str) -> Callable[..., object]:
     statements = {
         "optimize": "OPTIMIZE delta.`{uri}`",
