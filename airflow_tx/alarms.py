@@ -23,7 +23,7 @@ notifier of Airflow is one."""
 
 
 class AlarmKind(str, Enum):
-    """What an alarm is about."""
+    """The kinds of alarms."""
 
     BLOCKED = "blocked"
     LATE = "late"
@@ -54,12 +54,12 @@ class Alarm:
 
     @property
     def of(self) -> str:
-        """What it is raised for: blocked again in a later attempt is another alarm; late is late until it is not."""
+        """The cause: blocked again in a later attempt is another alarm; late is late until it is not."""
         return f"{self.txid}.{self.attempt}" if self.kind is AlarmKind.BLOCKED else ""
 
     @property
     def text(self) -> str:
-        """All of it, for a log or a message."""
+        """The whole text, for a log or a message."""
         return f"{self.reason} {self.remedy}"
 
 

@@ -23,7 +23,7 @@ def _refuse(option: str, value: str, what: str) -> ConfigError:
     variable = _VARIABLE + option.upper()
     default = OPTIONS[option]["default"]
     remedy = (
-        f"It has to be {what}. Set it in airflow.cfg or by {variable}; the default is {default!r}."
+        f"It must be {what}. Set it in airflow.cfg or by {variable}; the default is {default!r}."
     )
     return ConfigError(option=f"[{SECTION}] {option}", value=value, remedy=remedy)
 
@@ -133,12 +133,12 @@ class Settings:
 
     @classmethod
     def load(cls) -> Settings:
-        """Read Airflow's configuration as it is now. Raises as `read`."""
+        """Read Airflow's current configuration. Raises as `read`."""
         return _loaded(tuple(map(os.environ.get, _VARIABLES)))
 
     @classmethod
     def read(cls, lookup: Lookup) -> Settings:
-        """Read the options with `lookup`; those that it does not know have their defaults.
+        """Read the options with `lookup`; unknown ones have their defaults.
 
         :raises ConfigError: if an option has a value that cannot be used.
         """

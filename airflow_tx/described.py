@@ -21,11 +21,11 @@ class Described:
     always_written: ClassVar[tuple[str, ...]] = ()
     """Arguments that are written down even if they are the default."""
     in_repr: ClassVar[tuple[str, ...] | None] = None
-    """Arguments that a repr shows, beside the first one; None: all that are not the default."""
+    """Arguments that a repr shows, beside the first one; None: all with another value than the default."""
     always_shown: ClassVar[tuple[str, ...]] = ()
     """Arguments that a repr shows even if they are the default."""
     left_out: ClassVar[tuple[str, ...]] = ()
-    """Arguments that only this process can use: they are neither kept, nor written down, nor shown."""
+    """Arguments that only this process can use: they are not kept, not written down and not shown."""
     _given: dict[str, Any] = {}  # noqa: RUF012 - of a class without a constructor
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -38,7 +38,7 @@ class Described:
         self._given.update(arguments)
 
     def arguments(self) -> dict[str, Any]:
-        """Give the arguments as plain values: those that are not the default, the first one, and `always_written`."""
+        """Give the arguments as plain values: the first one, `always_written`, and values other than the default."""
         return self._told(self.always_written)
 
     def described(self) -> tuple[str, dict[str, Any]]:
@@ -94,7 +94,7 @@ def _made_here(cls: type) -> frozenset[str]:
 
 
 def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
-    """Make the constructor that keeps its arguments, unless that of a subclass, which calls it, has kept its own."""
+    """Make the constructor that keeps its arguments, unless the constructor of a subclass has kept its own."""
     signature = inspect.signature(init)
 
     @wraps(init)

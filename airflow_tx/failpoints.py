@@ -5,7 +5,7 @@ a line, read at every hit, so that a test can arm a point while processes run. A
 
     NAME[:KEY=VALUE...]:ACTION:once=MARKER
 
-NAME: that of the point. KEY=VALUE: only where the point's context says the same (compared as text). ACTION: `kill`
+NAME: the name of the point. KEY=VALUE: only where the point's context says the same (compared as text). ACTION: `kill`
 (SIGKILL to this process), `raise`, or `pause=FILE` (stand still until FILE exists). MARKER: a file that the first hit
 creates; later hits pass. Several rules are separated by `;` or a new line, and `#` begins a comment line.
 """
@@ -24,7 +24,7 @@ _POLL = 0.05
 
 
 class FailpointError(RuntimeError):
-    """What the action `raise` raises."""
+    """The error of the action `raise`."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Rule:
                 match.append((key, value))
             else:
                 raise ValueError(
-                    f"failpoint rule {text!r}: {part!r} is neither an action nor KEY=VALUE"
+                    f"failpoint rule {text!r}: {part!r} is not an action and not KEY=VALUE"
                 )
         if not (name and action and marker):
             raise ValueError(
@@ -91,7 +91,7 @@ class Rule:
         )
 
     def claim(self) -> bool:
-        """Create the marker; False if another hit, in whatever process, was first."""
+        """Create the marker; False if another hit, in any process, was first."""
         try:
             os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
@@ -112,7 +112,7 @@ class Rule:
 
 
 def failpoint(name: str, **context: object) -> None:
-    """Die, fail or stand still here if a rule of AIRFLOW_TX_FAILPOINTS says so; else do nothing.
+    """Die, fail or pause here if a rule of AIRFLOW_TX_FAILPOINTS matches; else do nothing.
 
     :param name: the point's name, such as `commit.before_mark`.
     :param context: what rules can ask for, such as topology, txid, attempt.

@@ -1,4 +1,4 @@
-"""A question that may take long, such as one to a server that hangs: it is asked in a thread, and holds up nobody."""
+"""A question that may take long, such as one to a hanging server: it is asked in a thread, and delays no other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The metrics of a topology: names, kinds and when each is sent; through Airflow, if Airflow sends metrics.
 
-None of them fails anything: what cannot be found out is a line in the log.
+A metric never fails a task: an unknown value is a line in the log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GAUGES_EVERY = 10.0
 
 
 class Metric(Enum):
-    """What is sent as `airflow_tx.<name>`, with the tags `topology` and `root`; see docs/metrics.md."""
+    """The metrics `airflow_tx.<name>`, with the tags `topology` and `root`; see docs/metrics.md."""
 
     OPEN = "open", MetricKind.GAUGE
     WAITING = "waiting", MetricKind.GAUGE
@@ -155,7 +155,7 @@ def send_open_of(ledger: Ledger) -> None:
 
 
 def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
-    """Ask the source how far it is ahead, and send that; not one whose batches are those of its runs."""
+    """Ask the source how far it is ahead, and send that; not a source whose batches belong to runs."""
     if source.per_run or not compat.sends_metrics():
         return
     found = lag_of(topology, source, ledger)

@@ -39,21 +39,21 @@ OPTIONS: dict[str, _Option] = {
         "integer",
         "1",
         "How many transactions of a topology may be in their processing phase at once. "
-        "A DAG's max_active_runs has to be larger.",
+        "A DAG's max_active_runs must be larger.",
         "4",
     ),
     "message_timeout": _option(
         "float",
         "3600",
-        "Seconds from begin after which a transaction whose processing is not complete counts as failed: "
-        "the coordinator replays it, though its run may still be running.",
+        "Seconds from begin after which a transaction counts as failed if its processing is not complete. "
+        "The coordinator then replays it, even if its run is still running.",
         "1800",
     ),
     "staging": _option(
         "string",
         "",
-        "Where the output of tasks lies between processing and commit: an object storage URI that every worker "
-        "reaches. Empty: the folder tx_staging in AIRFLOW_HOME, which only does for a single machine.",
+        "Where the output of tasks is stored between processing and commit: an object storage URI that every worker "
+        "reaches. Empty: the folder tx_staging in AIRFLOW_HOME, which is enough for a single machine only.",
         "s3://aws_default@bucket/tx_staging",
     ),
     "history": _option("integer", "1000", "How many ended transactions a topology remembers."),
@@ -93,8 +93,8 @@ OPTIONS: dict[str, _Option] = {
     "yield_after": _option(
         "float",
         "30",
-        "Seconds that the run whose turn it is may stay queued for lack of a run slot, before one of the runs "
-        "that wait behind it gives up its own.",
+        "Seconds that the run whose turn it is may stay queued for lack of a run slot. Then one of the runs "
+        "that wait behind it gives up its own slot.",
     ),
     "max_replays": _option(
         "integer",
@@ -110,15 +110,15 @@ OPTIONS: dict[str, _Option] = {
     "lane": _option(
         "boolean",
         "False",
-        "Whether a coordinator processes and commits transactions in its own worker, without a run for each, where "
-        "the DAG's tasks allow that; a run is then made only of those that go wrong there.",
+        "Whether a coordinator processes and commits transactions in its own worker, without a run for each, if "
+        "the DAG's tasks allow that. Only a transaction that fails there gets a run.",
         "True",
     ),
     "require_rows": _option(
         "string",
         "counted",
-        "What a commit asks of the rows that its tasks consumed. counted: what was counted has to agree. proven: it "
-        "must have been counted exactly, too, that each row was consumed once; otherwise the commit is refused.",
+        "The check of consumed rows before a commit. counted: all counts must agree. proven: exact counts must also "
+        "show that each row was consumed once. Otherwise the commit is refused.",
         "proven",
     ),
     "coordinator_poll": _option(
@@ -134,18 +134,18 @@ OPTIONS: dict[str, _Option] = {
     "preload": _option(
         "string",
         "auto",
-        "Modules that the scheduler, the triggerer, the DAG processor and a Celery worker import before they fork "
-        "processes, separated by commas, so that no task has to import them again. auto: all that tasks of airflow_tx "
-        "need, and the client of Spark Connect where tasks are forked and a DAG file or a connection of type "
-        "spark_connect is found; airflow_tx: without the client; empty: nothing. Each module must be safe to fork: no "
+        "Modules to import before processes are forked, separated by commas, so that no task must import them again. "
+        "The scheduler, the triggerer, the DAG processor and a Celery worker do it. airflow_tx: all modules that tasks "
+        "of this package need. auto: also the client of Spark Connect, if tasks are forked and a DAG file or a "
+        "connection uses it. Empty: none. Each module must be safe to fork: no "
         "connection, no lock.",
         "auto, psycopg2",
     ),
     "dag_environment": _option(
         "string",
         "AWS_*, GOOGLE_*, AZURE_*, JAVA_HOME, SPARK_*, HADOOP_*",
-        "Environment variables of the api-server that the code of DAG files reads where a page or a button needs it, "
-        "separated by commas; * stands for any text. Airflow's connections, Variables and options of DAGs need no name "
+        "Environment variables of the api-server that the code of DAG files may read for a page or a button, "
+        "separated by commas. * matches any text. Airflow's connections, Variables and options of DAGs need no name "
         "here.",
         "AWS_*, DATA_BUCKET",
     ),
@@ -166,9 +166,9 @@ def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
     }
 
 
-# The keys are those of the connection's extra; the hook reads these and no others.
+# The keys of the connection's extra. The hook reads no other keys.
 CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
-    "chroot": _field("Chroot", "Every path lies below this znode, such as /production."),
+    "chroot": _field("Chroot", "Every path is below this znode, such as /production."),
     "auth_scheme": _field(
         "Authentication",
         "How login and password are used: digest, or sasl (DIGEST-MD5). Default: digest if there is a login.",
@@ -180,7 +180,7 @@ CONNECTION_FIELDS: dict[str, dict[str, Any]] = {
         "schema": {"type": ["boolean", "null"], "default": False},
     },
     "ca_file": _field(
-        "CA file", "PEM file of the authorities to trust. Default: those of the system."
+        "CA file", "PEM file of the authorities to trust. Default: the authorities of the system."
     ),
     "cert_file": _field("Certificate file", "PEM file of the client's certificate."),
     "key_file": _field("Key file", "PEM file of the client's private key."),

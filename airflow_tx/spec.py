@@ -1,4 +1,4 @@
-"""What the tasks of a transaction know of it: made when the DAG file is parsed, found again through `begin`."""
+"""The description of a transaction for its tasks: made when the DAG file is parsed, found again through `begin`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEDGER_PLACE = "ledger_place"
-"""Under which name a serialized DAG has where its topology lies."""
+"""The name under which a serialized DAG has the place of its topology."""
 WHY_NOT = "airflow_tx_why_not"
 """The XCom in which `begin` says why its last try got no transaction."""
 COMMITTED = "committed"
@@ -46,9 +46,9 @@ class PhaseSpec:
     """The commit phase of a block with several committers.
 
     :param acquire: task id of its first task; `mark` of its last one.
-    :param committers: ids of its CommitOperators, each after those that it depends on.
+    :param committers: ids of its CommitOperators, each after the ones that it depends on.
     :param inside: ids of all tasks between the first and the last one.
-    :param mapped: those of them that have map indexes.
+    :param mapped: the ones that have map indexes.
     """
 
     acquire: str
@@ -65,9 +65,9 @@ class TransactionSpec:
     :param max_pending: None: `[tx] max_pending`; likewise `message_timeout`, `zookeeper_conn_id` and `root`.
     :param begin: task id of the first task.
     :param tasks: ids of the tasks that must ack: upstream of the committer.
-    :param mapped: those of them that have map indexes.
+    :param mapped: the ones that have map indexes.
     :param inside: ids of all tasks of the block but `begin`.
-    :param ends: those of them that tasks after the block follow: the committer, or the first and the last task of the
+    :param ends: the ones that tasks after the block follow: the committer, or the first and the last task of the
         commit phase.
     :param needed: ids of the tasks right before the committer or the phase; if one is skipped, so is the commit.
     :param phase: its commit phase, if it has several committers.
@@ -116,7 +116,7 @@ class TransactionSpec:
 
     @property
     def place(self) -> str:
-        """Tell where its topology lies, as JSON: a serialized DAG keeps texts alone; "" is what `[tx]` says."""
+        """Give the place of its topology, as JSON: a serialized DAG keeps texts alone; "" is the place in `[tx]`."""
         place = {
             "topology": self.topology,
             "conn_id": self.zookeeper_conn_id or "",
@@ -167,7 +167,7 @@ class TransactionSpec:
 
     @property
     def timeout(self) -> float:
-        """Seconds from begin until everything has to be processed."""
+        """Seconds from begin until everything must be processed."""
         return self.message_timeout or Settings.load().message_timeout
 
     @cached_property
@@ -191,7 +191,7 @@ class TransactionSpec:
         return ackers_of(self.acker_store, store, self.paths.root)
 
     def staging(self) -> StagingArea:
-        """Where the output of its tasks lies between processing and commit."""
+        """The place of the output of its tasks between processing and commit."""
         from airflow_tx.staging import StagingArea
 
         return self.area or StagingArea.of_ledger(self.conn_id, self.paths.root)
@@ -206,7 +206,7 @@ class TransactionSpec:
 
 
 class PlacedTask:
-    """A task whose serialized form says where its topology lies, for the board; to stand before Airflow's base."""
+    """A task whose serialized form has the place of its topology, for the board; put it before Airflow's base."""
 
     transaction: TransactionSpec
 
@@ -217,7 +217,7 @@ class PlacedTask:
 
     @property
     def ledger_place(self) -> str:
-        """Where its topology lies."""
+        """The place of its topology."""
         return self.transaction.place
 
 

@@ -4,7 +4,7 @@
     airflow backfill create --dag-id daily_orders --from-date 2026-01-01 --to-date 2026-01-31
     airflow backfill create ... --reprocess-behavior failed
 
-In whatever order its days come, and however often they are run again: every day is counted once.
+Days may come in any order and may run again: every day is counted once.
 """
 
 from __future__ import annotations

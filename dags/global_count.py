@@ -23,7 +23,7 @@ total = SqlState("tx_state", table="global_count", keys=[], values={"tuples": Co
 
 @task
 def count_batch() -> dict[str, int]:
-    """The partial count: of one batch, in whatever order the batches are processed."""
+    """The partial count: of one batch, in any order of the batches."""
     return {"tuples": sum(1 for _ in current_batch().read())}
 
 

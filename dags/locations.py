@@ -73,7 +73,7 @@ class QueryLocation:
         return state.bulk_get_locations([row["user"] for row in rows])
 
     def execute(self, row: Mapping[str, Any], result: str | None) -> Iterable[Mapping[str, Any]]:
-        """The field to add; no row for a user that nobody has seen."""
+        """The field to add; no row for an unknown user."""
         return [] if result is None else [{"location": result}]
 
 

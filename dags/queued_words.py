@@ -42,7 +42,7 @@ def send_sentences() -> int:
 
 @task
 def collect_counts() -> list[dict[str, Any]]:
-    """What the workers have counted: in the commit phase, so all of it is there."""
+    """The counts of the workers: in the commit phase, so they are complete."""
     found = queues().hgetall(f"counts:{current_batch().attempt}")
     return [{"word": word, "count": int(count)} for word, count in found.items()]
 

@@ -1,6 +1,6 @@
 """Orders of a shop straight from its PostgreSQL, into totals in the same database: Spark reads each batch over JDBC.
 
-Shops go on selling meanwhile. A batch ends at an order before which no transaction can commit any more, so the one
+Shops sell at the same time. A batch ends at an order before which no transaction can commit any more, so the one
 whose commit came late is counted as well.
 """
 

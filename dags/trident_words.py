@@ -1,7 +1,7 @@
 """Trident's word count: sentences, split and counted by Spark, into a state; and its query of that state: how often did
 the words of a sentence come, all together?
 
-The query stands in the commit phase, so its answer is that of exactly the transactions up to its own. Beside it, a task
+The query stands in the commit phase, so its answer has exactly the transactions up to its own. Beside it, a task
 takes the new values of the words of the batch.
 """
 
@@ -27,7 +27,7 @@ word_counts = SqlState("tx_state", table="trident_words", keys=["word"], values=
 
 @task
 def words(sentence: str) -> int:
-    """What the DRPC function `words` of Trident's example gives: split, look up, drop the unknown ones, add up."""
+    """The DRPC function `words` of Trident's example: split, look up, drop the unknown ones, add up."""
     asked = [{"word": word} for word in set(sentence.split())]
     return sum(row["count"] for row in state_query(asked, state=word_counts) if row["count"] is not None)
 

@@ -1,6 +1,6 @@
 """How often each word came, kept in two databases in one transaction: a word's hash says in which of them it is.
 
-Whichever database a commit has reached when it dies: in the end every word is counted once, in both.
+A commit may die between its databases: in the end every word is counted once, in both.
 
     airflow connections add tx_words_0 --conn-json '{"conn_type": "sqlite", "host": "/data/words_0.db"}'
     airflow connections add tx_words_1 --conn-json '{"conn_type": "sqlite", "host": "/data/words_1.db"}'

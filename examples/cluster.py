@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(names)
     except AssertionError as error:  # what should happen did not
-        print(f"\nThe example could not go on: {error}", file=sys.stderr)
+        print(f"\nThe example could not continue: {error}", file=sys.stderr)
         return 1
 
 

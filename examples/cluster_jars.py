@@ -13,7 +13,7 @@ from tests.servers.kafka import KAFKA_VERSION
 
 
 def collect(folder: Path) -> None:
-    """Copy them: `spark/` holds the connectors', beside it lie others as `fetch_jars` looks for them."""
+    """Copy them: `spark/` holds the connectors', beside it are the jars of Kafka, where `fetch_jars` looks for them."""
     connectors = [*kafka_connector_jars(), *s3_connector_jars()]
     kafka = fetch_jars("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, all_of_it=True)
     (folder / "spark").mkdir(parents=True, exist_ok=True)

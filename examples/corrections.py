@@ -53,7 +53,7 @@ class Corrections(Example):
         self._compare_versions(airflow)
 
     def wrong(self) -> list[str]:
-        """Say what was not as it should be, at the moment when it was looked at."""
+        """Name the differences at the moment of the check."""
         return self._wrong
 
     def verdict(self) -> str:

@@ -24,7 +24,7 @@ from examples.ledger import batches, history, opened, transactions
 from examples.servers import ROOT, copy_dags, database, make_airflow
 
 DAG_ID = "flights"
-RUNS = [f"run-{number:02}" for number in range(1, 13)]  # whichever run begins first takes the first month
+RUNS = [f"run-{number:02}" for number in range(1, 13)]  # the run that begins first takes the first month
 PROGRAM = "examples.demo"
 PATHS = Paths(ROOT, DAG_ID)
 _TIMEOUT = 600  # without a commit
@@ -96,7 +96,7 @@ class Demo:
         return wrong, done
 
     def _drive(self, airflow: AirflowClient, store: Store, faults: Faults) -> list[str]:
-        """Start the runs and go along with them until all is done; return what was not done in time."""
+        """Start the runs and follow them until all are done; return the ones that were not done in time."""
         airflow.wait_dag(DAG_ID)
         self.say(f"Airflow is up: {airflow.address} (login {airflow.user}, password {airflow.password})")
         for run_id in RUNS:
@@ -129,7 +129,7 @@ class Demo:
         return state == "failed" and self._clears[run_id] >= _CLEARS
 
     def _clear_failed(self, airflow: AirflowClient, states: Mapping[str, str]) -> None:
-        """What a user does about a failed run."""
+        """The user's reaction to a failed run."""
         for run_id, state in states.items():
             if state == "failed" and not self._hopeless(run_id, state):
                 self._clears[run_id] += 1
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return Demo(home).run(pid_file if options.keep else None)
     except AssertionError as error:  # a server or a DAG that does not come up
-        print(f"\nThe demo could not go on: {error}", file=sys.stderr)
+        print(f"\nThe demo could not continue: {error}", file=sys.stderr)
         return 1
 
 

@@ -32,7 +32,7 @@ class Example(ABC):
     topology: ClassVar[str]
     """Its DAG; default: `name`."""
     files: ClassVar[tuple[str, ...]]
-    """Those of `dags/` that it needs."""
+    """The files of `dags/` that it needs."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -61,11 +61,11 @@ class Example(ABC):
 
     @abstractmethod
     def verdict(self) -> str:
-        """What is true if nothing is wrong, in one line."""
+        """The verdict if nothing is wrong, in one line."""
 
     @property
     def paths(self) -> Paths:
-        """Where its ledger lies."""
+        """The place of its ledger."""
         return Paths(ROOT, self.topology)
 
 
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(EXAMPLES[options.name], options.home.resolve() / options.name)
     except AssertionError as error:  # a server or a DAG that does not come up, or what should happen did not
-        print(f"\nThe example could not go on: {error}", file=sys.stderr)
+        print(f"\nThe example could not continue: {error}", file=sys.stderr)
         return 1
 
 

@@ -1,4 +1,4 @@
-"""The three faults of the demo, none of them in user code, and the evidence that each really happened."""
+"""The three faults of the demo, none in user code, and the evidence that each really happened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KILLED_COMMITTER = 5
 
 @dataclass
 class Faults:
-    """What goes wrong on purpose while the runs go on; `step` is called again and again.
+    """Faults on purpose during the runs; `step` is called again and again.
 
     :param say: prints one line of progress.
     """

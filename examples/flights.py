@@ -9,7 +9,7 @@ from pathlib import Path
 from airflow_tx.errors import ConfigError
 
 FLIGHTS = 336_776
-# What the columns are, for a source that reads them with Spark; a flight that was cancelled has NA for its delay.
+# The columns, for a source that reads them with Spark. A cancelled flight has NA as its delay.
 SCHEMA = (
     "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, sched_arr_time INT, "
     "arr_delay INT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, air_time INT, "

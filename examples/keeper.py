@@ -12,12 +12,12 @@ from airflow_tx.testing.processes import marked, signal_process
 
 
 def keep(pid_file: Path, mark: str) -> None:
-    """Go on as a background process that holds what this one started; the caller, the original, has to leave by
-    `os._exit`, so that nothing of it is stopped.
+    """Continue as a background process that holds the children of this one; the caller, the original, must leave by
+    `os._exit`, so that no child is stopped.
 
     The servers' guards end them when the last process that holds their pipes is gone; a fork holds them as well.
 
-    :param mark: that of the process family whose end `end_kept` waits for.
+    :param mark: the mark of the process family whose end `end_kept` waits for.
     """
     sys.stdout.flush()
     pid = os.fork()

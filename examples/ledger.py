@@ -1,4 +1,4 @@
-"""What the ledger and Airflow together say about the transactions of a topology that have committed."""
+"""The evidence of the ledger and Airflow about the transactions of a topology that have committed."""
 
 from __future__ import annotations
 

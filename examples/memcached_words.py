@@ -27,7 +27,7 @@ class MemcachedWords(Example):
         write_sentences(self.folder / "sentences", FILES)
 
     def drive(self, airflow: LocalAirflow, store: Store) -> None:
-        """Kill the commit of transaction 2 between its two stores, and that of transaction 3 before its mark."""
+        """Kill the commit of transaction 2 between its two stores, and the commit of transaction 3 before its mark."""
         with LocalMemcached() as server:
             kept = {"connection_id": "tx_cache", "conn_type": "memcached", "host": "127.0.0.1", "port": server.port}
             airflow.call("POST", "connections", json=kept)

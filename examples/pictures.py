@@ -94,7 +94,7 @@ def _save(person: Person, picture: str) -> None:
 
 
 def main() -> None:
-    """Make all of them anew."""
+    """Make all of them again."""
     PICTURES.mkdir(exist_ok=True)
     # It can be read in the pictures, so it is the same each time.
     folder = Path(tempfile.gettempdir(), "shop")

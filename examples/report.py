@@ -1,4 +1,4 @@
-"""What the demo found: totals against a direct computation, overlap of processing, order of commits."""
+"""The result of the demo: totals against a direct computation, overlap of processing, order of commits."""
 
 from __future__ import annotations
 

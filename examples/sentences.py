@@ -1,4 +1,4 @@
-"""Sentences to count the words of: those of Storm's and Trident's word counts, in files of one batch each."""
+"""Sentences for word counts, from Storm's and Trident's examples, in files of one batch each."""
 
 from __future__ import annotations
 

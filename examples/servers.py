@@ -16,8 +16,8 @@ LAKE_VARIABLE = "AIRFLOW_TX_LAKE"
 """Where the tables of a lake are, if not in the folder of the data."""
 _ROOT = Path(__file__).resolve().parents[1]
 
-# Each application is a JVM that lives for seconds: the first compiler only, one thread for garbage, no UI, no more
-# partitions than there is work for, and classes of Spark's own jars taken as they are. Half the CPU time of the
+# Each application is a JVM that lives for seconds: the first compiler only, one thread for garbage, no UI, few
+# partitions, and no verification of the classes in Spark's own jars. Half the CPU time of the
 # defaults, which are made for hours.
 _JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 _SPARK_DEFAULTS = f"""\
@@ -61,7 +61,7 @@ def spark_environment(folder: Path) -> dict[str, str]:
 def copy_dags(files: Sequence[str], home: Path) -> Path:
     """A folder of DAG files of its own, with the Spark applications beside it: other examples would run along.
 
-    :param files: those of `dags/` to copy.
+    :param files: the files of `dags/` to copy.
     :return: the folder.
     """
     folder = home / "dags"

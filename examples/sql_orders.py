@@ -54,7 +54,7 @@ class SqlOrders(Example):
                     self.say("the database was restarted while two transactions are open")
             for number in range(1, RUNS + 1):
                 self._end(airflow, f"r{number}")
-        self.say("nobody sells any more")
+        self.say("all sales have ended")
         for number in range(1, _MOST):
             airflow.trigger(self.name, f"rest{number}")
             self._end(airflow, f"rest{number}")

@@ -1,4 +1,4 @@
-"""What the states of an example hold, read with plain SQL."""
+"""The states of an example, read with plain SQL."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def rows(database: Path | str, query: str) -> list[tuple[Any, ...]]:
-    """What a query finds; nothing, as long as there is no such table.
+    """The rows of a query; none, as long as there is no such table.
 
     :param database: an SQLite file, or the URL of a database server.
     """

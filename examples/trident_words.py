@@ -13,7 +13,7 @@ from examples.servers import database
 from examples.stored import rows
 
 FILES = 3
-# That of the DAG file.
+# The same as in the DAG file.
 ASKED = frozenset("cat the dog jumped".split())
 
 

@@ -30,7 +30,7 @@ class Part:
     :param databases: numbers of the databases with its tweets.
     :param kept: where its counts are.
     :param killed: which server, "tweets" or "counts".
-    :param at: the failpoint at which a task stands meanwhile.
+    :param at: the failpoint at which a task pauses.
     """
 
     topology: str

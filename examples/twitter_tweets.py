@@ -1,4 +1,4 @@
-"""Tweets as the book has them in Redis, written while they are read; and what has to be counted in them."""
+"""Tweets as the book has them in Redis, written while they are read; and the expected counts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TweetWriter:
         for database, tweets in self.written.items():
             new = [self._tweet() for _ in range(count)]
             first = len(tweets) + 1
-            # Numbers and texts are this writer's own, so what was written without an answer is written again as it is.
+            # Numbers and texts are this writer's own, so a write without an answer is repeated without a change.
             messages = {str(first + index): tweet for index, tweet in enumerate(new)}
             self._persist(database, {**messages, "NEXT_WRITE": str(first + count)})
             tweets.extend(new)
@@ -57,7 +57,7 @@ class TweetWriter:
             self._thread.join()
 
     def counts(self) -> Counts:
-        """What is to be counted in everything that was written."""
+        """The expected counts over everything that was written."""
         return counted(tweet for tweets in self.written.values() for tweet in list(tweets))
 
     def _work(self, count: int, every: float) -> None:

@@ -1,4 +1,4 @@
-"""A worker of dags/queued_words.py: a plain process that knows Redis, and nothing of Airflow.
+"""A worker of dags/queued_words.py: a plain process with Redis, without Airflow.
 
 Usage: QUEUES=redis://:password@host:port/0 python examples/word_workers.py BOLT [HOLD]
 
@@ -48,7 +48,7 @@ def basic(function: Callable[[Any, Message, Any], None]) -> Bolt:
 
 
 def split(queues: Any, message: Message, sentence: str) -> None:
-    """Storm's SplitSentence: a message for each word, anchored to that of the sentence."""
+    """Storm's SplitSentence: a message for each word, anchored to the message of the sentence."""
     for word in sentence.split():
         queues.rpush("words", json.dumps([message.emit(), word]))
 

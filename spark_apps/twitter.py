@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from airflow_tx.spark import Batch, batch_app
 
-TWEET = ["partition", "number"]  # numbers are those of their database
+TWEET = ["partition", "number"]  # each database has its own numbers
 
 
 @batch_app

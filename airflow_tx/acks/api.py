@@ -1,4 +1,4 @@
-"""What a store of ackers offers; a backend is one file, and one line in the behaviour suite."""
+"""The interface of a store of ackers; a backend is one file, and one line in the behaviour suite."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 class AckerStore(Protocol):
     """Keeps the ackers of open transactions. Every method raises `AckersUnavailable` if the store does not answer.
 
-    What was not answered may have happened; each method can be called again with the same arguments.
+    A call without an answer may have happened; each method can be called again with the same arguments.
     """
 
     def open(self, topology: str, attempt: TransactionAttempt, ackers: int) -> None:
-        """Make `attempt` the newest of its transaction, with so many ackers; those of an older attempt are dropped.
+        """Make `attempt` the newest of its transaction, with so many ackers; ackers of an older attempt are dropped.
 
         :raises StaleMessage: a newer attempt is open.
         """
@@ -31,7 +31,7 @@ class AckerStore(Protocol):
     def take(self, origin: Origin, acker: int, portion: Portion) -> list[int]:
         """Apply a portion in one atomic operation, as `Acker.take`: the roots that the acker does not know.
 
-        :raises StaleMessage, UnknownMessage, AckersBehind: nothing of it was applied.
+        :raises StaleMessage, UnknownMessage, AckersBehind: no part of it was applied.
         """
 
     def fail(self, origin: Origin, reason: str) -> None:

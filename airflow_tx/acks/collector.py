@@ -40,8 +40,8 @@ class Collector:
                     for word in sentence.split():
                         words.push(json.dumps([message.emit(), word]))
 
-    What it adds up is sent every `interval` seconds by a thread of its own, however many messages that are. A worker
-    that is killed before has acked nothing of it, and the transaction is replayed. Make it after a fork, not before.
+    A thread sends the sums every `interval` seconds, for any number of messages. A worker that is killed before has
+    acked no message of these, and the transaction is replayed. Make it after a fork, not before.
 
     :param ackers: the store of the ackers, or where it is: see `open_ackers`.
     :param topology: refuse messages of others; None: take all.
@@ -64,7 +64,7 @@ class Collector:
     def process(self, reference: str) -> Message:
         """Take a message: `with` acks it at the end of the block, or fails it if the block raises an error.
 
-        Without `with`, `ack` or `fail` it by hand, when all that was made of it is emitted.
+        Without `with`, `ack` or `fail` it by hand, when all new messages are emitted.
 
         :raises NotAReference, ForeignMessage, StaleMessage, UnknownMessage, AckersUnavailable: it is not taken.
         """
@@ -79,8 +79,8 @@ class Collector:
     def flush(self) -> None:
         """Send what has been added up until now.
 
-        :raises AckersUnavailable: some of it is still to be sent; the next call sends it.
-        :raises MessageError: an acker refuses some of it for good; everything else is sent.
+        :raises AckersUnavailable: a part is still to be sent; the next call sends it.
+        :raises MessageError: an acker refuses a part finally; everything else is sent.
         """
         if errors := self._send():
             raise errors[0]
@@ -165,12 +165,12 @@ class Collector:
         return errors
 
     def _fail(self, origin: Origin, error: AckersBehind) -> None:
-        """Fail an attempt that never becomes complete: nobody need wait until its time is up."""
+        """Fail an attempt that never becomes complete, before its time is up."""
         with suppress(MessageError):
             self._store.fail(origin, str(error))
 
     def _refuse(self, origin: Origin, error: MessageError) -> None:
-        """Take no more messages of an attempt, nor what is made of those in work."""
+        """Take no more messages of an attempt, and no messages that are made of open ones."""
         for anchors in list(self._anchors.values()):
             if anchors.lineage.origin == origin:
                 anchors.refusal = error

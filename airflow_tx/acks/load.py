@@ -16,7 +16,7 @@ from airflow_tx.protocol.records import Phase, TransactionRecord
 
 @dataclass(frozen=True)
 class AckerLoad:
-    """What the ackers of all open transactions do.
+    """The load of the ackers of all open transactions.
 
     :param trees: of messages, that are not complete.
     :param acks_a_second: messages that were acked since the look before, in each tree that they stand in; None: this

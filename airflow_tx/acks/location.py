@@ -24,7 +24,7 @@ _OPTION = "acker_store"
 def ackers_of(conn_id: str | None, ledger: Store, root: str) -> Iterator[AckerStore]:
     """Connect to the ackers of a transaction as long as the block.
 
-    :param conn_id: of an Airflow connection; None: they lie beside the ledger.
+    :param conn_id: of an Airflow connection; None: they are beside the ledger.
     :param root: of the ledgers.
     :raises ConfigError, AckersUnavailable: see `open_ackers`.
     """
@@ -62,7 +62,7 @@ def open_ackers(where: str, *, root: str = DEFAULT_ROOT) -> AckerStore:
 
     :param where: redis://user:password@host:port/db, zookeeper://host:port,host:port/root, or the id of an Airflow
         connection of type redis or zookeeper.
-    :param root: that of the ledgers, for a ZooKeeper connection.
+    :param root: the root of the ledgers, for a ZooKeeper connection.
     :raises ConfigError: there is no such connection, or it is of another type.
     :raises AckersUnavailable: they do not answer.
     """

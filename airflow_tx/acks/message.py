@@ -39,7 +39,11 @@ class Anchors:
 
 
 class Message:
-    """One message that a worker has taken; it is acked once, or failed."""
+    """One message that a worker has taken; it is acked once, or failed.
+
+    :param anchors: the trees that it belongs to, and their collector.
+    :param number: its random id.
+    """
 
     __slots__ = ("_anchors", "_done", "id")
 
@@ -88,10 +92,10 @@ class Message:
         return str(Reference(Lineage(self._anchors.lineage.origin), new_id()))
 
     def ack(self) -> None:
-        """Say that it is processed, and that all that was made of it is emitted.
+        """Say that it is processed, and that all new messages are emitted.
 
         :raises MessageDone: it is acked or failed already.
-        :raises StaleMessage: its transaction was replayed meanwhile.
+        :raises StaleMessage: its transaction was replayed.
         """
         self._check("Ack")
         self._done = "acked"

@@ -103,7 +103,7 @@ redis.call('SREM', KEYS[3], ARGV[1])
 class RedisAckers:
     """An `AckerStore` on a Redis server. The keys of a topology are in one slot of a cluster.
 
-    What a server loses that writes to no disk is noticed: the transaction is not committed, and has to be replayed.
+    Losses of a server that writes to no disk are noticed: the transaction is not committed, and must be replayed.
 
     :param parameters: of `redis.Redis`.
     :param where: for messages; no password.
@@ -201,9 +201,7 @@ class RedisAckers:
                 raise AckersUnavailable(
                     where=self._where, reason=failure_text(error, self._parameters)
                 ) from None
-            remedy = (
-                "Look into the server's log; no transaction with messages is committed meanwhile."
-            )
+            remedy = "Look into the server's log. Until it works, no transaction with messages is committed."
             raise AckersRefused(where=self._where, problem=str(error), remedy=remedy) from None
         except (RedisError, OSError) as error:
             raise AckersUnavailable(

@@ -66,7 +66,11 @@ def _tree(text: str) -> tuple[int, int]:
 
 
 class Reference(NamedTuple):
-    """One message."""
+    """One message.
+
+    :param lineage: the attempt of a transaction, and the trees that the message belongs to.
+    :param id: its random id.
+    """
 
     lineage: Lineage
     id: int

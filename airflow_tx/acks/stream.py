@@ -1,4 +1,4 @@
-"""What one worker adds up for one acker, and sends in numbered portions: whatever is sent twice counts once."""
+"""The sums of one worker for one acker, sent in numbered portions: a portion that is sent twice counts once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an acker keeps, and how it changes: per tree one XOR, whatever the tree's size. Source: Storm's acker.
+"""The data of an acker, and its changes: per tree one XOR, for any size of the tree. Source: Storm's acker.
 
 Pure: a backend stores an `Acker` as text, or does the same under the store's own lock.
 """
@@ -34,7 +34,7 @@ class Tree:
 
     @property
     def complete(self) -> bool:
-        """Whether every message is acked; an id that was acked three times cancels out as well, but for the count."""
+        """Whether every message is acked; an id that was acked three times cancels out as well, except in the count."""
         return self.value == 0 and self.count == 0
 
     @property
@@ -45,7 +45,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Portion:
-    """What a stream sends to one acker, all of it or nothing, once.
+    """The data that a stream sends to one acker, all or nothing, once.
 
     :param stream: random, of one worker and acker alone.
     :param number: from 1; the acker takes each number once, and none before the one before it.
@@ -64,7 +64,7 @@ class Portion:
 class Acker:
     """The trees of one attempt whose root is this acker's, `id mod n`.
 
-    :param trees: by root, those that are not complete.
+    :param trees: by root, the incomplete ones.
     :param numbers: by stream, the last portion that was taken.
     :param emitters: by stream, the task that has registered roots, and how many.
     :param acked: how many messages were acked.

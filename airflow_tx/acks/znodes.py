@@ -51,7 +51,7 @@ class ZnodeAckers:
     """An `AckerStore` beside the ledgers, in `<root>.acks`.
 
     :param store: ZooKeeper, or memory.
-    :param root: that of the ledgers.
+    :param root: the root of the ledgers.
     :param where: for messages.
     """
 
@@ -149,7 +149,7 @@ class ZnodeAckers:
         )
 
     def _sent(self, held: Sequence[Requirement], writes: Sequence[Write]) -> bool:
-        """Whether it has happened; if nobody knows, the step finds out."""
+        """Whether it has happened; if this is unknown, the step finds out."""
         try:
             self._store.multi(held, writes)
         except (RequirementFailed, OutcomeUnknown):

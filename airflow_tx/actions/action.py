@@ -1,4 +1,4 @@
-"""What an action is: something that a person does to a topology, previewed and then done, in a command or in the UI."""
+"""The base of actions: a person previews an action on a topology and then does it, in a command or in the UI."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ActionTarget:
         return version_of(Reader(self.ledger.store), self.ledger.paths, txids)
 
     def take(self, txids: Sequence[int], version: str | None) -> None:
-        """Refuse everybody else who acts on these transactions as they were previewed.
+        """Refuse other people who act on the same preview of these transactions.
 
         :param version: None: they were not previewed.
         :raises PreviewOutdated: another person acted on them first, or they have changed.
@@ -85,7 +85,7 @@ class PersonalAction(ABC):
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         """Do it, and say what was done; what was said holds, also if what comes after it fails.
 
-        :param version: of the preview; None: it is done to whatever there is.
+        :param version: of the preview; None: without a check.
         :raises PreviewOutdated: there is another version by now; nothing was done.
         :raises Refused: it cannot be done.
         """

@@ -26,7 +26,7 @@ def evidence_of(states: Mapping[str, FencedState], *, values: bool) -> tuple[Sta
 
 def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidence:
     columns = state.columns
-    # Read the fence after the totals: it shows whether another write came between.
+    # Read the fence after the totals: it shows whether another commit has written since.
     totals = state.totals(columns.added_up) if values and columns is not None else None
     rows = state.rows_by_txid() if values else None
     return StateEvidence(name, state.fence(), state.receipts(), state.receipts_kept, totals, rows)
@@ -34,7 +34,7 @@ def _evidence_of(name: str, state: FencedState, *, values: bool) -> StateEvidenc
 
 @dataclass(frozen=True)
 class _Found:
-    """What was changed, and the last receipt when that was compared."""
+    """The changes, and the last receipt at the comparison."""
 
     changes: tuple[ColumnTotal, ...]
     receipt: str

@@ -1,4 +1,4 @@
-"""What a restatement replaces, in words for a person who is about to want it."""
+"""The replaced contribution of a restatement, in words for a person who is about to request it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _digits_lost(contribution: Contribution) -> str:
 
 
 def state_readers(dag: Any) -> list[str]:
-    """Name the tasks of a DAG whose Python function looks values of a state up, as far as its code says so."""
+    """Name the tasks of a DAG whose Python function looks values of a state up, as far as its code shows it."""
     return sorted(task.task_id for task in dag.tasks if _reads_states(task))
 
 

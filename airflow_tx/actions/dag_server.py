@@ -1,4 +1,4 @@
-"""`python -m airflow_tx.actions.dag_server`: what needs the code of DAG files, for an api-server that runs none of it.
+"""`python -m airflow_tx.actions.dag_server`: answers that need the code of DAG files, for an api-server.
 
 One JSON object a line: questions on stdin, answers on stdout, in any order. It ends with its stdin.
 """
@@ -228,7 +228,7 @@ def _answered(question: DagQuestion, answer: Callable[[DagQuestion], Any]) -> Da
 def prepare() -> None:
     """Import what the answers need, and configure the mappers of Airflow's models, before there is a second thread.
 
-    Two threads can wait for each other for good: one imports a model and needs the lock of SQLAlchemy's mappers, the
+    Two threads can block each other forever: one imports a model and needs the lock of SQLAlchemy's mappers, the
     other configures the mappers and needs the lock of an import.
     """
     from airflow.dag_processing import dagbag  # noqa: F401
@@ -266,7 +266,7 @@ def main() -> None:
 
     questions = sys.stdin
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever the code of a DAG file prints is no answer
+    os.dup2(2, 1)  # text that the code of a DAG file prints is no answer
     writing = threading.Lock()
 
     @providers_configuration_loaded

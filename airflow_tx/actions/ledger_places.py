@@ -1,4 +1,4 @@
-"""Where the topologies of this Airflow's DAGs lie, and which DAGs coordinate them: the serialized DAGs say so."""
+"""The places of the topologies of this Airflow's DAGs, and their coordinators, read from the serialized DAGs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACES_EVERY = 10.0
 
 @dataclass(frozen=True)
 class LedgerPlace:
-    """Where a topology lies.
+    """The place of a topology.
 
     :param name: of the topology, with its connection and root if `[tx]` says others.
     :param conn_id: the connection of its ZooKeeper.
@@ -47,7 +47,7 @@ class _Task:
 
 
 class LedgerPlaces:
-    """What the DAGs of this Airflow say of their topologies; a DAG that has not changed is read once."""
+    """The topologies that the DAGs of this Airflow name; a DAG that has not changed is read once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,13 +63,13 @@ class LedgerPlaces:
         return Settings.load()
 
     def named(self, name: str) -> LedgerPlace:
-        """Give the place that a name stands for, whether there is a topology or not."""
+        """Give the place of a name, whether there is a topology or not."""
         self._refresh()
         found = self._elsewhere.get(name)
         return self._at_home(name) if found is None else found.place
 
     def elsewhere(self) -> dict[str, str]:
-        """Name the topologies that lie elsewhere than `[tx]` says, each with the DAG that its transactions are of."""
+        """Name the topologies outside of the place in `[tx]`, each with the DAG of its transactions."""
         self._refresh()
         return {name: task.dag_id for name, task in sorted(self._elsewhere.items())}
 
@@ -141,7 +141,7 @@ _places = LedgerPlaces()
 
 
 def ledger_places() -> LedgerPlaces:
-    """Return those of this process."""
+    """Return the places of this process."""
     return _places
 
 
@@ -150,7 +150,7 @@ def _serialized_tasks(
 ) -> tuple[dict[str, str], list[tuple[str, list[dict[str, Any]]]]]:
     """Read the newest versions of all DAGs, as Airflow has them serialized.
 
-    :param known: by dag_id, the hashes of those that need not be read.
+    :param known: by dag_id, the hashes of DAGs that need not be read.
     :return: the hashes of all; of each other one its tasks.
     """
     newest = select(SerializedDagModel.dag_id, func.max(SerializedDagModel.created_at).label("at"))

@@ -45,7 +45,7 @@ class LossAcceptance(PersonalAction):
         known = self.target.ledger.topology().losses
         losses = self._losses()
         if version not in (None, _version(known, losses)):
-            raise PreviewOutdated(what="What is lost", topology=self.target.topology)
+            raise PreviewOutdated(what="The loss", topology=self.target.topology)
         if not losses:
             raise LossRefused(topology=self.target.topology)
         self.target.ledger.accept_loss(losses, audit, known=known)

@@ -1,4 +1,4 @@
-"""What an action would do, before it is done, and the version that it was seen at."""
+"""The effect of an action, before it is done, and the version of the preview."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_tx.protocol.person import Words
 
 @dataclass(frozen=True)
 class EffectLine:
-    """What is done to one transaction, or to one run; null: to the topology."""
+    """The effect on one transaction, or on one run; null: on the topology."""
 
     txid: int | None
     run_id: str | None
@@ -24,7 +24,7 @@ class PreviewAnswer:
     :param version: give it back with the action.
     :param sentence: what is about to happen, as a question for a person.
     :param refused: what cannot be done, and why; if nothing is left in `effects`, the action would be refused.
-    :param needs_reason: whether `why` has to be given.
+    :param needs_reason: whether `why` is required.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""Replay by a person, of transactions that are named or of all that have failed: same txid, next attempt.
+"""Replay by a person, of named transactions or of all failed ones: same txid, next attempt.
 
 Source: protocol.md §5.
 """
@@ -71,8 +71,8 @@ class RunReplay(PersonalAction):
 class NamedReplay(RunReplay):
     """Starts the runs of open transactions again: same txid, next attempt.
 
-    :param force: also those whose run is queued or running.
-    :param changed_rows: with the rows as they are now.
+    :param force: also transactions whose run is queued or running.
+    :param changed_rows: with the current rows.
     """
 
     def __init__(
@@ -104,9 +104,7 @@ class NamedReplay(RunReplay):
         effects: list[EffectLine] = []
         # All are replayed, or none.
         stuck = sorted(each.txid for each in refused if each.txid is not None)
-        held_up = (
-            f"nothing is done to it, since transaction {', '.join(map(str, stuck))} is refused"
-        )
+        held_up = f"not replayed, since transaction {', '.join(map(str, stuck))} is refused"
         for txid, record in opened.items():
             if txid in stuck:
                 continue
@@ -120,7 +118,7 @@ class NamedReplay(RunReplay):
         return self.answer(version, self._sentence(effects), effects, refused)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
-        """Replay the transactions, or none of them. Raises as `PersonalAction.execute`.
+        """Replay all transactions, or none. Raises as `PersonalAction.execute`.
 
         :raises AlreadyFinal, UnknownTransaction: one of them is not open; nothing was changed.
         :raises RunForbidden: the run of one was deleted, and the person may not create it; nothing was changed.
@@ -138,7 +136,7 @@ class NamedReplay(RunReplay):
     def _changed(
         self, states: Mapping[int, Mapping[str, bool | None]], audit: Audit
     ) -> Iterator[EffectLine]:
-        """Replay with the rows as they are now.
+        """Replay with the current rows.
 
         :param states: by transaction, as `undoable` gives them.
         """
@@ -179,13 +177,13 @@ class NamedReplay(RunReplay):
         if not effects:
             return f"There is nothing to replay in topology {self.target.topology}."
         named = ", ".join(str(each.txid) for each in effects)
-        rows = ", with the rows as they are now" if self.changed_rows else ""
+        rows = ", with its current rows" if self.changed_rows else ""
         return f"Replay transaction {named} of topology {self.target.topology}{rows}."
 
     def _stuck(
         self, opened: Mapping[int, TransactionRecord], live: Collection[int]
     ) -> list[EffectLine]:
-        """Name those whose rows cannot be decided again."""
+        """Name transactions whose rows cannot be decided again."""
         if not self.changed_rows or not opened:
             return []
         try:
@@ -204,7 +202,7 @@ class NamedReplay(RunReplay):
     def _forbidden(
         self, opened: Mapping[int, TransactionRecord], states: Mapping[str, str]
     ) -> Iterator[EffectLine]:
-        """Name those whose run was deleted, where the person may not create another one."""
+        """Name transactions whose run was deleted, if the person may not create another one."""
         for txid, record in opened.items():
             try:
                 self.target.runs.check_state(record.run_id, states.get(record.run_id))
@@ -212,7 +210,7 @@ class NamedReplay(RunReplay):
                 yield EffectLine(txid, record.run_id, str(refused))
 
     def _undoable(self) -> dict[int, Mapping[str, bool | None]]:
-        """By transaction, the states of the DAG, and whether each can undo it or holds nothing of it.
+        """By transaction, the states of the DAG, and whether each can undo it or has no values of it.
 
         :raises ChangeRefused: its source never has other rows at the place of a batch.
         """
@@ -224,8 +222,8 @@ class NamedReplay(RunReplay):
                 txid=txid,
                 topology=topology,
                 problem=f"{spec.source!r} reads a log, in which no row is ever another one",
-                remedy=f"What cannot be processed is skipped: airflow tx skip {topology} {txid} --why TEXT; "
-                "what failed for another reason is replayed as it is",
+                remedy=f"Skip a transaction that cannot be processed: airflow tx skip {topology} {txid} --why TEXT; "
+                "after another failure, replay it without a change",
             )
         return {each: undoable(states, each) for each in self.txids}
 
@@ -244,7 +242,7 @@ class TransactionToReplay:
 
 @dataclass(frozen=True)
 class YieldedRun:
-    """What becomes of a run that yielded, if no transaction of it is replayed.
+    """The effect on a run that yielded, if no transaction of this run is replayed.
 
     :param blocking: the txid that it yielded to.
     :param is_lost: it was deleted before it had a transaction.
@@ -257,7 +255,7 @@ class YieldedRun:
 
 
 class FailedReplay(RunReplay):
-    """Replays all that has failed, or has lost its run; starts runs again that had given up their run slots."""
+    """Replays all transactions that have failed, or have lost their run; starts runs that had given up their slots."""
 
     def preview(self) -> PreviewAnswer:
         view = self._view()

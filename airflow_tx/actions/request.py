@@ -17,7 +17,7 @@ from airflow_tx.errors import Refused
 
 
 class ActionName(str, Enum):
-    """What a person can do to the transactions of a topology."""
+    """The actions of a person on the transactions of a topology."""
 
     REPLAY = "replay"
     REPLAY_FAILED = "replay-failed"
@@ -37,7 +37,7 @@ _ASKING = frozenset({ActionName.SKIP, ActionName.ACCEPT_LOSS, ActionName.RESTATE
 
 
 class UnclearRequest(Refused):
-    """An action that was not asked for as it has to be."""
+    """An action with an incomplete or unclear request."""
 
     template = "{action} of topology {topology!r}: {problem}. Nothing was done."
 
@@ -50,7 +50,7 @@ class ActionRequest:
     :param coordinator: the DAG that coordinates it, of pause and unpause.
     :param txids: of replay one or several, of skip and readmit one, of restate and withdraw any number, else none.
     :param force: of replay: also transactions whose run is queued or running.
-    :param changed_rows: of replay and restate: with the rows as they are now.
+    :param changed_rows: of replay and restate: with the current rows.
     :param may_create: whether the person may create runs of the DAG.
     """
 

@@ -1,6 +1,6 @@
 """Restatement by a person: committed transactions are processed again, each as a new one that replaces it.
 
-Wishes are written first, all of them, and then runs are started. So whatever dies, what is left is a wish that the same
+All requests are written first, and then runs are started. So after a crash a request is left that the same
 command, or a coordinator, takes up. Source: protocol.md §11.
 """
 
@@ -72,7 +72,7 @@ class RestatedRun:
 class _Chosen:
     """A transaction that can be restated.
 
-    :param wish: what somebody has wanted before; None: nobody has.
+    :param wish: an earlier request; None: there is none.
     """
 
     run: RestatedRun
@@ -84,8 +84,8 @@ class _Chosen:
 class TransactionRestatement(PersonalAction):
     """Processes the batches of committed transactions again, as new transactions that replace them.
 
-    :param txids: the transactions, or those that they replaced; none: those that are wanted already.
-    :param changed_rows: with the rows as they are now.
+    :param txids: the transactions, or the ones that they replaced; none: the requested ones.
+    :param changed_rows: with the current rows.
     :param in_flight: how many may be restated at once; None: as many as leave a place to other batches.
     :param dated: they were named by their dates: one that was restated for the same reason is done.
     :ivar chosen: what is, or was to be, restated when it was done.
@@ -122,7 +122,7 @@ class TransactionRestatement(PersonalAction):
             for each in waiting
         ]
         if refused:  # all are restated, or none
-            held = "nothing is done to it, since others are refused"
+            held = "not restated, since others are refused"
             refused += [EffectLine(each.txid, each.run_id, held) for each in told if self.txids]
             told = []
         return self.answer(
@@ -188,7 +188,7 @@ class TransactionRestatement(PersonalAction):
     # --- which ones
 
     def _choose(self, txids: Collection[int]) -> tuple[list[_Chosen], list[EffectLine]]:
-        """Check each transaction; give those that can be restated, and why others cannot."""
+        """Check each transaction; give the ones that can be restated, and why others cannot."""
         wished = {wish.txid: wish for wish in self._wishes()}
         chosen: dict[int, _Chosen] = {}
         refused = []
@@ -214,7 +214,7 @@ class TransactionRestatement(PersonalAction):
         if run.txid in wished or run.begun is not None:
             return _Chosen(run, request, None, wished.get(run.txid))
         if not run.key and is_committed(Reader(self.ledger.store), self.ledger.paths, txid):
-            raise self._refused(txid, "neither history nor journal knows its run", INSTEAD)
+            raise self._refused(txid, "its run is in neither the history or the journal", INSTEAD)
         nobody = Audit("", "")
         self.ledger.preview(want, request, nobody)  # what the ledger itself refuses
         entry = self._journal.read(self._binding(run.key).entry)
@@ -243,7 +243,7 @@ class TransactionRestatement(PersonalAction):
                 remedy = f"Without --changed-rows: airflow tx restate {topology} {txid} --why TEXT"
             elif not self.changed_rows:
                 gone = _asked_again(source, txid, rows)
-                remedy = "The transaction still counts as it is."
+                remedy = "The transaction still counts, unchanged."
         if gone is not None:
             raise self._refused(txid, gone, remedy)
 
@@ -273,7 +273,7 @@ class TransactionRestatement(PersonalAction):
             what = f"wanted by {each.wish.who}: {each.wish.why}"
         else:
             assert each.entry is not None
-            rows = "with its rows as they are now" if self.changed_rows else "with its rows"
+            rows = "with its current rows" if self.changed_rows else "with its rows"
             taken = contribution_in_words(each.entry, self._topology.renamed)
             what = f"restated {rows}. It replaces {taken}"
         if run.named != run.txid:

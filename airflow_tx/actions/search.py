@@ -23,12 +23,12 @@ MOST_FOUND = 50
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found.
+    """The result of a search.
 
     :param txids: the newest first, at most `MOST_FOUND`.
     :param looked: how many transactions it has looked through, down to `oldest`; null: there is none.
     :param unknown: of how many of them the source cannot tell.
-    :param complete: whether it has looked through all that the ledger knows.
+    :param complete: whether it has searched all transactions of the ledger.
     """
 
     txids: tuple[int, ...]

@@ -37,8 +37,8 @@ class NotInEffect(TxError):
     """A skip that is noted and could not be taken into effect at its turn."""
 
     template = (
-        "The skip of transaction {txid} is noted, but not in effect: {reason} To try again: "
-        "airflow tx skip {topology} {txid} --why TEXT; to replay it instead: airflow tx replay {topology} {txid}"
+        "The skip of transaction {txid} is noted, but not in effect: {reason} Try again: "
+        "airflow tx skip {topology} {txid} --why TEXT. Or replay it: airflow tx replay {topology} {txid}"
     )
 
 
@@ -210,7 +210,9 @@ class Readmission(PersonalAction):
             if self.target.runs.state(skipped.run_id) is not None
             else "is created again"
         )
-        done = f"its run {how}, and takes the rows of the same place, as they are then, as a new transaction"
+        done = (
+            f"its run {how}, and takes the rows that the same place has then, as a new transaction"
+        )
         effects = [EffectLine(self.txid, skipped.run_id, done)]
         return self.answer(version, self._sentence(skipped), effects)
 
@@ -220,7 +222,7 @@ class Readmission(PersonalAction):
         skipped = self.ledger.run(check_skipped, self.txid)
         self.ledger.run(note_readmission, self.txid, audit)
         how = self.target.runs.start(skipped.run_id, skipped.key)
-        done = f"re-admitted: {how}, and takes the rows of the same place, as they are now, as a new transaction"
+        done = f"re-admitted: {how}, and takes the current rows of the same place, as a new transaction"
         yield EffectLine(self.txid, skipped.run_id, done)
 
     def _sentence(self, skipped: Skipped) -> str:

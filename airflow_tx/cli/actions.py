@@ -125,7 +125,7 @@ def _do(chosen: PersonalAction, args: Namespace, *, confirmed: bool = False) -> 
 
 
 def is_previewed(chosen: PersonalAction, args: Namespace, *, confirmed: bool) -> bool:
-    """Print the preview if that is all that is wanted; otherwise have it confirmed."""
+    """Print the preview if only the preview is wanted; otherwise ask for a confirmation."""
     if not args.dry_run and not confirmed:
         return False
     return is_shown(args, chosen.preview())

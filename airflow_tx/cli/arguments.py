@@ -49,7 +49,7 @@ ARG_CONN_ID = _arg(
     help="The connection of the ledger (default: option zookeeper_conn_id of section tx)",
 )
 ARG_ROOT = _arg(
-    "--root", help="The znode below which topologies lie (default: option root of section tx)"
+    "--root", help="The znode that holds the topologies (default: option root of section tx)"
 )
 ARG_STATE_LOST = _arg(
     "--state-lost",
@@ -89,7 +89,7 @@ ARG_FAILED = _flag(
 ARG_FORCE = _flag("--force", "Also a transaction whose run is queued or running")
 ARG_CHANGED_ROWS = _flag(
     "--changed-rows",
-    "Take the rows of the named transactions as they are now, for example after a file was corrected. Needs --why",
+    "Take the current rows of the named transactions, for example after a file was corrected. Needs --why",
 )
 ARG_STATE = _arg(
     "state", metavar="STATE", help="The name of the state, such as tx_state.flight_totals"
@@ -191,10 +191,11 @@ ARG_FROM_RESTATED = _arg(
 )
 ARG_TO_RESTATED = _arg("--to", dest="last", type=parsedate, help="The last logical date")
 ARG_WITHDRAW = _flag(
-    "--withdraw", "Take the wish back, of these TXIDs or of all; what has begun goes on"
+    "--withdraw",
+    "Withdraw the request for these TXIDs, or for all; a restatement that has begun continues",
 )
 ARG_RESTATED_ROWS = _flag(
-    "--changed-rows", "Take the rows of the same place as they are now, with those that came late"
+    "--changed-rows", "Take the current rows of the same place, including late ones"
 )
 ARG_RESTATED_IN_FLIGHT = _arg(
     "--in-flight",

@@ -111,7 +111,7 @@ class BackfilledDates:
 
     @property
     def in_order(self) -> bool:
-        """Whether a date that has failed holds up all that come later."""
+        """Whether a failed date delays all later ones."""
         return self.source.in_order
 
     @property
@@ -171,7 +171,7 @@ class BackfilledDates:
         )
 
     def read(self) -> list[BackfilledDate]:
-        """Give all dates as they are now, the earliest one first."""
+        """Give the current state of all dates, the earliest one first."""
         self._current = self._turn()
         position = (
             next_position(Reader(self.ledger.store), self.spec.paths)

@@ -110,7 +110,7 @@ class ListedTopology:
 
 
 def _topology_rows(args: Namespace, store: Store) -> list[render.TableRow]:
-    """List the topologies of the ledger, and those that DAGs of this Airflow keep elsewhere."""
+    """List the topologies of the ledger, and topologies that DAGs of this Airflow keep elsewhere."""
     names = topologies(store, root_of(args))
     root = root_of(args)
     conn_id = conn_id_of(args)
@@ -131,7 +131,7 @@ def _topology_rows(args: Namespace, store: Store) -> list[render.TableRow]:
 
 def _say_nothing_found(args: Namespace) -> None:
     """:raises SystemExit: a person has named the place where nothing is."""
-    where = f"No topology lies below {root_of(args)} of connection {conn_id_of(args)!r}"
+    where = f"There is no topology below {root_of(args)} of connection {conn_id_of(args)!r}"
     if args.root or args.conn_id:
         raise SystemExit(f"{where}. Check --root and --conn-id.")
     print(f"{where}. None has begun yet, or [tx] root is another one.", file=sys.stderr)
@@ -342,7 +342,7 @@ def _clearable(name: str, state: FencedState, refused: Callable[..., RepairRefus
 
 
 def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
-    """What the DAG says of its topology, and its states by name."""
+    """The DAG's description of its topology, and its states by name."""
     from airflow_tx.actions.dags import elsewhere, transactional_dag
     from airflow_tx.protocol.repair import RESET
 
@@ -363,7 +363,7 @@ def _dag_id(store: Store, paths: Paths) -> str | None:
     try:
         record = Reader(store).peek_if_any(TopologyRecord, paths.record)
     except UnreadableRecord:
-        return None  # the repair will say so, or repair it
+        return None  # the repair will report the error, or repair it
     return None if record is None else record.dag_id
 
 

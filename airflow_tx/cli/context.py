@@ -154,7 +154,7 @@ def staging_of(args: Namespace) -> StagingArea:
 
 
 def paths_of(args: Namespace, topology: str | None = None) -> Paths:
-    """Return where the records of a topology lie; None: of the named one."""
+    """Return the place of the records of a topology; None: of the named one."""
     return Paths(root_of(args), topology if topology is not None else args.topology)
 
 
@@ -190,14 +190,14 @@ def wrong_usage(text: str) -> NoReturn:
 def check_why(args: Namespace, command: str) -> None:
     """Refuse an action without a reason.
 
-    :param command: as it was typed, for the message.
+    :param command: the typed command, for the message.
     """
     if not without_controls(args.why or "").strip():
         wrong_usage(f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT")
 
 
 def is_shown(args: Namespace, preview: PreviewAnswer) -> bool:
-    """Print what would be done if that is all that is wanted; otherwise have a person confirm it."""
+    """Print the preview if only the preview is wanted; otherwise ask a person to confirm."""
     if args.dry_run:
         if args.output == "table":
             told = f"It would: {preview.sentence}" if preview.effects else preview.sentence

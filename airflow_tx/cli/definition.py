@@ -53,8 +53,8 @@ TX_COMMANDS = (
         name="verify",
         help="Compare what ledger, states and receipts say of each other",
         description=(
-            "Checks that the chain of receipts is complete, that each transaction begins where the one before it "
-            "ended, and that the ledger, the fences and the receipts of the states agree. Prints one line for each "
+            "Checks that the chain of receipts is complete, and that each transaction begins where the one before it "
+            "ended. Checks that the ledger, the fences and the receipts of the states agree. Prints one line for each "
             "finding, and ends with exit code 1 if there is one. Notes name skips, accepted losses, repairs, and what "
             "cannot be checked. The command changes nothing."
         ),
@@ -126,7 +126,7 @@ TX_COMMANDS = (
         name="readmit",
         help="Process the rows of a skipped transaction, as a new one",
         description=(
-            "Its run is started again and gets a new txid, with the rows of the same place as they are now. The ledger "
+            "Its run is started again and gets a new txid, with the current rows of the same place. The ledger "
             "keeps who, when and --why."
         ),
         func=_command("actions.readmit"),
@@ -146,8 +146,8 @@ TX_COMMANDS = (
         description=(
             "Use it after a bug was fixed, a file came late, or a column was added. Each transaction is processed "
             "again as a new one, by the newest version of the DAG. The old contribution counts until the new one is "
-            "committed. The command follows the runs. If you interrupt it, repeat it, or give no TXID: it goes on "
-            "with what is left. The ledger keeps who, when and --why."
+            "committed. The command follows the runs. If you interrupt it, repeat it, or give no TXID: it continues "
+            "with the remaining ones. The ledger keeps who, when and --why."
         ),
         func=_command("restatement.restate"),
         args=(
@@ -228,7 +228,7 @@ TX_COMMANDS = (
         name="backfill",
         help="Create the runs of data intervals in the order of their dates, and follow them",
         description=(
-            "For a DAG whose source is a DataIntervalSource. Existing runs stay as they are. The others are created as "
+            "For a DAG whose source is a DataIntervalSource. Existing runs stay unchanged. The others are created as "
             "`airflow backfill create` does, while fewer than --in-flight are active. If you interrupt the command, "
             "repeat it: it resumes. It ends when all intervals are done, or when only a person can help. Then it "
             "prints what is left, and its exit code is 1."
@@ -246,11 +246,11 @@ TX_COMMANDS = (
     ),
     ActionCommand(
         name="diff",
-        help="Compare the states of two DAGs, such as those of two versions of one DAG",
+        help="Compare the states of two DAGs, such as two versions of one DAG",
         description=(
             "Compares key by key, when both states are at the same position of their sources. The exit code is 0 if "
-            "they are equal, 1 if they differ, and 2 if they cannot be compared now; then the command says why. It "
-            "asks no ledger and changes nothing."
+            "they are equal, and 1 if they differ. It is 2 if they cannot be compared now, and the command says why. "
+            "The command asks no ledger and changes nothing."
         ),
         func=_command("values.diff"),
         args=(
@@ -317,7 +317,7 @@ TX_COMMANDS = (
                 name="get",
                 help="Show the values of some keys, or of the first ones, and the last transaction in the state",
                 description=(
-                    "The values may include those of a transaction that is being committed. Then the last transaction "
+                    "The values may include values of a transaction that is being committed. Then the last transaction "
                     "is the one that `airflow tx show` calls COMMITTING."
                 ),
                 func=_command("values.get_values"),

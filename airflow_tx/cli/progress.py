@@ -13,7 +13,7 @@ _PACE = 1.0
 
 
 class WorkStatus(Enum):
-    """What has become of one piece of the work."""
+    """The outcome of one piece of the work."""
 
     DONE = "done"
     FAILED = "failed"
@@ -43,10 +43,10 @@ class Work(Protocol[_Piece]):
 
     @property
     def in_order(self) -> bool:
-        """Whether a piece that has failed holds up all that come later."""
+        """Whether a failed piece delays all later ones."""
 
     def read(self) -> list[_Piece]:
-        """Give all pieces as they are now, in their order."""
+        """Give the current state of all pieces, in their order."""
 
     def create(self, piece: _Piece) -> None:
         """Start the run of a piece that waits."""
@@ -74,7 +74,7 @@ class Progress(Generic[_Piece]):
         self._clock = clock
 
     def follow(self) -> list[_Piece]:
-        """Go on until all is done, or nothing can without a person; give the pieces as they are then."""
+        """Continue until everything is done, or only a person can help; give the final state of the pieces."""
         dates = self._dates.read()
         began = self._clock()
         shown = ""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What the ledger, the states and the source of a topology say."""
+    """The evidence of the ledger, the states and the source of a topology."""
 
     ledger: LedgerEvidence
     states: tuple[StateEvidence, ...]
@@ -43,7 +43,7 @@ class _Evidence:
         return self.spec.source
 
     def receipts(self, first: int | None, last: int | None) -> dict[int, Receipt]:
-        """The receipts from `first` to `last`, also those that only the states keep."""
+        """The receipts from `first` to `last`, also receipts that only the states keep."""
         end = self.ledger.current - 1 if last is None else last
         found = Chain(self.ledger, self.states, first or 1, end).receipts
         return {txid: found[txid] for txid in sorted(found) if (first or 1) <= txid <= end}
@@ -228,7 +228,7 @@ def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
                 notes.append(f"{found}; transaction {again} has restated it")
         elif kept.form != rows.form:
             notes.append(
-                f"{where} its rows are as many as they were; no digest of them as Python rows was kept"
+                f"{where} the number of its rows is unchanged; no digest of Python rows was kept"
             )
     return Verified(None, 0, tuple(findings), tuple(notes))
 

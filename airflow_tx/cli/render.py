@@ -57,7 +57,7 @@ def is_in_state(view: TransactionView, state: str | None) -> bool:
 def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = None) -> None:
     """Print rows as table, json, yaml or plain.
 
-    :param width: of the terminal, for a table; None: as wide as it is.
+    :param width: of the terminal, for a table; None: any width.
     """
     from airflow.cli.simple_table import AirflowConsole
 
@@ -79,7 +79,7 @@ def print_rows(rows: Sequence[TableRow], output: str, *, width: int | None = Non
 def print_in_short(
     rows: Sequence[TableRow], columns: Sequence[str], below: Sequence[str], output: str
 ) -> None:
-    """Print a table that fits into a narrow terminal, and below it what is too long for a column; else all of it.
+    """Print a table that fits into a narrow terminal, and long texts below it; else the whole table.
 
     :param columns: of the table; the first one names a row.
     :param below: the columns that are printed below the table, unbroken, so that a command in them can be copied.

@@ -88,7 +88,7 @@ def _becomes(ledger: Ledger, writes: Iterable[Write], txid: int, record: Transac
     if isinstance(last, Delete):
         return "forgotten: its run begins again when it is cleared"
     if isinstance(last, Put | Create) and (bound := decode(Binding, path, last.data).txid) != txid:
-        return f"forgotten: its rows are those of skipped transaction {bound} again"
+        return f"forgotten: its rows belong to skipped transaction {bound} again"
     return "closed: the states say that it was committed"
 
 

@@ -90,15 +90,13 @@ def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Na
 def dated_transactions(target: ActionTarget, first: datetime, last: datetime) -> list[int]:
     """Find the transactions that count for the data intervals from one date to another.
 
-    :raises ConfigError: the runs have no dates, or none of these has a transaction.
+    :raises ConfigError: the runs have no dates, or no date has a transaction.
     """
     from airflow_tx.sources.run.data_interval import DataIntervalSource, key_of_interval
 
     spec, _ = target.dag()
     if not isinstance(spec.source, DataIntervalSource):
-        remedy = (
-            f"Its runs stand for no dates: airflow tx restate {target.topology} TXID ... --why TEXT"
-        )
+        remedy = f"Its runs have no dates: airflow tx restate {target.topology} TXID ... --why TEXT"
         raise ConfigError(option="--from, --to", value=type(spec.source).__name__, remedy=remedy)
     intervals = compat.scheduled_intervals(spec.dag_id, first, last)
     read = Reader(target.ledger.store)
@@ -135,7 +133,7 @@ class RestatedPiece:
 
 
 class RestatedWork:
-    """What was wanted when the command began, as the ledger and Airflow know it."""
+    """The requests at the start of the command, from the ledger and Airflow."""
 
     in_order = False
 
@@ -156,7 +154,7 @@ class RestatedWork:
             self._read(of, key, run_id, states.get(run_id), wished.get(of))
             for of, (key, run_id) in self._keys.items()
         ]
-        # What is open holds up what has not begun.
+        # Open restatements come first: the others wait for them.
         return sorted(found, key=lambda each: (each.txid is None, each.txid or each.of))
 
     def create(self, piece: RestatedPiece) -> None:

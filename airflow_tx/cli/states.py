@@ -36,7 +36,7 @@ def rename(args: Namespace) -> None:
             state, TridentState
         )  # which has no fence
         along = [_checked(args, record, state)] if moved else []
-        sentence = f"Go on with state {args.old} of topology {args.topology} as {args.new}."
+        sentence = f"Continue state {args.old} of topology {args.topology} as {args.new}."
         if is_shown(args, of_kept(ledger, planned, sentence, *along)):
             return
         if moved and state.fence() is None:
@@ -75,7 +75,7 @@ def _renamed(args: Namespace, record: TopologyRecord) -> FencedState:
 
 
 def _checked(args: Namespace, record: TopologyRecord, state: FencedState) -> str:
-    """Find out whether the fence that would come along is that of the same state, and say what would come.
+    """Find out whether the fence to move belongs to the same state, and say what would move.
 
     :raises RenameRefused: it is not; :raises StateError: the values are not there.
     """

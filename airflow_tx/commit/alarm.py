@@ -1,4 +1,4 @@
-"""Alarms are raised: noted in the ledger, then whoever the `Transaction` names is called."""
+"""Alarms are raised: noted in the ledger, then the callbacks of the `Transaction` are called."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def raise_alarm(
 ) -> None:
     """Raise an alarm, unless another process has, or end it.
 
-    :param remembered: what the ledger keeps as long as it is raised.
+    :param remembered: the record in the ledger while the alarm is raised.
     """
     note = None if change.alarm is None else {"of": change.alarm.of, **(remembered or {})}
     noted = ledger.run(note_alarm, change.kind.value, note)
@@ -71,7 +71,7 @@ def raise_own_alarms(spec: TransactionSpec, context: Any, log: Any) -> None:
 def _stopped(
     spec: TransactionSpec, ti: Any, opened: Mapping[int, TransactionRecord]
 ) -> dict[str, Any] | None:
-    """Find out whether nobody works on the transaction whose turn is next: without a coordinator, nobody will."""
+    """Find out whether no task works on the next transaction: without a coordinator, none will."""
     txid = min(opened, default=0)
     record = opened.get(txid)
     if (

@@ -1,4 +1,4 @@
-"""What a commit is of: the attempt, its run, and how a try reaches ledger and Airflow."""
+"""The subject of a commit: the attempt, its run, and how a try reaches ledger and Airflow."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ InstanceStates = Mapping[tuple[str, int], "str | None"]
 
 @dataclass(frozen=True)
 class CommittingRun:
-    """What a commit asks of the run of its transaction.
+    """The requests of a commit to the run of its transaction.
 
     :param task_id: the committer; `task_try`: this try of it.
     :param dag_file: the file of its DAG; `dag_version`: the version of its DAG; "": it is not known.
-    :param instance_states: gives the state of every instance of tasks, those of them that are mapped named once more.
+    :param instance_states: gives the state of every instance of tasks, the mapped ones named once more.
     :param output: gives what an instance (task id, name, map index) has returned or emitted; None: nothing.
     """
 
@@ -62,7 +62,7 @@ def airflow_run(ti: Any) -> CommittingRun:
 
 @dataclass
 class KnownEpoch:
-    """The newest epoch that a try knows: of its grant, or before that of the output that has acked.
+    """The newest epoch that a try knows: of its grant, or before that, of the acked output.
 
     :ivar epoch: None: it knows none.
     """
@@ -129,7 +129,7 @@ class CommitPorts:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is to be committed, as read before the turn.
+    """The data to commit, read before the turn.
 
     :param outputs: per transactional state, a text of what is about to be written.
     :param journal: name of the journal entry with its contributions; "": the topology keeps no journal.
@@ -145,7 +145,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Wrote:
-    """What a committer wrote: per state, and as references to new values by name."""
+    """The writes of a committer: per state, and as references to new values by name."""
 
     written: Mapping[str, Written]
     left: dict[str, Any]
@@ -153,7 +153,7 @@ class Wrote:
 
 @dataclass(frozen=True)
 class CommitPart:
-    """What a task does once everything has acked: the whole commit, or the part of it that begins a phase.
+    """The work of a task once everything has acked: the whole commit, or the part of it that begins a phase.
 
     :param read: reads the acked output.
     :param use: uses the turn; gives what is left for later tasks.

@@ -64,7 +64,7 @@ class Completion(Enum):
 
     READY = "everything has acked"
     NOT_YET = "a task works again"
-    MESSAGES = "messages of it are not acked"
+    MESSAGES = "some of its messages are not acked"
     OVER = "it is final already"
 
 
@@ -97,7 +97,7 @@ class Commit:
     def complete(self) -> Completion:
         """Ask whether everything has acked, and note it.
 
-        :raises Refused: it never will, as it is.
+        :raises Refused: it never will.
         """
         if self.processed is not None:
             return Completion.READY
@@ -125,7 +125,7 @@ class Commit:
         """Take the turn, write and mark; False if the turn is not to be had now.
 
         :raises SkippedTransaction: it is skipped now, as a person wants it.
-        :raises Refused, StateError: it cannot be committed as it is.
+        :raises Refused, StateError: it cannot be committed now.
         """
         answer = self.case.ledger.run(acquire_step(self.case, self.prepare()))
         self.take(answer)
@@ -162,7 +162,7 @@ def complete(case: CommitCase) -> Processed | AlreadyCommitted | Messages | None
 
     :return: Messages: some of them are not acked. None: a task works again.
     :raises IncompleteBatch: an instance has not acked in this attempt: it failed, or it was marked success by hand.
-    :raises Refused: it never will be complete, as it is.
+    :raises Refused: it can never be complete.
     """
     messages = await_messages(case.spec, case.ledger, case.begun)
     if messages.waiting:
@@ -366,9 +366,9 @@ def committed_before(case: CommitCase) -> dict[str, Any]:
 
 
 def skip_now(case: CommitCase, txid: int) -> None:
-    """Take the skip of a transaction into effect, its own or that of the one whose turn it is.
+    """Take the skip of a transaction into effect, its own, or the one whose turn it is.
 
-    :raises Refused, StateError: it cannot be skipped as it is; the run of another one has to see to that.
+    :raises Refused, StateError: it cannot be skipped now; the run of another transaction must do it.
     """
     try:
         hand_over(case, take_skip(case.ledger, txid, case.states, log=case.log))

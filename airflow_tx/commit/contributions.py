@@ -133,7 +133,7 @@ class DifferenceRows:
 
     @property
     def equal(self) -> bool:
-        """Whether all that was compared is equal as two outputs are: docs/protocol.md §7."""
+        """Whether all compared parts are equal, by the rule for two outputs: docs/protocol.md §7."""
         return not self._differs and self._apart <= TOLERANCE * max(self._sizes)
 
     def rows(

@@ -54,14 +54,14 @@ class StagingPlace:
         )
 
     def new_try(self) -> TryDir:
-        """Name a folder that nobody else writes to."""
+        """Name a folder with a single writer."""
         task = TaskTry(self.task_id, -1, f"{_NAME}-{uuid.uuid4().hex}")
         return self.area.try_dir(self.topology, self.attempt, task)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What a restatement writes to one state.
+    """The writes of a restatement to one state.
 
     :param rows: none, if the contributions are equal.
     :param taken: the keys that are taken back, in portions; the state has to hold each of them.
@@ -75,7 +75,7 @@ class Difference:
     remedy: str = ""
 
     def check_taken(self, state: QueryableState) -> None:
-        """Refuse to take back what a state does not hold: a key that somebody deleted would become minus its value.
+        """Refuse to take back a missing key: a deleted key would become minus its value.
 
         :raises NotTakenBack: it names the first such key.
         """
@@ -84,8 +84,8 @@ class Difference:
                 if found is None:
                     raise NotTakenBack(
                         state=state.name,
-                        problem=f"key {shown_key(state.columns, key)} is not there, although the "
-                        "transaction that is restated wrote it: somebody has deleted it",
+                        problem=f"key {shown_key(state.columns, key)} is missing, although the "
+                        "restated transaction wrote it: it was deleted",
                         remedy=f"Restore the key. {self.remedy}",
                     )
 

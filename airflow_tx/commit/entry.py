@@ -65,7 +65,7 @@ def no_contribution(update: Update, inside: Collection[str] = ()) -> str:
     columns = update.state.columns
     task = update.input.operator.task_id
     if columns is None:
-        return f"{type(update.state).__name__} takes rows as they are"
+        return f"{type(update.state).__name__} takes rows unchanged"
     if reducers := reducers_of(columns):
         return f"column {reducers[0]} has a reducer"
     if task in inside:

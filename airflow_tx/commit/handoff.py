@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_tx.staging.output import Output
 
 GRACE = timedelta(days=7)
-"""How much longer an entry lies in the journal than a person may want its transaction restated."""
+"""How much longer an entry is in the journal than a person may want its transaction restated."""
 # Seconds that a run which has just yielded gets to end.
 _PATIENCE = 4
 # Seconds that another one gets to finish a skip; those between two readings.
@@ -52,7 +52,7 @@ def pass_on(
     *,
     log: Any,
 ) -> None:
-    """Go on from a transaction that is final: take skips that are due, start runs that yielded. It fails nothing.
+    """Continue after a final transaction: take skips that are due, start runs that yielded. It fails nothing.
 
     :param states: all states of the topology, by name.
     :param ended: what its commit or skip gave.
@@ -104,7 +104,7 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
 
 
 def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
-    """Remove the days of the journal that are too old to be restated, unless somebody is about to use one."""
+    """Remove the days of the journal that are too old to be restated, unless an entry is about to be used."""
     before = ledger.clock.now() - spec.journal_time - GRACE
     journal = JournalArea(spec.staging(), ledger.incarnation())
     journal.sweep(before.date(), lambda: entries_in_use(ledger))
@@ -157,7 +157,7 @@ def due_skip(ledger: Ledger) -> int | None:
 
 
 def undoable(states: Mapping[str, FencedState], txid: int) -> dict[str, bool | None]:
-    """Find out by name whether a state can undo what it has of a transaction, or has nothing of it.
+    """Find out by name whether a state can undo its values of a transaction, or has none.
 
     :return: None: a state cannot undo, and cannot tell.
     """
@@ -180,7 +180,7 @@ def take_skip(
 
     :param states: all states of the topology, by name.
     :raises SkipRefused: a state that cannot undo it holds something of it; the wish is taken back.
-    :raises Refused: it cannot be skipped as it is.
+    :raises Refused: it cannot be skipped now.
     :raises StateError: a state does not take the grant; the transaction stays open, and this can be repeated.
     """
     found = undoable(states, txid)
@@ -215,7 +215,7 @@ def take_skip_in_peace(
     pauses: Sequence[float] = _PAUSES,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Committed | NotYet:
-    """As `take_skip`; whoever is outranked lets the other one finish: to outrank each other in turn would never end.
+    """As `take_skip`; an outranked process lets the other one finish: to outrank each other in turn would never end.
 
     :param pauses: seconds that another one gets for it, one after the other.
     """
@@ -237,7 +237,7 @@ def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[Non
     try:
         yield
     except SkipRefused:
-        with suppress(AlreadyFinal):  # it was committed meanwhile
+        with suppress(AlreadyFinal):  # another try has committed it
             ledger.run(skip.withdraw_skip, txid, keeps_grant=keeps_grant)
         raise
 
@@ -261,7 +261,7 @@ class NewValuesOutput:
         self.parts.append(stage_rows(self.place, rows))
 
     def staged(self, parts: Iterable[Output]) -> None:
-        """Add those that other writers have staged."""
+        """Add the ones that other writers have staged."""
         self.parts.extend(parts)
 
 

@@ -1,4 +1,4 @@
-"""What the committer waits for outside of the DAG: that every message of its attempt is acked. See docs/acks.md."""
+"""The committer waits until every message of its attempt is acked. See docs/acks.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Messages:
     """How the messages of an attempt are.
 
     :param emitted: by try of a task, how many trees of messages the ackers know.
-    :param waiting: what is still to come, in words; "": nothing.
+    :param waiting: the missing messages, in words; "": none.
     :param problem: why they are never all acked; "": they may be.
     """
 
@@ -51,7 +51,7 @@ def messages_of(
 ) -> Messages:
     """Ask the ackers how the messages of an attempt are.
 
-    Ackers that know nothing of it have lost it, or it has just ended: the ledger knows which.
+    Ackers without it have lost it, or it has just ended: the ledger decides.
 
     :param ackers: connects to them.
     :param timeout: seconds that they have from begin on.

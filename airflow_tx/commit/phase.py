@@ -99,7 +99,7 @@ def _phase(case: CommitCase) -> PhaseSpec:
 
 
 def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
-    """Read what counts before the turn: the rows of transactional states, and those of the journal entry."""
+    """Read the data that counts before the turn: the rows of transactional states, and of the journal entry."""
     inside = _phase(case).inside
     rows: list[RowsToWrite] = [
         _rows_in_phase(case, update, processed)
@@ -134,7 +134,7 @@ def _share_turn(
 
 
 FIRST_OF_PHASE = CommitPart(_read_before_phase, _share_turn, over=lambda _: {"final": True})
-"""What the first task of a phase does with the turn."""
+"""The work of the first task of a phase with the turn."""
 
 
 def _heal(
@@ -209,8 +209,8 @@ def _write_own(
 ) -> Wrote:
     """Write the updates of one committer, and make its new values visible.
 
-    All tries of a committer write under the one grant of the phase. One thought dead may have looked them up when
-    a later transaction had changed them, so they count only if nobody can have: the grant still holds afterwards.
+    All tries of a committer write under the one grant of the phase. A task that was declared dead may have looked them
+    up when a later transaction had changed them, so they count only if the grant still holds afterwards.
 
     :raises Outranked: the grant does not hold any more.
     """
@@ -290,7 +290,7 @@ def _check_inside(case: CommitCase, task: str, name: str, value: Any) -> None:
 def mark_in_phase(case: CommitCase) -> int | None:
     """Make the transaction final, if every task of the phase has done its part under one grant.
 
-    :return: the rows of the batch; None: nobody counted them, or the transaction was final when the phase began.
+    :return: the rows of the batch; None: they were not counted, or the transaction was final when the phase began.
     :raises PhaseIncomplete: a task inside has not succeeded, or a committer wrote under another grant.
     """
     shared = read_shared(case)

@@ -1,4 +1,4 @@
-"""What a restatement takes back: whether it can, and the difference that each update of its commit writes."""
+"""The contribution that a restatement takes back, and the difference that each update of its commit writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refuses_restatement(
 ) -> str | None:
     """Say, as a clause, why the updates of a block cannot replace what an entry contributed; None: they can.
 
-    Nothing is opened here. What a state cannot take back of its values, only the new output can say.
+    Nothing is opened here. Only the new output can say which values a state cannot take back.
 
     :param updates: of all committers of the block.
     :param inside: ids of the tasks between the first and the last one of its commit phase.
@@ -94,7 +94,7 @@ def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contrib
 
 
 def _misfit(state: FencedState, old: Contribution) -> str:
-    """Say which column of an earlier contribution the state has not as it was; "": it has all of them."""
+    """Say which column of an earlier contribution was changed in the state; "": none."""
     columns = state.columns
     assert columns is not None
     if set(old.keys) != set(columns.keys):
@@ -120,7 +120,7 @@ def differences(
     :param rows: per update, its whole output.
     :param staged: whether even a few rows are staged, for other tasks.
     :raises NotTakenBack: what counts now cannot be taken back.
-    :raises JournalError: its entry is not there as it was written.
+    :raises JournalError: its entry is missing or was changed.
     """
     replaces = case.begun.replaces
     if replaces is None:
@@ -163,7 +163,7 @@ def check_taken(case: CommitCase, found: Mapping[str, Difference]) -> None:
 def shared_differences(found: Mapping[str, Difference]) -> dict[str, Any]:
     """Give the references to staged differences, for other tasks; None: the contributions are equal.
 
-    A state to which the earlier transaction contributed nothing is given the output as it is.
+    A state to which the earlier transaction contributed nothing gets the unchanged output.
     """
     rows = {name: each.rows for name, each in found.items()}
     return {
@@ -177,7 +177,7 @@ def _log(case: CommitCase, name: str, found: Difference, txid: int) -> None:
     case.log.info("State %s: what transaction %s contributed is replaced", name, txid)
     for column, most in found.lost.items():
         case.log.warning(
-            "State %s: sums of column %s may be wrong by %.3g afterwards, because doubles lose the last digits of a "
+            "State %s: sums of column %s may be wrong by %.3g afterwards. Doubles lose the last digits of a "
             'large number that is taken back. A Sum("numeric") in a new table loses none.',
             name,
             column,

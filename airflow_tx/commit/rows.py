@@ -76,7 +76,7 @@ def values_of(
 
 
 def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1) -> None:
-    """Refuse a task that gave nothing: a forgotten `return` would lose the rows, and nobody would know.
+    """Refuse a task that gave nothing: a forgotten `return` would silently lose the rows.
 
     :raises StagingError: its update does not allow that.
     """
@@ -89,7 +89,7 @@ def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1
         txid=attempt.txid,
         attempt=attempt.attempt,
         problem="the task gave nothing",
-        remedy=f"Let it return its rows, [] if there are none, then clear {task}; or, if nothing means no rows, say "
+        remedy=f"Let it return its rows, [] if there are none, then clear {task}. If nothing means no rows, set "
         f"allow_empty=True in the {update.verb}(...) of the commit task.",
     )
 
@@ -112,7 +112,7 @@ class StagedRows:
         if not state.appends:
             check_readable(self.where, self.name, self.output)
         self.columns = wanted_columns(state, self.output.columns)
-        # Once more, for the columns: the error names those that are missing.
+        # Open it again with the columns: the error then names the missing ones.
         open_output(area, ref, columns=self.columns)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -166,7 +166,7 @@ def rows_to_write(
 
     That is the order of the map indexes, of the files of an output, and of the rows in each of these. The output of a
     single application is already aggregated (the state refuses it otherwise) and is streamed; anything else is combined
-    in memory. They can be gone through twice, unless the state takes rows as they are.
+    in memory. They can be read twice, unless the state takes rows unchanged.
 
     :raises StagingError: a reference whose files are not there whole.
     :raises StateError: rows that do not fit the state.

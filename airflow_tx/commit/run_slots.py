@@ -58,7 +58,7 @@ def yield_slot(
     missing: datetime | None = None,
     log: Any,
 ) -> None:
-    """Yield, if that still helps; otherwise the caller goes on waiting.
+    """Yield, if that still helps; otherwise the caller continues to wait.
 
     :param blocking: the txid whose run has no run slot.
     :param missing: the logical date of that run, if it has no transaction yet: `blocking` will be its txid.
@@ -81,7 +81,7 @@ def yield_slot(
             return
         if compat.is_paused(spec.dag_id):
             log.info(
-                "Run %s waits for a run slot while DAG %s is paused: nobody makes room.",
+                "Run %s waits for a run slot while DAG %s is paused: no run makes room.",
                 holder,
                 spec.dag_id,
             )

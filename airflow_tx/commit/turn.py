@@ -35,7 +35,7 @@ _ON_THEIR_WAY = (Phase.PROCESSED, Phase.COMMITTING)
 
 
 class Wait(str, Enum):
-    """What a committer does now."""
+    """The current work of a committer."""
 
     NOT = "not"
     WARM = "warm"
@@ -104,7 +104,7 @@ class WaitingLine(TurnReading):
         """Give the event that wakes a committer which waits elsewhere than in its worker; None: none yet.
 
         :param op: of its own record when it began to wait.
-        :param waited: its `waited_for` by then.
+        :param waited: its current `waited_for`.
         """
         near = self.wait in (Wait.NOT, Wait.WARM) and not (waited and self.waited_for == waited)
         if self.skip or near:
@@ -169,7 +169,7 @@ def _is_ready(
 
 
 class Move(Enum):
-    """What a committer does next."""
+    """The next step of a committer."""
 
     FORGET = "drop what was read: something happened to its transaction"
     SKIP = "skip the transaction whose turn it is"
@@ -222,7 +222,7 @@ def next_move(
     """Decide what a committer does next.
 
     :param completion: whether everything of its own transaction has acked.
-    :param before: the line as it was read the last time.
+    :param before: the line of the last reading.
     :param tried: the transaction that it has tried to skip; it waits for that one like for any other.
     """
     # Another nonce: a task works again, the transaction has failed, or there is a newer attempt.
@@ -242,7 +242,7 @@ def next_move(
 
 
 def wait_of(line: WaitingLine, completion: Completion) -> Wait:
-    """Decide how to wait; for a task of its own that works again, whatever the line."""
+    """Decide how to wait; for a task of its own that works again, in any line."""
     return Wait.WARM if completion is Completion.NOT_YET else line.wait
 
 
@@ -262,7 +262,7 @@ def commit_in_turn(
     :param patience: seconds to wait in the worker at most.
     :param places: how many in line wait there.
     :return: None: it is committed; else the line in which to wait elsewhere.
-    :raises Refused, StateError, StagingError: it cannot be committed as it is.
+    :raises Refused, StateError, StagingError: it cannot be committed now.
     """
     case = commit.case
     times = Times.since(clock(), patience)
@@ -335,7 +335,7 @@ def _watch(case: CommitCase, store: Store, line: WaitingLine, seconds: float) ->
 
 
 def _log_wait(case: CommitCase, line: WaitingLine) -> None:
-    """Say for whom it waits, in what state that run is, and what to do."""
+    """Say which run it waits for, the state of that run, and what to do."""
     first = line.earlier.get(line.current)
     if first is None:
         return
@@ -374,6 +374,6 @@ def advice(topology: str, txid: int, run_id: str, state: str | None) -> str:
         return "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."
     again = f"start a run with the run id {run_id}" if state is None else "clear that run"
     return (
-        f"To go on, {again}, or replay it: airflow tx replay {topology} {txid}; to go on without it: "
+        f"To continue, {again}, or replay it: airflow tx replay {topology} {txid}; to continue without it: "
         f"airflow tx skip {topology} {txid} --why TEXT"
     )

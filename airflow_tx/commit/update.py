@@ -1,4 +1,4 @@
-"""What a committer applies to which state. Source: trident-state seed (persistentAggregate)."""
+"""The updates that a committer applies to states. Source: trident-state seed (persistentAggregate)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Update(StateUpdate):
     :param writers: "worker", "spark", or "auto".
     :param spark_from_rows: from how many rows on "auto" means Spark; None: what the package takes for large.
     :param spark: by which Spark; None: by the one that the task of `input` uses.
-    :param new_values: the output of the committer that its new values become; None: nobody asks for them.
+    :param new_values: the output of the committer that its new values become; None: no task reads them.
     :param allow_empty: a task that gives nothing has no rows; without it, it has forgotten to give them.
     """
 
@@ -65,10 +65,10 @@ def persistent_aggregate(
     """Add the output of a task to a state when the transaction commits (Trident's persistentAggregate).
 
     :param input: such as ``partial.output["counts"]`` of a SparkBatchOperator, or what a ``@task`` call gives: a list
-        of dicts with the key columns and the deltas of the state; of a mapped task, those of all its instances. For a
+        of dicts with the key columns and the deltas of the state; of a mapped task, of all its instances. For a
         state with a reducer, rows: several a key, in their order.
     :param state: such as `SqlState`; or one without columns: a map of Trident's, such as `OpaqueMap`, a Snapshottable,
-        or a StateFactory, such as `MemcachedState.opaque(["cache:11211"])`. Nothing of these is opened here.
+        or a StateFactory, such as `MemcachedState.opaque(["cache:11211"])`. None is opened here.
     :param keys: of a state without columns: the key columns of the rows; [] keeps one value.
     :param values: of a state without columns: the aggregator of each value column.
     :param kind: what a map or a factory of one's own promises; default: its attribute `kind`, else non-transactional.
@@ -143,11 +143,11 @@ def partition_persist(
     new_values: str | None = None,
     allow_empty: bool = False,
 ) -> Update:
-    """Hand a task's output to a state as it is, when the transaction commits (Trident's partitionPersist).
+    """Give a task's output unchanged to a state, when the transaction commits (Trident's partitionPersist).
 
     :param input: see `persistent_aggregate`.
     :param state: with an updater, a state of one's own (`begin_commit`, `commit`), a map, or a StateFactory; without
-        one, a state that takes rows as they are, such as `SqlGuard`.
+        one, a state that takes rows unchanged, such as `SqlGuard`.
     :param updater: a `StateUpdater`; several writers use it at once.
     :param partitions: how many writers there are, in threads of the committer. A StateFactory makes a state for each:
         ``make_state(conf, partition_index, num_partitions)``. Change the number only while no transaction is open.
@@ -233,7 +233,7 @@ def _with_columns(
 
 def _refuse_table(what: str, state: Any) -> None:
     if getattr(state, "appends", False):
-        remedy = "A table takes rows as they are: append(output, state=...)."
+        remedy = "A table takes rows unchanged: append(output, state=...)."
         raise ConfigError(option=f"{what}(state=)", value=type(state).__name__, remedy=remedy)
 
 

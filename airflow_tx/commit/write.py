@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # From here on `writers="auto"` means Spark, if there is one.
 LARGE_ROWS = 500_000
 LARGE_BYTES = 256 * 2**20
-# A state remembers the keys of one write, to find those that come twice: that many.
+# Rows of one write. A state remembers the keys of one write to find duplicates.
 ROWS_A_WRITE = 100_000
 ROWS_A_WRITER = 100_000
 MOST_WRITERS = 200
@@ -54,8 +54,8 @@ def output_digests(updates: Sequence[Update], rows: Sequence[RowsToWrite]) -> di
 
 
 def output_digest(rows: RowsToWrite, update: Update) -> str:
-    """Digest keys and deltas, whatever their order: a transactional state needs the same on every replay."""
-    # A composite comes as one column or as its parts, and a reducer takes whole rows: then whatever is there.
+    """Digest keys and deltas, in any order: a transactional state needs the same on every replay."""
+    # A composite comes as one column or as its parts, and a reducer takes whole rows. Both take all columns.
     columns = update.state.columns
     if columns is None or has_reducers(update.state):
         return output_text(rows, (), ())
@@ -105,14 +105,14 @@ def explain_outranked(
 ) -> TxError:
     """Tell an outranked grant, as it should be, from a ledger that was set back to before that grant.
 
-    The fences are read before the ledger: a grant that raised one of them by then is in a ledger that is whole.
+    The fences are read before the ledger: an intact ledger has every grant that had raised one of them.
     """
     fences = {name: state.fence() for name, state in states.items()}
     try:
         is_granted = ledger.holds(grant.token)
     except StoreUnavailable:
         if isinstance(error, FenceOutranked):
-            return error  # whatever the ledger says, once it can be asked: this grant writes nothing more
+            return error  # this grant writes nothing more, even if the ledger can be reached later
         raise
     if not is_granted:
         return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
@@ -138,7 +138,7 @@ def fits_one_write(update: Update, rows: RowsToWrite) -> bool:
 def whole(update: Update, rows: RowsToWrite) -> RowsToWrite:
     """Read rows once to their end, if they are written in more than one store transaction, and return them.
 
-    :raises RowsDiffer: they are not those that were emitted. Rows of one store transaction say so within it.
+    :raises RowsDiffer: they are not the emitted ones. For rows of one store transaction it is raised within it.
     """
     if _in_portions(rows, update) and spark_of(update, rows) is None:
         for _ in rows.batches():
@@ -164,7 +164,7 @@ def write_update(
 ) -> Written:
     """Write under a fence that the grant has raised on every state; what was written.
 
-    :param dag_file: beside it lie modules that a driver on this machine may import.
+    :param dag_file: a driver on this machine may import modules beside it.
     :param output: where new values go.
     :raises StateError, StateUnavailable: what is written counts once, when the commit is tried again.
     :raises WritersFailed: the Spark job ended without an answer; likewise.
@@ -200,7 +200,7 @@ def write_update(
 def spark_of(update: Update, rows: RowsToWrite) -> str | None:
     """Choose the Spark that writes the rows; None: this process does.
 
-    :raises ConfigError: it has to be Spark, and cannot be.
+    :raises ConfigError: it must be Spark, and cannot be.
     """
     forced = update.writers == "spark"
     if update.writers == "worker" or not rows:

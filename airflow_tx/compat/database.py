@@ -20,8 +20,8 @@ def clear_run(
 
     :param past_limit: let it start although the DAG has as many running runs as it may; also one that was cleared
         before and waits.
-    :param only_failed: clear the tasks that have failed, not all; a run without any is left as it is.
-    :param latest: run the newest version of the DAG, whatever the DAG says of runs that are cleared.
+    :param only_failed: clear the tasks that have failed, not all; a run without any is not changed.
+    :param latest: run the newest version of the DAG, even if the DAG sets another rule for cleared runs.
     :raises RunNotStarted: Airflow has no DAG any more to run it by.
     """
     from airflow.api_fastapi.common.dagbag import resolve_run_on_latest_version
@@ -111,7 +111,7 @@ def _dates(dag_id: str, interval: tuple[datetime, datetime] | None) -> dict[str,
 
 
 def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
-    """Return the states of those of the runs that exist."""
+    """Return the states of the existing runs."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -151,13 +151,13 @@ def connection_exists(conn_type: str) -> bool:
 
 
 def pause_dag(dag_id: str, paused: bool) -> bool:
-    """Pause a DAG, or let it go on; False: it was so already, or Airflow does not know it."""
+    """Pause or unpause a DAG; False: there was no change, or Airflow does not know it."""
     from airflow.models.dag import DagModel
     from airflow.utils.session import create_session
     from sqlalchemy import update
 
     with create_session() as session:
-        # In one statement, so that of two who do it at once one has done it.
+        # One statement: if two processes do it at once, only one of them changes the row.
         changed = update(DagModel).where(
             DagModel.dag_id == dag_id, DagModel.is_paused.is_not(paused)
         )
@@ -216,7 +216,7 @@ def dag_file(dag_id: str) -> DagFile | None:
 
 
 def prepare_test(dag: Any) -> None:
-    """Let `DAG.test` run a DAG that lies in no bundle: write it into Airflow's database, which gets its tables first.
+    """Let `DAG.test` run a DAG that is in no bundle: write it into Airflow's database, which gets its tables first.
 
     :raises AirflowException: the database is no SQLite, and has no tables.
     """
@@ -241,7 +241,7 @@ def prepare_test(dag: Any) -> None:
 
 
 def is_scheduled(dag_id: str) -> bool:
-    """Whether a scheduler that is alive takes up tasks of this DAG: also those of a run of `DAG.test`."""
+    """Whether a scheduler that is alive takes up tasks of this DAG: also tasks of a run of `DAG.test`."""
     from airflow.jobs.job import most_recent_job
     from airflow.models.dag import DagModel
     from airflow.utils.session import create_session

@@ -137,7 +137,7 @@ def resolved(value: Any, read: Callable[[str, str], Any]) -> Any:
 
 
 def as_xcom(value: Any) -> Any:
-    """A value as it is stored; `from_xcom` gives it back, as often as it is read, each time another object."""
+    """The stored form of a value; `from_xcom` gives it back, each time as another object."""
     from airflow.sdk.serde import serialize
 
     return serialize(value)

@@ -1,4 +1,4 @@
-"""The part of `compat` that is about data intervals: which ones a schedule has, and the runs that stand for them."""
+"""The part of `compat` that is about data intervals: which ones a schedule has, and their runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
         from airflow.timetables.base import TimeRestriction
     except ImportError:  # a worker with the task SDK alone
         return None
-    timetable: Any = coerce_to_core_timetable(dag.timetable)  # as it is, if it is one of the core
+    timetable: Any = coerce_to_core_timetable(dag.timetable)  # unchanged, if it is a core timetable
     for reach in _REACHES:
         earliest = pendulum.instance(start - reach * (end - start))
         restriction = TimeRestriction(earliest, pendulum.instance(start), catchup=True)
@@ -190,16 +190,16 @@ INTERVAL_KEYS = frozenset(
 
 
 class DatedRun(NamedTuple):
-    """A run that stands for a logical date."""
+    """A run of a logical date."""
 
     run_id: str
     state: str
 
 
 def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[ScheduledInterval]:
-    """List the intervals of a DAG whose logical dates lie from `first` to `last` and which have ended.
+    """List the intervals of a DAG whose logical dates are from `first` to `last` and which have ended.
 
-    They are those of `airflow backfill create`, earliest first.
+    They are the same as of `airflow backfill create`, earliest first.
 
     :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
     """
@@ -218,7 +218,7 @@ def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[Sc
 
 
 def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[datetime, DatedRun]:
-    """Return, by logical date, the runs that stand for intervals; those are sorted by date."""
+    """Return, by logical date, the runs that have intervals, sorted by date."""
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
     from sqlalchemy import select

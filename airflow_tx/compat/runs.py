@@ -120,7 +120,7 @@ def is_paused(dag_id: str) -> bool | None:
 
 
 def running_runs(dag_id: str) -> int:
-    """How many runs of the DAG are running, those of a backfill included."""
+    """How many runs of the DAG are running, runs of a backfill included."""
     return int(_ask(_count(dag_id, ["running"])).count)
 
 
@@ -141,7 +141,7 @@ def runs_on(dag_id: str, date: datetime, states: Collection[str]) -> int:
 
 
 def _run_on(dag_id: str, date: datetime) -> Any:
-    """Find the run of a logical date, under whatever name."""
+    """Find the run of a logical date, under any name."""
     from airflow.sdk.execution_time.comms import GetPreviousDagRun
 
     behind = date + timedelta(microseconds=1)

@@ -25,7 +25,7 @@ def pushes_xcom(task: Any) -> bool:
 
 
 def is_mapped(task: Task) -> bool:
-    """Whether the task has instances with map indexes, by its own mapping or by that of a group around it."""
+    """Whether the task has instances with map indexes, by its own mapping or by a group around it."""
     return bool(task.is_mapped) or next(iter(task.iter_mapped_task_groups()), None) is not None
 
 
@@ -55,7 +55,7 @@ def add_hooks(
     failed: Callable[[Any], None] | None = None,
     skipped: Callable[[Any], None] | None = None,
 ) -> None:
-    """Let functions of ours run around a task, before those that its author gave.
+    """Let functions of ours run around a task, before the functions of its author.
 
     :param before: called with the context, before the task is executed.
     :param after: called with the context and the result, before the result becomes an XCom; not for a task that ends
@@ -117,7 +117,7 @@ def empty_interval(dag: Any) -> str | None:
 def give_intervals(dag: Any) -> None:
     """Let a plain schedule (`@daily`, a cron expression, a timedelta) have the data intervals of Airflow 2.
 
-    Its runs start at the same moments; each stands for the interval that ends then. A timetable is left as it is.
+    Its runs start at the same moments; each has the interval that ends then. A timetable is not changed.
     """
     from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
@@ -209,7 +209,7 @@ LIVE_TASK_STATES = frozenset(
     }
 )
 _UNDER_WAY = frozenset({"scheduled", "queued", "running", "restarting"})
-# Such an instance has nothing to give, whatever an earlier try of it acked.
+# Such an instance has no output, even if an earlier try of it acked.
 EMPTY_TASK_STATES = frozenset({"skipped", "removed"})
 FAILED_TASK_STATES = frozenset({"failed", "upstream_failed"})
 _SKIPS_ITSELF = "tx_skips_itself"
@@ -234,7 +234,7 @@ class RunInfo:
 
 
 def run_info(context: Mapping[str, Any]) -> RunInfo:
-    """What a task's context says of its run, which lacks the keys of the dates that the run does not have."""
+    """The run in a task's context, which lacks the keys of the dates that the run does not have."""
     run = context["dag_run"]
     return RunInfo(
         run_id=run.run_id,
@@ -264,7 +264,7 @@ def instance_states(
 
     A task of which Airflow says nothing has the state None.
 
-    :param mapped: those that have map indexes; each is asked for alone, as an instance may be called as a task is.
+    :param mapped: the ones that have map indexes; each is asked for alone, as an instance may be called as a task is.
     """
     plain = [task for task in task_ids if task not in mapped]
     found = task_states(ti, plain) if plain else {}
@@ -335,7 +335,7 @@ def replace_test(dag: Any, made: Callable[..., Any]) -> None:
 def skip_tasks(operator: Any, ti: Any, tasks: Collection[Any]) -> NoReturn:
     """End `operator` as success and skip `tasks`, now and whenever they are cleared without it.
 
-    Those that a clear has let Airflow start beside it skip themselves: `is_skipped_by`. A scheduler that finds a task
+    Tasks that a clear has let Airflow start beside it skip themselves: `is_skipped_by`. A scheduler that finds a task
     under way to be skipped takes the run for deadlocked and fails it.
 
     :param operator: a SkipMixin.

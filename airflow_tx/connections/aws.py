@@ -19,7 +19,7 @@ _SHORTEST = 4
 _LOGIN_IN_URL = re.compile(r"//[^/@\s]+@")
 _ANSWER = re.compile(r"<(\?xml|Error\b).*", re.DOTALL)
 _ARROW = re.compile(r"\s*\x1b\[\d+m\u21b3\x1b\[0m\s*")
-"""What the client puts before each cause of an error."""
+"""The text that the client puts before each cause of an error."""
 _LONGEST = 300
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 
@@ -45,7 +45,7 @@ def options_of_connection(conn_id: str, *, what: str) -> dict[str, str]:
     }
     options = {name: str(value) for name, value in given.items() if value}
     if ("aws_access_key_id" in options) != ("aws_secret_access_key" in options):
-        remedy = "Give both login and password, or none of them."
+        remedy = "Give both login and password, or neither."
         raise ConfigError(option=f"Connection {conn_id!r}, login", value="***", remedy=remedy)
     return options
 

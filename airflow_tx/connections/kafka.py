@@ -43,7 +43,7 @@ class KafkaAddress:
 
     :param client: settings of a client of librdkafka.
     :param group: the consumer group to name; nothing is kept in it.
-    :param spark: settings of the Java client that the connection gives as they are.
+    :param spark: settings of the Java client that the connection gives unchanged.
     """
 
     conn_id: str

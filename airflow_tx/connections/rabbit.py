@@ -22,7 +22,7 @@ _PATIENCE = {"socket_timeout": 10, "stack_timeout": 15, "blocked_connection_time
 
 
 def require_pika(*, needed_by: str) -> None:
-    """Refuse to go on without the client library.
+    """Refuse to continue without the client library.
 
     :param needed_by: for the message.
     :raises ConfigError: it is missing.
@@ -38,7 +38,7 @@ def require_pika(*, needed_by: str) -> None:
 class RabbitBroker:
     """A broker, a virtual host and how one logs in there; its repr shows no more than the id of the connection.
 
-    :param authorities: file of the certificates that are trusted; None: those of the system.
+    :param authorities: file of the certificates that are trusted; None: the system's.
     """
 
     conn_id: str

@@ -19,7 +19,7 @@ REDIS_EXTRAS = (
 ).split()
 # A server that does not answer is as good as one that cannot be reached.
 _PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
-# What a server says that cannot be used now, while another one, or the same one later, can.
+# Errors of a server that cannot be used now. Another server, or the same one later, can be used.
 AWAY = (
     "READONLY",
     "LOADING",

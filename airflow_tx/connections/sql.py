@@ -19,7 +19,7 @@ POSTGRES_EXTRAS = (
     "sslmode sslcert sslkey sslrootcert sslcrl application_name connect_timeout keepalives keepalives_idle "
     "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs options"
 ).split()
-# What a connection to PostgreSQL gets unless its own options say otherwise: a server that a network has swallowed is
+# Defaults of a connection to PostgreSQL. With them, a server behind a broken network is
 # noticed after half a minute without a sign of life, however long a statement takes. TCP alone would wait for hours.
 SIGNS_OF_LIFE = {
     "connect_timeout": 10,

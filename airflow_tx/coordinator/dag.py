@@ -44,8 +44,8 @@ def coordinator_dag(
 
     It starts a run for each batch as soon as the source has one and `max_pending` allows, and replays transactions
     whose run failed, was deleted, takes longer than `message_timeout`, or starts where the one before it does not end
-    any more; after `max_replays` in a row it marks the topology as blocked and says why. Runs that somebody starts by
-    hand or by a schedule go along with it. Of a source whose batch is the run's own it only replays, unless it has a
+    any more; after `max_replays` in a row it marks the topology as blocked and says why. Manually triggered and
+    scheduled runs still work next to it. Of a source whose batch is the run's own it only replays, unless it has a
     lane: that takes the data intervals of the schedule one after the other, with ``DataIntervalSource(in_order=True)``.
 
     :param transaction: name of the topology, whose DAG stands above in the same file; or its `Transaction`.
@@ -101,7 +101,7 @@ def _plan(spec: TransactionSpec, dag: DAG, wanted: bool) -> tuple[LanePlan | Non
     if not wanted:
         return None, ""
     try:
-        return lane_plan(spec, dag), ", those that go well in its lane"
+        return lane_plan(spec, dag), ", undisturbed ones in its lane"
     except GoesByRuns as error:
         log.warning("%s", error)
         return None, f". {error}"

@@ -50,7 +50,7 @@ class Rules:
 
 
 class Finding(str, Enum):
-    """What is the matter with an open transaction."""
+    """The diagnosis of an open transaction."""
 
     NOTHING = "nothing"
     UNBORN = "its run was never created"
@@ -72,7 +72,7 @@ class Finding(str, Enum):
 
 @dataclass(frozen=True)
 class Health:
-    """What is known of one open transaction.
+    """The known facts of one open transaction.
 
     :param op: of its record.
     :param lasts: seconds for which the finding has been the same.
@@ -92,7 +92,7 @@ class Health:
 
 @dataclass(frozen=True)
 class CoordinatorMemory:
-    """What the coordinator knows so far; it may be lost, and then only waits begin again.
+    """The memory of the coordinator; it may be lost, and then only waits begin again.
 
     :param health: of the open transactions, by txid.
     :param source_wait: seconds until the source may be asked again.
@@ -161,7 +161,7 @@ def _health_of(value: Mapping[str, Any]) -> Health:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """One open transaction, with all that is known beside it."""
+    """One open transaction, with all known facts."""
 
     look: LedgerSnapshot
     states: RunStates
@@ -214,7 +214,7 @@ def _find_stopped(case: OpenTransaction, state: str | None) -> Finding:
     record = case.record
     txid = case.txid
     if record.skip is not None and txid != case.look.current:
-        return Finding.NOTHING  # its turn will come, with whatever it has
+        return Finding.NOTHING  # its turn will come
     if is_noted(record):
         return Finding.NOTED
     if record.skip is not None:
@@ -256,8 +256,8 @@ def _find_committer(case: OpenTransaction, one: Health) -> Finding:
     look = case.look
     if look.owner is not False:
         return Finding.NOTHING
-    # Airflow tries it again, and until that try has taken the turn nobody shows. Should it be killed meanwhile, Airflow
-    # notices by itself, later.
+    # Airflow tries it again. Until that try takes the turn, no process is seen. If the try is killed before that,
+    # Airflow notices later by itself.
     if look.busy is False or (one.finding is Finding.RETRYING and one.op == case.record.op):
         return Finding.RETRYING
     return Finding.SILENT if look.busy else Finding.SUSPECT
@@ -295,7 +295,7 @@ def _is_decided(case: OpenTransaction, txid: int) -> bool:
     if txid in case.look.stale or record.phase is Phase.FAILED or is_noted(record):
         return False
     state = case.states.get(record.run_id)
-    # Queued: it was cleared, and its begin decides anew; unless it was not begun at all.
+    # Queued: it was cleared, and its `begin` decides again; or it has never begun.
     return (
         state == "running"
         or (state == "queued" and record.request == "")

@@ -1,6 +1,7 @@
 """The lane: the coordinator processes and commits transactions itself; what goes wrong there becomes a run.
 
-It may be killed at any line, woken up late, or exist twice. The ledger knows nothing of it: same steps, tokens, fences.
+It may be killed at any line, woken up late, or exist twice. The ledger treats it like a run: same steps, tokens,
+fences.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_tx.protocol.api import Store
     from airflow_tx.staging import TryDir
 
-# After so long it ends, so that the next one has the modules that the DAG file imports as they are by then.
+# Seconds until it ends: the next one imports the current modules of the DAG file.
 STINT = 600.0
 # So many in a row that leave it, and it takes no more: they go by runs at once.
 LEFT_IN_A_ROW = 3
@@ -154,13 +155,13 @@ class Lane(NoLane):
                 committer.join(_JOIN)
 
     def _rehearsal_dir(self) -> TryDir:
-        """Name a folder that the next commit sweeps, whatever becomes of this process: no transaction has txid 0."""
+        """Name a folder that the next commit sweeps, even if this process dies: no transaction has txid 0."""
         task = TaskTry("rehearsal", -1, uuid.uuid4().hex)
         return self._spec.staging().try_dir(self._spec.topology, TransactionAttempt(0, 1), task)
 
     @property
     def working(self) -> frozenset[int]:  # type: ignore[override]
-        """The transactions that it has begun, and that neither are final nor have left it."""
+        """The transactions that it has begun, that are not final and have not left it."""
         return self._window.txids
 
     @property
@@ -202,7 +203,7 @@ class Lane(NoLane):
                 self.wait(left)
 
     def _wait_below(self, count: int, seconds: float) -> None:
-        """Wait until it works on fewer transactions than `count`, or on none; go on with those that can meanwhile."""
+        """Wait until it works on fewer transactions than `count`, or on none; continue with the others."""
         until = time.monotonic() + seconds
         done = False
         while not done:
@@ -331,7 +332,7 @@ class Lane(NoLane):
     # --- in both
 
     def _leave(self, begun: Begun, note: Callable[[str], str], error: BaseException) -> None:
-        """Let a transaction go: the coordinator makes an ordinary run of it, unless it was refused for good."""
+        """Let a transaction go: the coordinator makes an ordinary run of it, unless its refusal is permanent."""
         reason = compat.masked(f"{type(error).__name__}: {error}")
         try:
             reason = note(reason)

@@ -1,7 +1,7 @@
 """The applications of a lane: each runs in a thread with a session, so that nothing else waits for Spark.
 
 A session in which an application has left nothing is kept for the next one: a new one has everything compiled once more
-on its server. It is never that of two batches at once. A lane prepares sessions before it has a batch.
+on its server. It never has two batches at once. A lane prepares sessions before it has a batch.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class LaneApplications:
         return run
 
     def close(self) -> None:
-        """Interrupt those that run, and end all sessions."""
+        """Interrupt running ones, and end all sessions."""
         with self._lock:
             threads = [thread.end() for thread in self._open]
         until = time.monotonic() + _PATIENCE
@@ -118,7 +118,7 @@ class LaneApplications:
     ) -> None:
         """Load the applications, and let the server compile what batches need, until there is a batch.
 
-        :raises Exception, SystemExit: whatever the file of an application raises.
+        :raises Exception, SystemExit: the error of the file of an application.
         """
         from airflow_tx.spark.connect import rehearse
 
@@ -130,7 +130,7 @@ class LaneApplications:
             self._head_start(thread.conn_id, 0.0).set()
         with self._lock:
             idle = self._idle[thread.conn_id]
-            if thread in idle:  # before those that are not ready
+            if thread in idle:  # before threads that are not ready
                 idle.remove(thread)
                 idle.append(thread)
 
@@ -194,7 +194,7 @@ class LaneApplications:
             self._ended.notify_all()
 
     def _head_start(self, conn_id: str, seconds: float) -> threading.Event:
-        """Wait until something has run on the server, unless this is the first; return what says so."""
+        """Wait until something has run on the server, unless this is the first; return its proof."""
         with self._lock:
             is_first = conn_id not in self._warm
             warm = self._warm.setdefault(conn_id, threading.Event())
@@ -206,7 +206,7 @@ class LaneApplications:
         with self._loading:
             found = self._loaded.get(application.path)
             if found is None:
-                # For good: it may import when it is called, and several are called at once.
+                # Permanently: the application may import when it is called, and several are called at once.
                 sys.path[:0] = [folder for folder in application.folders if folder not in sys.path]
                 found = self._loaded[application.path] = application.load()
             return found
@@ -241,10 +241,10 @@ class ApplicationRun:
         return self.outcome is not None or time.monotonic() >= self.deadline
 
     def manifest(self) -> Manifest:
-        """What it has left, once it is over.
+        """Its traces, once it is over.
 
         :raises AirflowTaskTimeout: it takes too long; it is interrupted.
-        :raises Exception, SystemExit: whatever it raised.
+        :raises Exception, SystemExit: its own error.
         """
         outcome = self.outcome
         if outcome is None:
@@ -257,7 +257,7 @@ class ApplicationRun:
 
 @dataclass(frozen=True)
 class _Preparation:
-    """What a session is prepared for.
+    """The purpose of a prepared session.
 
     :param where: the folder for what the preparation writes.
     """
@@ -267,7 +267,7 @@ class _Preparation:
 
 
 class _SessionThread(threading.Thread):
-    """A thread with a session, whose own it is for all that asks PySpark for the session there is.
+    """A thread with its own session: PySpark gives it to all code in this thread.
 
     :param preparation: of its session, before it has a batch; None: it begins with one.
     :ivar runs: what it is to run; None: it ends.
@@ -287,7 +287,7 @@ class _SessionThread(threading.Thread):
 
     @property
     def is_ending(self) -> bool:
-        """Whether somebody ends it."""
+        """Whether it is being ended."""
         return self._ending
 
     def run(self) -> None:

@@ -1,4 +1,4 @@
-"""The commit of a transaction in a lane: joined with the steps around it, where nothing can come between."""
+"""The commit of a transaction in a lane: joined with the steps around it, if no other step can run between."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRESS_EVERY = 5.0
 
 
 class LaneOutputs:
-    """What the tasks of a transaction in a lane have returned."""
+    """The results of the tasks of a transaction in a lane."""
 
     def __init__(self) -> None:
         self._stored: dict[tuple[str, str], Any] = {}
@@ -109,7 +109,7 @@ class LaneTurn:
 class LaneCommit:
     """The commit of a transaction in a lane, joined with the steps around it.
 
-    The turn is taken with the ack of the last task, or with the mark of the transaction before, whichever comes last.
+    The turn is taken with the ack of the last task, or with the mark of the transaction before, the later of both.
 
     :param case: with the run as `lane_run` gives it.
     :ivar commit: its steps, for a turn that is not taken yet.

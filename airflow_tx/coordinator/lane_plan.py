@@ -49,7 +49,7 @@ class LaneTask:
 class TimeLimit:
     """How long a task in the lane may take.
 
-    :param reason: why it is ended then, with the option that says so.
+    :param reason: why it is ended then, with the option that sets it.
     """
 
     seconds: float
@@ -70,9 +70,9 @@ class LaneApplication:
 
 @dataclass(frozen=True)
 class LanePlan:
-    """What a lane does for each transaction.
+    """The work of a lane for each transaction.
 
-    :param tasks: each after those whose output it takes, or that it follows.
+    :param tasks: each after the tasks whose output it takes, or that it follows.
     :param committer: the task that commits, with `updates`.
     """
 
@@ -84,7 +84,7 @@ class LanePlan:
 
     @property
     def applications(self) -> tuple[LaneApplication, ...]:
-        """Those of the tasks that are applications."""
+        """The tasks that are applications."""
         return tuple(task for task in self.tasks if isinstance(task, LaneApplication))
 
     @property
@@ -92,7 +92,7 @@ class LanePlan:
         """The files whose code a lane executes: of the DAG, and of the applications that are there."""
         found = [self.dag_file]
         for task in self.applications:
-            with suppress(ConfigError):  # its transactions will say so
+            with suppress(ConfigError):  # its transactions will report the error
                 found.append(task.operator.found_from(self.dag_file).path)
         return tuple(found)
 
@@ -108,7 +108,7 @@ class LanePlan:
 def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
     """Plan how a lane calls the tasks of a DAG.
 
-    Where each run stands for a data interval, the lane takes the next one of the schedule.
+    If each run has a data interval, the lane takes the next one of the schedule.
 
     :raises GoesByRuns: naming the task that needs a run, and why.
     """
@@ -145,7 +145,7 @@ def _reason_of_block(spec: TransactionSpec, dag: Any) -> str:
             return "its data intervals have no order, which in_order=True gives them"
         return f"DAG {dag.dag_id!r} has no schedule that says which data interval is next"
     if spec.source.per_run:
-        return "each of its runs stands for a batch of its own"
+        return "each of its runs has a batch of its own"
     if type(spec.source).committed is not Source.committed:
         return f"its source ({type(spec.source).__name__}) does something when a batch is committed"
     if spec.phase is not None:

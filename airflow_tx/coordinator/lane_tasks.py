@@ -59,7 +59,7 @@ class LaneProcessing(Processing):
         self._run_ack(step)
 
     def _is_current(self) -> bool:
-        # A lane starts each task of an attempt once: another try is that of a run which has taken it over.
+        # A lane starts each task of an attempt once: another try belongs to a run that has taken the attempt over.
         return False
 
     def _is_replaced(self) -> bool:
@@ -73,7 +73,7 @@ class LaneTransaction:
     :param task_try: of the lane.
     :param outputs: takes what its tasks return.
     :param commit: what the ack of its last task is joined with; None: nothing.
-    :param applications: runs those of the plan; None: it has none.
+    :param applications: runs the applications of the plan; None: it has none.
     :param started: the task that was started with its begin.
     :ivar application: the one that it waits for.
     """
@@ -114,7 +114,7 @@ class LaneTransaction:
         """Call the tasks, up to the next application; again, once that is over.
 
         :return: whether all of them are done.
-        :raises Exception, SystemExit, AirflowTaskTimeout: whatever a task raises, or the ledger.
+        :raises Exception, SystemExit, AirflowTaskTimeout: the error of a task, or of the ledger.
         """
         if self.application is not None:
             self._take_output(self.application)
@@ -216,7 +216,7 @@ class LaneTransaction:
         self._current = None
 
     def _dates(self) -> dict[str, Any]:
-        """What the context of its run would say of its data interval, if the batch is one."""
+        """The data interval in the context of its run, if the batch is one."""
         source = self._plan.spec.source
         if not isinstance(source, NextIntervalSource):
             return {}

@@ -1,4 +1,4 @@
-"""The transactions that a lane works on: what its two threads, and those of its applications, tell each other."""
+"""The transactions that a lane works on: shared by its two threads and the threads of its applications."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class LaneWindow:
-    """The transactions that a lane has begun, and that neither are final nor have left it.
+    """The transactions that a lane has begun, that are not final and have not left it.
 
     :ivar changed: notified with every change.
     """
@@ -52,7 +52,7 @@ class LaneWindow:
             return self._processed.pop(self._first, None)
 
     def close(self) -> None:
-        """Let nobody wait for the first one any more."""
+        """End the wait for the first one."""
         with self.changed:
             self._closed = True
             self.changed.notify_all()
@@ -68,7 +68,7 @@ class LaneWindow:
         self._applied.append(transaction)
 
     def take_over(self) -> list[LaneTransaction]:
-        """Take those whose application is over."""
+        """Take the ones whose application is over."""
         found = [each for each in self._applied if each.is_ready]
         self._applied = [each for each in self._applied if each not in found]
         return found

@@ -1,4 +1,4 @@
-"""What the coordinator tells people: it sends the gauges of its topology, and raises its alarms."""
+"""The coordinator's messages to people: it sends the gauges of its topology, and raises its alarms."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Monitor:
 class BlockedRun:
     """A run that is red as long as its topology is blocked, where Airflow's home page counts it.
 
-    :param dag_id: of the DAG whose task fails as long as it is.
+    :param dag_id: of the DAG whose task fails while the topology is blocked.
     """
 
     dag_id: str

@@ -1,6 +1,6 @@
 """The coordinator's task: it allocates transactions, creates their runs, replays what has failed.
 
-Storm's MasterBatchCoordinator as a task that is killed and run again at any line: whatever it has begun is in the
+Storm's MasterBatchCoordinator as a task that is killed and run again at any line: all begun work is in the
 ledger, and the next look finds it. Two of them do no harm, for the ledger lets one of them do each thing.
 """
 
@@ -98,10 +98,10 @@ class CoordinateOperator(PlacedTask, BaseOperator):
                 event["refresh"] |= lane.is_over
         except StoreError as error:
             # Its trigger waits until the ledger can be read again.
-            self.log.warning("%s The coordinator goes on as soon as it can be read.", error)
+            self.log.warning("%s The coordinator continues as soon as it can be read.", error)
         if event["refresh"] and self._is_old(context):
             self.log.info(
-                "The coordinator goes on in a new run, which has the newest version of its DAG"
+                "The coordinator continues in a new run, which has the newest version of its DAG"
             )
             return
         self._defer(pace, memory, max(hold, pace.hold))

@@ -1,7 +1,7 @@
-"""What the coordinator does next: a pure plan, from the ledger and the states of runs. Source: protocol.md §§5, 6.
+"""The next actions of the coordinator: a pure plan, from the ledger and the states of runs. Source: protocol.md §§5, 6.
 
-Recovery goes by records, not by runs: an open transaction whose run is neither queued nor running is replayed, whatever
-its run ended as.
+Recovery goes by records, not by runs: an open transaction without a queued or running run is replayed, for any
+    end of its run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Replay:
 
     :param reason: in words.
     :param counts: whether it counts against `max_replays`.
-    :param noted: it was asked for before, so that nothing has to be asked again.
+    :param noted: it was asked for before, so that no further question is needed.
     """
 
     txid: int
@@ -132,7 +132,7 @@ def plan(
     rules: Rules,
     ready: bool,
 ) -> Plan:
-    """Decide what is to be done: at most one action for each transaction.
+    """Decide the actions: at most one for each transaction.
 
     :param elapsed: seconds since the plan that gave `memory`.
     :param ready: whether the source has, or may have, rows for another transaction.

@@ -71,7 +71,7 @@ class SnapshotReader:
         self._next: tuple[int, Any] | None = None
 
     def look(self) -> LedgerSnapshot | None:
-        """Read the ledger as it is; None if a transaction became final while it was read.
+        """Read the current ledger; None if a transaction became final while it was read.
 
         :raises UnreadableRecord: a record is damaged or missing.
         """

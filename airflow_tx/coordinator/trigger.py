@@ -48,7 +48,7 @@ def _thread(conn_id: str, paths: Paths) -> ThreadPoolExecutor:
 
 @dataclass(frozen=True)
 class SourceAnswer:
-    """What a source said.
+    """The answer of a source.
 
     :param cost: seconds of processor time.
     :param error: in words; None if it answered.
@@ -61,7 +61,7 @@ class SourceAnswer:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class CoordinatorTrigger(LedgerTrigger):
-    """Fires once, when a transaction can be allocated, has to be replayed, or its run has to be started.
+    """Fires once, when a transaction can be allocated, must be replayed, or its run must be started.
 
     :param dag_id: of the runs.
     :param source: class path and arguments; None: nothing is allocated.
@@ -71,7 +71,7 @@ class CoordinatorTrigger(LedgerTrigger):
     :param shows: whether its committer shows in the ledger while it holds the turn.
     :param limits: fields of `AlarmLimits`.
     :param messages: whether its tasks emit messages that ackers track.
-    :param acker_store: the id of the connection of these ackers; None: they lie beside the ledger.
+    :param acker_store: the id of the connection of these ackers; None: they are beside the ledger.
     """
 
     dag_id: str
@@ -104,7 +104,7 @@ def _ackers(trigger: CoordinatorTrigger, store: Store) -> AbstractContextManager
 
 
 class _Watch:
-    """What one trigger knows. The time is that of this process, which no clock can move."""
+    """The memory of one trigger. It uses the monotonic time of this process."""
 
     def __init__(self, trigger: CoordinatorTrigger) -> None:
         self._trigger = trigger
@@ -123,7 +123,7 @@ class _Watch:
         self._said: dict[str, str] = {}
 
     async def step(self) -> list[str]:
-        """What is due now, in words."""
+        """The due actions, in words."""
         trigger = self._trigger
         found = await until(
             self._look, trigger.zookeeper_conn_id, hold=0.0, poll=trigger.poll, watched=True

@@ -1,6 +1,6 @@
-"""What the coordinator does in its worker: it plans, and does what is planned. Source: protocol.md §6.
+"""The work of the coordinator in its worker: it plans, and executes the plan. Source: protocol.md §6.
 
-It may be killed at any line: whatever it has begun is in the ledger, and the next look finds it.
+It may be killed at any line: all begun work is in the ledger, and the next look finds it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Pace:
 
 
 def allocates(spec: TransactionSpec) -> bool:
-    """Whether the coordinator may allocate: not where each run stands for a batch of its own."""
+    """Whether the coordinator may allocate: not if each run has its own batch."""
     return not spec.source.per_run
 
 
@@ -72,13 +72,13 @@ def shows(spec: TransactionSpec) -> bool:
 
 
 class Coordination:
-    """What the coordinator does in its worker, until nothing has been done for a while.
+    """The work of the coordinator in its worker, until it has been idle for a while.
 
     :param store: of the ledger, connected.
     :param ti: its task instance.
     :param memory: what it knew before.
     :param lane: works on new transactions, while it is open; None: each of them becomes a run.
-    :param alarms: raised as it looks; None: nobody is called.
+    :param alarms: raised when it looks; None: no callback is called.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Coordination:
     def run(self) -> float:
         """Plan and do, again and again.
 
-        :return: seconds for which there is nothing to do, whatever happens.
+        :return: seconds for which there is certainly nothing to do.
         :raises StoreError: the ledger cannot be reached, or cannot be read.
         """
         idle_since = self._clock()
@@ -169,7 +169,7 @@ class Coordination:
             ready=ready,
         )
         if any(not isinstance(each, Allocate) for each in found.actions):
-            # What was known of the runs may be some seconds old.
+            # The known states of the runs may be some seconds old.
             states = self._run_states(look, fresh=True)
             found = plan(
                 look, states, self.memory, elapsed=elapsed, rules=self.pace.rules, ready=ready
@@ -283,7 +283,8 @@ class Coordination:
         except (SourceError, ConfigError, Refused) as error:
             self.memory = self.memory.failed(self.pace.poll)
             self._say(
-                "source", f"{error} The source is asked again, later and later; replays go on."
+                "source",
+                f"{error} The source is asked again at growing intervals; replays continue.",
             )
             return
         self._flows = self._lane.begun != before and not isinstance(answer, NoData)
@@ -313,7 +314,8 @@ class Coordination:
         self.memory = self.memory.tried(action.txid)
         if self._create(action.run_id, action.key):
             self._log.info(
-                "Transaction %s had no run yet: whoever allocated it was stopped.", action.txid
+                "Transaction %s had no run yet: the process that allocated it was stopped.",
+                action.txid,
             )
 
     def _create(self, run_id: str, key: str) -> bool:

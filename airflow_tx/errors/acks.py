@@ -88,6 +88,6 @@ class AckersBehind(MessageError):
     """The store of the ackers has lost something that it had taken."""
 
     template = (
-        "The ackers hold part {found} of what a worker sent for transaction {txid}.{attempt} of topology {topology!r}, "
+        "The ackers of transaction {txid}.{attempt} of topology {topology!r} hold part {found} of a worker's messages, "
         "and part {expected} was taken: their store went back, or was emptied. Clear `begin` or the whole run."
     )

@@ -23,7 +23,7 @@ class StaleTry(Refused):
 
     template = (
         "{step} of task {task} in transaction {txid}.{attempt} refused: try {found} has replaced try {task_try}. "
-        "The newer try goes on; there is nothing to do."
+        "The newer try continues; there is nothing to do."
     )
 
 
@@ -32,7 +32,7 @@ class StaleBegin(Refused):
 
     template = (
         "begin of run {run_id} refused: a later begin ({found}) of transaction {txid} exists, this try is {task_try}. "
-        "The later one goes on; there is nothing to do."
+        "The later one continues; there is nothing to do."
     )
 
 
@@ -101,8 +101,8 @@ class RowsNotKept(Refused):
     """A task after the commit asks for the rows of a transaction whose receipt has only their digest."""
 
     template = (
-        "The rows of committed transaction {txid} of {topology} are no longer in the ledger: their description was too "
-        "long for the receipt, or its history has ended. Do not read the batch in a task after the committer."
+        "The ledger no longer has the rows of committed transaction {txid} of {topology}: they were too long for the "
+        "receipt, or its history has ended. Do not read the batch in a task after the committer."
     )
 
 
@@ -156,7 +156,7 @@ class Outranked(Refused):
 
     template = (
         "Commit of transaction {txid} refused: token {token} is outranked, the ledger holds {found}. A newer try "
-        "goes on."
+        "continues."
     )
 
 
@@ -196,7 +196,7 @@ class SourceKindChanged(Refused):
     template = (
         "Topology {topology!r} has open transactions ({first} to {last}) of a {found} source, and the DAG now has a "
         "{expected} one. Drain it first: go back to the old DAG, pause its coordinator and start no new run, until "
-        "airflow tx list {topology} shows none open; skip what cannot be committed."
+        "airflow tx list {topology} shows none open. Skip transactions that cannot be committed."
     )
 
 
@@ -217,7 +217,7 @@ class AlreadyFinal(Refused):
 
 
 class SkipRefused(Refused):
-    """A transaction that cannot be skipped as it is."""
+    """A transaction that cannot be skipped now."""
 
     template = "Skip of transaction {txid} refused: {problem}. {remedy}"
 
@@ -256,7 +256,7 @@ class RestateRefused(Refused):
 
 
 class PreviewOutdated(Refused):
-    """An action on what has changed since it was previewed: another person was first, or a transaction went on."""
+    """An action on what has changed since it was previewed: another person was first, or a transaction has moved on."""
 
     template = "{what} of topology {topology!r} has changed since. Nothing was done; have another look, then repeat."
 
@@ -264,7 +264,9 @@ class PreviewOutdated(Refused):
 class Outbid(Refused):
     """A waiter that wants to give up its run slot, while another one is to."""
 
-    template = "Run {run_id} does not yield: run {leader} does. It goes on waiting; there is nothing to do."
+    template = (
+        "Run {run_id} does not yield: run {leader} does. It still waits; there is nothing to do."
+    )
 
 
 class UnknownTransaction(Refused):
@@ -274,9 +276,9 @@ class UnknownTransaction(Refused):
 
 
 class MoveRefused(Refused):
-    """A topology that cannot be renamed or deleted as it is."""
+    """A topology that cannot be renamed or deleted now."""
 
-    template = "Topology {topology!r} stays as it is: {problem}. {remedy}"
+    template = "Topology {topology!r} is not changed: {problem}. {remedy}"
 
 
 class AcceptanceRefused(Refused):
@@ -327,7 +329,7 @@ class RowsDiffer(Refused):
 
 
 class RowsNotProven(Refused):
-    """Rows of which nobody has counted exactly that each was consumed once, where that is required."""
+    """No task has counted exactly that each row was consumed once, and `[tx] require_rows` requires it."""
 
     template = (
         "Rows of transaction {txid}.{attempt} are not proven: {problem}; [tx] require_rows = proven refuses that. "

@@ -1,4 +1,4 @@
-"""The root of all errors, and those of what a user defines: settings, blocks, sources, staged output."""
+"""The root of all errors, and errors of settings, blocks, sources and staged output."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class OtherSource(SourceError):
 class AheadOfOrder(TxError):
     """An interval whose turn to get a txid has not come: its run waits.
 
-    :param after: the date to which the order must have come; `missing`: that of the interval which is next.
+    :param after: the date to which the order must have come; `missing`: the date of the next interval.
     """
 
     template = "The interval {interval} waits: the one that begins at {missing} comes before it, and has no txid yet."
@@ -118,9 +118,9 @@ class StagingError(TxError):
 
 
 class StagingUnavailable(StagingError):
-    """A file that could not be staged; nothing of it is seen by anybody."""
+    """A file that could not be staged; no reader sees a part of it."""
 
-    template = "{uri} cannot be written: {reason}. Nothing of it counts; make room or give access, then clear the task."
+    template = "{uri} cannot be written: {reason}. No row of it counts. Make room or give access, then clear the task."
 
 
 class StagingNotRemoved(StagingError):

@@ -6,7 +6,7 @@ from airflow_tx.errors.root import TxError
 
 
 class StateError(TxError):
-    """A state that cannot take this update; nothing of it was applied."""
+    """A state that cannot take this update; no part of it was applied."""
 
     template = "State {state!r} refused: {problem}. {remedy}"
 
@@ -21,8 +21,8 @@ class StateUnavailable(StateError):
     """The store of a state cannot be reached; the transaction stays replayable."""
 
     template = (
-        "State {state!r} ({where}) cannot be reached: {reason}. Nothing of this transaction was committed; clear "
-        "the commit task when it is back."
+        "State {state!r} ({where}) cannot be reached: {reason}. No value of this transaction was committed. Clear "
+        "the commit task when the state is back."
     )
 
 
@@ -30,8 +30,8 @@ class StateLocked(StateUnavailable):
     """Another session holds what a state's update needs, and did not let go in time; nothing was written."""
 
     template = (
-        "State {state!r} ({where}) is locked by another session: {reason}. Nothing of this transaction was committed; "
-        "the next try waits again."
+        "State {state!r} ({where}) is locked by another session: {reason}. No value of this transaction was committed. "
+        "The next try waits again."
     )
 
 
@@ -48,9 +48,9 @@ class PortionsLost(StateUnavailable):
     """The store no longer has every portion that it confirmed to the writers of this grant; nothing was committed."""
 
     template = (
-        "State {state!r} ({where}) has lost {lost} of {portions} portions of transaction {txid} that it had confirmed: "
-        "the database failed over to a standby that was behind. Nothing of this transaction was committed; the next "
-        "try writes all of them again. If no try is left, clear the commit task."
+        "State {state!r} ({where}) has lost {lost} of {portions} confirmed portions of transaction {txid}: "
+        "the database failed over to a standby that was behind. No value of this transaction was committed. The next "
+        "try writes all portions again. If no try is left, clear the commit task."
     )
 
 
@@ -59,7 +59,7 @@ class FenceOutranked(StateError):
 
     template = (
         "Write to state {state!r} refused: token {token} is outranked, the fence holds {found}. "
-        "A newer try goes on."
+        "A newer try continues."
     )
 
 
@@ -69,8 +69,8 @@ class FenceForeign(StateError):
     for_good = True
     template = (
         "State {state!r} refused: its fence belongs to ledger {found}, this topology is ledger {expected}. "
-        "One state serves one topology: use another table; if the DAG was renamed: airflow tx rename OLD {topology} "
-        "--why TEXT; if this ledger was lost and made anew: airflow tx repair {topology} --ledger-lost"
+        "One state serves one topology. Use another table. If the DAG was renamed: airflow tx rename OLD {topology} "
+        "--why TEXT. If this ledger was lost and created again: airflow tx repair {topology} --ledger-lost"
     )
 
 
@@ -133,7 +133,7 @@ class NotTakenBack(StateError):
 
 
 class NotComparable(TxError):
-    """Two states of which nobody can say whether they hold the same."""
+    """Two states that cannot be compared."""
 
     template = "{first} and {second} cannot be compared: {problem}. {remedy}"
 

@@ -33,7 +33,7 @@ class StoreUnavailable(StoreError):
 
 
 class NoConnection(StoreUnavailable):
-    """No server of the ledger's store accepts a connection as it is configured; nothing was written."""
+    """No server of the ledger's store accepts a connection with these settings; nothing was written."""
 
     template = (
         "ZooKeeper {hosts} (connection {connection}) cannot be reached: {reason}. Nothing was changed; "

@@ -29,8 +29,8 @@ class ZooKeeperHook(BaseHook):
     """A ZooKeeper ensemble, as an Airflow connection describes it.
 
     Host: one host or several, `h1:2181,h2:2181`; hosts without a port get the connection's. Login and password:
-    digest or SASL authentication. Schema, or the extra `chroot`: every path lies below it. Extras: those of
-    `provider_info.CONNECTION_FIELDS` and no others.
+    digest or SASL authentication. Schema, or the extra `chroot`: every path is below it. Extras: only the ones of
+    `provider_info.CONNECTION_FIELDS`.
 
     :param zookeeper_conn_id: the connection; default: `[tx] zookeeper_conn_id`.
     """
@@ -133,7 +133,7 @@ def _extra(connection: Any, conn_id: str) -> Mapping[str, Any]:
         extra = None
     if not isinstance(extra, dict):
         # Its text is not shown: it may hold the key's password.
-        raise _refuse(conn_id, "extra", "(not shown)", "It has to be a JSON object.")
+        raise _refuse(conn_id, "extra", "(not shown)", "It must be a JSON object.")
     known = ", ".join(CONNECTION_FIELDS)
     for name in extra:
         if name not in CONNECTION_FIELDS:
@@ -182,7 +182,7 @@ def _chroot(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str:
             conn_id,
             "chroot",
             chroot or schema,
-            "It has to be the path of a znode such as /production.",
+            "It must be the path of a znode such as /production.",
         )
     return f"/{path}" if path else ""
 
@@ -190,7 +190,7 @@ def _chroot(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str:
 def _scheme(connection: Any, extra: Mapping[str, Any], conn_id: str) -> str | None:
     scheme = extra.get("auth_scheme")
     if scheme not in (None, "digest", "sasl"):
-        raise _refuse(conn_id, "auth_scheme", scheme, "It has to be digest or sasl.")
+        raise _refuse(conn_id, "auth_scheme", scheme, "It must be digest or sasl.")
     if scheme and not connection.login:
         raise _refuse(
             conn_id,
@@ -237,7 +237,7 @@ def _text(extra: Mapping[str, Any], name: str, conn_id: str) -> str | None:
     value = extra.get(name)
     if value is not None and not isinstance(value, str):
         shown = "(not shown)" if name == "key_password" else value
-        raise _refuse(conn_id, name, shown, "It has to be text.")
+        raise _refuse(conn_id, name, shown, "It must be text.")
     return value
 
 
@@ -246,5 +246,5 @@ def _flag(extra: Mapping[str, Any], name: str, conn_id: str, *, default: bool) -
     # A connection given as a URI has nothing but text in its extra.
     flag = _TRUE.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(flag, bool):
-        raise _refuse(conn_id, name, value, "It has to be true or false.")
+        raise _refuse(conn_id, name, value, "It must be true or false.")
     return flag

@@ -1,4 +1,4 @@
-"""Where the journal lies: beside staged output, where no sweep of that knows it.
+"""The place of the journal: beside staged output, where no sweep of staging finds it.
 
 ::
 
@@ -51,7 +51,7 @@ class StagedFiles:
     """The Parquet files of an output, of which the journal keeps copies.
 
     :param files: names below the root of the staging area, each with the number of its rows.
-    :param columns: those of them that the state takes.
+    :param columns: the columns that the state takes.
     """
 
     files: Sequence[tuple[str, int]]
@@ -82,7 +82,7 @@ class JournalArea:
         """Keep the rows of one state, for an entry of that day.
 
         :param rows: one a key, as tasks gave them.
-        :param staged: where they lie in files.
+        :param staged: their place in files.
         :raises StagingUnavailable, StagingUnreachable: they cannot be kept; nothing counts before its entry is written.
         """
         if staged is not None and sum(count for _, count in staged.files) > INLINE_ROWS:
@@ -140,7 +140,7 @@ class JournalArea:
     def read(self, name: str) -> Entry:
         """Read an entry, and compare its content with its name; its rows are read later.
 
-        :raises EntryMissing, EntryDiffers: it is not there as it was written.
+        :raises EntryMissing, EntryDiffers: it is missing or was changed.
         :raises JournalError: this version cannot read it.
         """
         parts = _NAME.fullmatch(name)
@@ -169,9 +169,9 @@ class JournalArea:
         return entry
 
     def finding(self, name: str, txid: int, key: str) -> str | None:
-        """Say what is wrong with the entry that the binding of a key names; None: it is as it was written.
+        """Say what is wrong with the entry that the binding of a key names; None: it is unchanged.
 
-        :raises StagingUnreachable: that cannot be told.
+        :raises StagingUnreachable: this is unknown.
         """
         try:
             entry = self.check(name)
@@ -183,9 +183,9 @@ class JournalArea:
         return f"transaction {txid}: the journal entry {name} of key {key} {said}"
 
     def names(self, txid: int | None = None) -> list[str]:
-        """List the entries, the last day first: those of one transaction, or all.
+        """List the entries, the last day first: the entries of one transaction, or all.
 
-        An entry that neither a binding nor a record names counts for nothing.
+        An entry that no binding and no record names counts for nothing.
         """
         found = (f"{day}/{name}" for day in self._days() for name in self._entries(day))
         named = ((parts, parts[0]) for each in found if (parts := _NAME.fullmatch(each)))
@@ -200,7 +200,7 @@ class JournalArea:
     # --- remove -------------------------------------------------------------------------------------------------
 
     def sweep(self, before: date, kept: Callable[[], Collection[str]]) -> list[str]:
-        """Remove the folders of days before a day, unless a name that is kept lies in one.
+        """Remove the folders of days before a day, unless a kept name is in one.
 
         :param kept: asked for names of entries once a folder is due.
         :return: the days that are removed.
@@ -217,7 +217,7 @@ class JournalArea:
     def forget(self) -> None:
         """Remove the whole journal: another life of the topology begins.
 
-        :raises StagingNotRemoved: something of it is still there.
+        :raises StagingNotRemoved: a part is still there.
         """
         self._files.remove_tree(self._folder)
         if self._files.list(self._folder):

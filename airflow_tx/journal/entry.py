@@ -1,7 +1,7 @@
-"""What the journal keeps of a transaction: its batch, and what it contributed to each state.
+"""The journal's record of a transaction: its batch, and its contribution to each state.
 
-A contribution is the whole acked output, combined to one row a key: what a state would be given if nothing of these
-keys had been committed before. What a state was given may be less, as the difference of a restatement is.
+A contribution is the whole acked output, combined to one row a key: the rows that a state without these
+    keys would get. The rows that a state got may be fewer, as the difference of a restatement is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class KeptFiles:
     def path_of(self, file: KeptFile) -> str:
         """Name a file of the entry below the root of the area.
 
-        :raises EntryMissing, EntryDiffers: the file is not there as it was written.
+        :raises EntryMissing, EntryDiffers: the file is missing or was changed.
         """
         path = f"{self.folder}/{file.name}"
         if file.name not in self.checked:
@@ -82,13 +82,13 @@ class KeptFiles:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a transaction contributed to one state, as its tasks gave it: nothing is converted.
+    """The contribution of a transaction to one state, from its tasks, without a conversion.
 
     :param keys: the key columns, in their order, each with the type that the values of the rows have.
     :param values: per stored value column its aggregator and its type, as `Columns.serialized` names them.
     :param count: how many rows there are: one a key.
     :param inline: the rows, if they are few, as `encoded_rows` gives them.
-    :param files: the rows, if they are many; `columns` are those of the files that the state takes.
+    :param files: the rows, if they are many; `columns` are the columns of the files that the state takes.
     :param refusal: why there is no contribution to take back: a clause; "": there is one.
     """
 
@@ -104,7 +104,7 @@ class Contribution:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Read the rows; each call reads them again, in flat memory.
 
-        :raises EntryMissing, EntryDiffers: a file is not there as it was written.
+        :raises EntryMissing, EntryDiffers: a file is missing or was changed.
         """
         if self.inline is not None:
             yield from decoded_rows(self.inline)
@@ -121,7 +121,7 @@ class Contribution:
             yield from self._batches(file)
 
     def of(self, files: Sequence[KeptFile]) -> Contribution:
-        """Give it with rows that lie in files."""
+        """Give it with rows in files."""
         return replace(self, files=tuple(files), count=sum(file.rows for file in files))
 
     def check(self) -> None:
@@ -201,7 +201,7 @@ class Entry:
 
     @cached_property
     def content(self) -> bytes:
-        """What is written down of it, always in the same form."""
+        """Its stored form, always the same."""
         contributions = {name: each.to_json() for name, each in self.contributions.items()}
         own = {
             "format": ENTRY_FORMAT,

@@ -1,4 +1,4 @@
-"""What the journal still knows of a transaction that the history of its ledger has forgotten."""
+"""A transaction that the history of its ledger has forgotten, read from the journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_tx.protocol.view import TransactionDetails, with_restatements
 def forgotten_details(
     store: Store, paths: Paths, journal: JournalArea, txid: int
 ) -> TransactionDetails | None:
-    """Describe a committed transaction by its entry; None: there is none that its binding stands for.
+    """Describe a committed transaction by its entry; None: its binding names none.
 
     :raises JournalError, StagingUnreachable: the journal cannot be read.
     """

@@ -12,7 +12,7 @@ PLAIN = "plain"
 MIXED = "mixed"
 """The kind of a column whose values are of several kinds; each value names its own."""
 _AS_IS = frozenset((bool, float, int, str, type(None)))
-"""Types whose values are written as they are: most columns have no others."""
+"""Types whose values are written unchanged: most columns have no others."""
 _OF_JSON = frozenset(("bigint", "boolean", "double", "text", "json"))
 
 

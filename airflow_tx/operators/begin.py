@@ -44,7 +44,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
     ui_color = "#d9f2e6"
 
     def __init__(self, *, transaction: TransactionSpec, **kwargs: Any) -> None:
-        """Take the block. Further arguments are those of `BaseOperator`."""
+        """Take the block. Further arguments go to `BaseOperator`."""
         super().__init__(**kwargs)
         self.transaction = transaction
 
@@ -69,7 +69,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         except AheadOfOrder as ahead:
             self._wait_in_order(context, ahead)
         except TxError as error:
-            # For the board: of a task without a transaction it knows no more than what it says.
+            # For the board: a task without a transaction has no other record than this text.
             ti.xcom_push(key=WHY_NOT, value=str(error)[:_WHY_KEPT])
             if isinstance(error, Refused):
                 raise AirflowFailException(str(error)) from None
@@ -218,7 +218,7 @@ class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, Linea
         )
 
     def _skip(self, context: Context, begun: Begun) -> None:
-        """A person wants it skipped: nothing is processed; whoever has the turn skips it, this task if it can."""
+        """A person wants it skipped: nothing is processed; the process with the turn skips it, this task if it can."""
         from airflow_tx.commit.handoff import pass_on, states_of, take_skip_in_peace
         from airflow_tx.commit.run_slots import TaskRuns
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Another try may have what this one was refused: it outranks in turn, or finds the transaction committed, or the ack
-# of a task that Airflow knows to have succeeded a moment before the ledger does, or the output of one that works again.
+# Another try may succeed: it outranks in turn, or finds the transaction committed. Or it finds the ack of a task that
+# Airflow knows to have succeeded a moment before the ledger does, or the output of a task that works again.
 _TRY_AGAIN = (StateUnavailable, FenceOutranked, Outranked, IncompleteBatch, StagingError)
 
 
@@ -106,7 +106,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
     ) -> Commit:
         """Commit in its turn, or defer until that is near.
 
-        :param part: the part of the commit that the task does; None: all of it.
+        :param part: the part of the commit that the task does; None: the whole commit.
         """
         from airflow_tx.commit.alarm import raise_own_alarms
         from airflow_tx.commit.commit import Commit
@@ -220,7 +220,7 @@ class CommitOperator(InTurnOperator):
     template_fields: Sequence[str] = ("inputs",)
 
     def __init__(self, *, updates: Sequence[Update] = (), **kwargs: Any) -> None:
-        """Take the updates. Further arguments are those of `BaseOperator`, such as `task_id` and `outlets`."""
+        """Take the updates. Further arguments go to `BaseOperator`, such as `task_id` and `outlets`."""
         updates = checked_updates(updates)  # before the DAG knows of the task
         super().__init__(**kwargs)
         self.updates = updates

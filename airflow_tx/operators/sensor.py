@@ -36,7 +36,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
     :param up_to: all data up to a file, `PARTITION:OFFSET` or a date, as its source spells it, skipped or committed.
     :param source: the source of the topology, for `up_to`.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
-    :param root: znode below which the topology lies; default: `[tx] root`.
+    :param root: znode that holds the topology; default: `[tx] root`.
     :param poke_interval: seconds between two looks of the triggerer.
     :param retries: of the task, which may be killed while it looks.
     :param retry_delay: before it looks again.
@@ -61,7 +61,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
     ) -> None:
-        """Take what to wait for. Further arguments are those of `BaseSensorOperator`, such as `timeout`."""
+        """Take what to wait for. Further arguments go to `BaseSensorOperator`, such as `timeout`."""
         super().__init__(
             poke_interval=poke_interval, retries=retries, retry_delay=retry_delay, **kwargs
         )

@@ -24,11 +24,11 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
     """Process the batch with an application that is decorated with `batch_app`, in a session of its own.
 
     The same application as for SparkBatchOperator, without the ten seconds that a new driver takes: its code runs in
-    the process of the task, its DataFrames on the server. What it emits are XComs: ``operator.output["counts"]``.
+    the process of the task, its DataFrames on the server. Its outputs are XComs: ``operator.output["counts"]``.
 
-    The staging area has to be where the server, its executors and the task all reach it; output that does not lie
-    there whole is refused. A task killed with SIGKILL leaves its session to the server, which ends it when it has
-    been idle for long; what that writes nobody reads. In a lane (`docs/lane.md`) its session may be that of earlier
+    The server, its executors and the task must all reach the staging area; output that is not completely there
+    is refused. A task killed with SIGKILL leaves its session to the server, which ends it when it has
+    been idle for long; its output is not used. In a lane (`docs/lane.md`) it may use the session of earlier
     batches, if they have left nothing in it.
 
     :param application: absolute path, or path relative to the DAG file's folder or to the folder above.
@@ -52,7 +52,7 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         reliable: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Take what to run. Further arguments are those of `BaseOperator`, such as `task_id` and `retries`."""
+        """Take what to run. Further arguments go to `BaseOperator`, such as `task_id` and `retries`."""
         super().__init__(**kwargs)
         self.application = application
         self.conn_id = conn_id
@@ -63,7 +63,7 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
 
     @property
     def output(self) -> PlainXComArg:
-        """What the application emits: ``operator.output["name"]``."""
+        """Outputs of the application: ``operator.output["name"]``."""
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:

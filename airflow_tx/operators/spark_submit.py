@@ -39,7 +39,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
     A retry in the same attempt takes up a driver that still runs in a cluster, if it would ask for the very same: rows,
     inputs, application, arguments and connection. Another attempt never does.
 
-    A task killed with SIGKILL does not stop its driver: that one writes into a folder which nobody reads.
+    A task killed with SIGKILL does not stop its driver: the driver writes into a folder that is not read.
 
     :param application: absolute path, URI, or path relative to the DAG file's folder or to the folder above.
     :param conn_id: Spark connection; unlike SparkSubmitOperator, which then means YARN, a missing one is an error.
@@ -48,9 +48,9 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         of ``inputs={"counts": other.output["counts"]}``.
     :param reliable: False: it may read some rows of its batch and inputs only, or some twice; otherwise the transaction
         is not committed then.
-    :param connections: ids of connections that the application itself uses, such as that of a state in `batch.look_up`;
-        a driver on this machine finds them as this task does.
-    :param spark_binary: name or path of spark-submit; the default is the one on PATH, else that of this Python.
+    :param connections: ids of connections that the application itself uses, such as the connection of a state in
+        `batch.look_up`; a driver on this machine finds them as this task does.
+    :param spark_binary: name or path of spark-submit; the default is the one on PATH, else the one of this Python.
     :param deploy_mode: client or cluster; None: as the connection says.
     :param retries: every line of it may be killed and run again.
     :param retry_delay: between two tries.
@@ -73,7 +73,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
     ) -> None:
-        """Take what to submit. Further arguments are those of `SparkSubmitOperator`, such as `conf` and `jars`."""
+        """Take what to submit. Further arguments go to `SparkSubmitOperator`, such as `conf` and `jars`."""
         super().__init__(
             application=application,
             conn_id=conn_id,
@@ -98,7 +98,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
 
     @property
     def output(self) -> PlainXComArg:
-        """What the application emits: ``operator.output["name"]``."""
+        """Outputs of the application: ``operator.output["name"]``."""
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:

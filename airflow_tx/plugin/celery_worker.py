@@ -18,7 +18,7 @@ from airflow_tx.plugin.preload import client_used_by_worker, import_ahead
 _OF_AIRFLOW = "airflow.providers.celery.executors.celery_executor_utils"
 
 celery_command = click.Command("airflow-tx", hidden=True)
-"""The entry point has to be a command. It does nothing."""
+"""The entry point must be a command. It does nothing."""
 
 
 @worker_init.connect  # type: ignore[untyped-decorator,unused-ignore]

@@ -20,7 +20,7 @@ _OPERATORS = (
     ("airflow_tx.operators.spark_connect", "SparkConnectBatchOperator"),
     ("airflow_tx.operators.spark_submit", "SparkBatchOperator"),
 )
-# A `@task` within a transaction; those of other DAGs are of another module.
+# A `@task` within a transaction. The `@task` of other DAGs is in another module.
 _TASKS = tuple(("airflow_tx.topology.transaction", name) for name in compat.DECORATED_TASKS)
 
 

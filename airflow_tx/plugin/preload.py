@@ -62,7 +62,7 @@ def on_starting(component: Any) -> None:
 
 
 def import_ahead(component: str, *, client_used: Callable[[], bool]) -> None:
-    """Import what `[tx] preload` names. Whatever happens, the component starts; its tasks import what is missing.
+    """Import the modules of `[tx] preload`. The component starts even after an error; its tasks import missing modules.
 
     :param component: of Airflow, as the log names it.
     :param client_used: whether tasks forked here use the client of Spark Connect; asked only for `auto`.

@@ -77,9 +77,9 @@ def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
     if rows != appended.rows:
         # Executors that write to their own disks leave an empty folder here, and Spark reports success.
         problem = (
-            f"Spark wrote {appended.rows} rows, {rows} of them lie in {state.uri}/{appended.folder}"
+            f"Spark wrote {appended.rows} rows, {rows} of them are in {state.uri}/{appended.folder}"
         )
-        remedy = "The table has to be storage that the task, the driver and all executors share."
+        remedy = "The table must be on storage that the task, the driver and all executors share."
         raise refuse(where, name, problem, remedy)
     return _staged(manifest, name, output, entries)
 

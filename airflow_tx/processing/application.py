@@ -1,4 +1,4 @@
-"""What a task does for an application that processes its batch: describes the batch, acks what it left."""
+"""The work of a task for an application that processes its batch: it describes the batch, and acks the output."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def acknowledge(
 ) -> None:
     """Push references to what an application emitted, one XCom each; ack them, what it read, and its code.
 
-    :param reliable: whether what it read has to be all of it.
+    :param reliable: whether it must have read the whole batch.
     """
     manifest = with_files(processing, manifest)
     refs = emitted_refs(manifest)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class CurrentBatch:
     """The batch of the running task's transaction, for Python code.
 
-    :param reliable: whether what the task reads has to be all of it.
+    :param reliable: whether the task must read the whole batch.
     """
 
     def __init__(self, processing: Processing, *, reliable: bool = True) -> None:
@@ -65,7 +65,7 @@ class CurrentBatch:
             source.close()
 
     def emit(self, *, tracked: bool = True) -> str:
-        """Make a message for work that leaves the DAG: the transaction is not committed before it, and all that is
+        """Make a message for work that leaves the DAG: the transaction is not committed before it, and every message
         made of it, is acked.
 
             queue.push(json.dumps([current_batch().emit(), row]))
@@ -157,9 +157,9 @@ def current_batch(*, reliable: bool = True) -> CurrentBatch:
 def locate_output(
     spec: TransactionSpec, ref: Any, attempt: TransactionAttempt
 ) -> tuple[StagingArea, Mapping[str, Any], TransactionAttempt | None]:
-    """Find where a named output lies, the reference to what counts, and of which attempt it must be.
+    """Find the place of a named output, the reference that counts, and its attempt.
 
-    A committer may have written again since it told of its new values: then the newest ones count, of any attempt.
+    A committer may have written again since it gave its new values: then the newest ones count, of any attempt.
 
     :param attempt: the one that the reader works on.
     :raises StagingError: it is no reference, or the new values are not kept any more.
@@ -209,7 +209,7 @@ def inputs_of(
 ) -> dict[str, Input]:
     """Describe what an application reads as inputs, by name; checked here, where a refusal is the task's own.
 
-    :param inputs: references; of a mapped task, those of all its instances.
+    :param inputs: references; of a mapped task, of all its instances.
     :raises StagingError: exactly these outputs are not there whole.
     """
     return {name: _input(spec, value, attempt) for name, value in inputs.items()}

@@ -129,8 +129,8 @@ def allocate(
 def room(store: Store, paths: Paths, *, max_pending: int, key: str | None) -> dict[str, int] | None:
     """The event that wakes a `begin` which waits for room in the window; None: none yet.
 
-    :param key: of its run. Another `begin` of the run, thought dead, may have taken a transaction for it meanwhile:
-        then nobody else makes room by committing that one.
+    :param key: of its run. Another `begin` of the run, which was declared dead, may have taken a transaction for it:
+        then no other run makes room by committing that one.
     """
     read = Reader(store)
     current = read.peek(Counter, paths.current).txid
@@ -152,7 +152,7 @@ def _given_key(run: RunInfo) -> str | None:
 
 
 def _of(spec: TransactionSpec, run: RunInfo) -> Source:
-    """The source as it is to be asked for the batch of this run; one that was made anew has no dates of its own."""
+    """The source for the batch of this run; a run that was created again has no dates of its own."""
     key = _given_key(run)
     return spec.named_source.for_run(run) if key is None else spec.named_source.for_key(key)
 
@@ -257,7 +257,7 @@ def has_batch(source: Source, attempt: TransactionAttempt, position: Any) -> boo
 
 
 def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch | None:
-    """Ask the source for the rows of a transaction; None if it has none. Whatever goes wrong there is one line.
+    """Ask the source for the rows of a transaction; None if it has none. An error there is one line.
 
     :param position: where the transaction before it ended.
     :raises SourceError: the source failed, or what it said is no plain JSON, or names rows that were taken already.
@@ -273,15 +273,15 @@ def decide(source: Source, attempt: TransactionAttempt, position: Any) -> Batch 
             source=type(source).__name__,
             problem=f"transaction {attempt.txid} has rows {dumps(batch.metadata)[:200]}, and ends where the one before "
             f"it ended, at {dumps(position)[:200]}: the next one would have them again",
-            remedy="Nothing was allocated; let the source give a position that lies after the rows.",
+            remedy="Nothing was allocated; let the source give a position after the rows.",
         )
     return batch
 
 
 def decide_again(source: Source, attempt: TransactionAttempt, metadata: Any) -> Any:
-    """Ask the source for the rows of the same place as they are now; whatever goes wrong there is one line.
+    """Ask the source for the current rows of the same place; an error there is one line.
 
-    :param metadata: as it was decided before.
+    :param metadata: the earlier decision.
     :raises SourceError: the source failed, or what it said is no plain JSON.
     """
     with asked(source, f"transaction {attempt.txid} with rows {dumps(metadata)[:200]}"):

@@ -24,7 +24,7 @@ _TEXTS = (date, datetime, time, timedelta, Decimal, UUID, bytes, bytearray)
 class RowsReading:
     """One reading of a batch, or of outputs.
 
-    :param outputs: those that are read as one; none: the batch.
+    :param outputs: the outputs that are read as one; none: the batch.
     :param form: of the digest; rows of outputs are compared as Arrow batches, and only counted here.
     """
 
@@ -35,7 +35,7 @@ class RowsReading:
         self._rows = self._sum = 0
 
     def passing(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
-        """Let rows pass one by one; those that nobody takes are not counted."""
+        """Let rows pass one by one; rows that are not taken are not counted."""
         from xxhash import xxh3_64_intdigest
 
         self.started = True
@@ -81,7 +81,7 @@ def fullest(readings: Iterable[AnyReading]) -> list[RowsRead]:
 
 
 def repeated(readings: Iterable[AnyReading]) -> list[str]:
-    """Name what was read to its end more than once: nobody knows which of these readings was counted."""
+    """Name the inputs that were read to their end more than once: it is unknown which reading was counted."""
     whole = Counter(
         read.outputs for read in _started(readings) if not read.stopped and read.found.rows
     )

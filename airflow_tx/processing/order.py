@@ -143,6 +143,6 @@ def gap(dag_id: str, missing: datetime, after: datetime) -> str:
     """Say what to do about an interval of which there is no run."""
     return (
         f"No run for the interval that begins at {missing.isoformat()} is queued or running, and no later one can "
-        f"begin without it: clear its run, or create it with airflow tx backfill {dag_id} --from "
+        f"begin without it. Clear its run, or create it with airflow tx backfill {dag_id} --from "
         f"{missing.isoformat()} --to {after.isoformat()}"
     )

@@ -1,4 +1,4 @@
-"""What the source learns of a batch: the ledger has it, it is committed, an attempt has failed.
+"""The calls to the source about a batch: the ledger has it, it is committed, an attempt has failed.
 
 Source: Storm's ack and fail.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def note_begun(source: Source, begun: Begun) -> None:
-    """Call `Source.begun`; whatever goes wrong there, the transaction has begun."""
+    """Call `Source.begun`; an error there changes nothing: the transaction has begun."""
     try:
         source.begun(begun.txid, begun.metadata)
     except Exception as error:  # noqa: BLE001 - of the user's code
@@ -34,7 +34,7 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
     :raises SourceError: it failed; the transaction is committed.
     """
     if begun.replaces is not None:
-        return  # the source was told when the transaction that it restates was committed
+        return  # the source learned it when the restated transaction was committed
     if is_shortened(begun.metadata):
         # Its run was cleared after the commit, and the receipt keeps only the digest of long metadata.
         log.warning(
@@ -59,7 +59,7 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
 def note_failed(
     spec: TransactionSpec, attempt: TransactionAttempt, metadata: Any, reason: str
 ) -> None:
-    """Call `Source.failed`; whatever goes wrong there, the attempt has failed already."""
+    """Call `Source.failed`; an error there changes nothing: the attempt has failed already."""
     source = spec.named_source
     try:
         source.failed(attempt.txid, metadata, reason)

@@ -1,4 +1,4 @@
-"""What a task acked and what the committer finds must be one and the same. Source: traces.md: 11."""
+"""The acked output and the output that the committer finds must be the same. Source: traces.md: 11."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def xcom_fingerprint(value: Any) -> str:
 
 
 def returned(value: Any, *, multiple: bool) -> list[dict[str, str]]:
-    """What a plain task acks: per XCom that its return value becomes, name and fingerprint.
+    """The acks of a plain task: per XCom that its return value becomes, name and fingerprint.
 
     :param multiple: whether each entry of a returned mapping becomes an XCom of its own, too.
     """

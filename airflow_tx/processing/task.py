@@ -80,7 +80,7 @@ class Processing:
 
     @classmethod
     def of(cls, context: Context) -> Processing:
-        """Return that of the running task, whether or not it has started."""
+        """Return the one of the running task, whether or not it has started."""
         found = context.get(_KEY)
         if isinstance(found, cls):
             return found
@@ -96,7 +96,7 @@ class Processing:
 
     @classmethod
     def current(cls) -> Processing:
-        """Return that of the code that asks: of a task that this process has called itself, else of its own."""
+        """Return the one of the calling code: of a task that this process has called itself, else of its own."""
         from airflow.sdk import get_current_context
 
         return _inner.get() or cls.of(get_current_context())
@@ -150,7 +150,7 @@ class Processing:
 
     @cached_property
     def staging(self) -> StagingArea:
-        """Where its output goes; that of a task after the block must outlive the commit."""
+        """The place of its output; the output of a task after the block must outlive the commit."""
         area = self.spec.staging()
         return area if self.task.task_id in self.spec.inside else area.kept
 
@@ -362,7 +362,7 @@ def digest_of_callable(task: Any) -> str:
 
     The bytecode is not digested: it differs from one version of Python to another.
 
-    :param task: an operator; those that call a function keep it as `python_callable`.
+    :param task: an operator; operators that call a function keep it as `python_callable`.
     """
     try:
         return code_digest(inspect.getsource(task.python_callable).encode())

@@ -162,7 +162,7 @@ class NeedBatch(Question):
 
 @dataclass(frozen=True)
 class NeedRows(Question):
-    """Ask the source for the metadata of the same rows as they are now."""
+    """Ask the source for the current metadata of the same rows."""
 
     attempt: TransactionAttempt
     metadata: Any
@@ -287,7 +287,7 @@ class Granted:
     """The turn is taken.
 
     :param changed: per transactional state whose output is another one than an earlier grant was about to write, that
-        one; it must be proved that the state holds nothing of the transaction before anything is written.
+        one; before a write, it must be proved that the state has no values of the transaction.
     """
 
     grant: Grant
@@ -324,7 +324,7 @@ class Committed:
 class ReplayNoted:
     """A replay is noted.
 
-    :param first: by this call; otherwise another one is at it.
+    :param first: by this call; otherwise another call does it.
     :param count: how many automatic ones there were in a row.
     """
 
@@ -343,7 +343,7 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class Blocked:
-    """It was replayed as often as may be, or its commit was refused for good: a person has to see to it."""
+    """It was replayed as often as allowed, or its commit was refused permanently: a person must act."""
 
     txid: int
     reason: str

@@ -1,4 +1,4 @@
-"""What the protocol needs from outside: a store with versions and multis, a clock, ids. Nothing here waits."""
+"""The needs of the protocol: a store with versions and multis, a clock, ids. Nothing here waits."""
 
 from __future__ import annotations
 

@@ -49,9 +49,9 @@ class TaskTry:
         return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
 
     def same_instance(self, task_try: str) -> bool:
-        """Whether another try has this one's id, so that Airflow takes the word of either for that of both.
+        """Whether another try has this one's id, so that Airflow takes the result of either for both.
 
-        It does not change the id of a task that it fails while it is queued: that of a resumed leg, which then works
+        It does not change the id of a task that it fails while it is queued: a resumed leg has it, which then works
         beside the retry.
         """
         return self.task_try.partition(_NUMBER)[0] == task_try.partition(_NUMBER)[0]
@@ -68,7 +68,7 @@ def of_lane(task_try: str) -> bool:
 
 @dataclass(frozen=True)
 class Token:
-    """What a grant of the commit turn is known by, in the ledger and in the fence of every state.
+    """The identity of a grant of the commit turn, in the ledger and in the fence of every state.
 
     Tokens compare by `rank`. Two tokens of equal rank and different nonce are two lives of one ledger: refused.
 
@@ -111,13 +111,13 @@ class Grant:
     :param incarnation: uuid of this life of the ledger.
     :param token: outranks every earlier grant.
     :param last_txids: per state name, the last txid that became final in it; without entry: new to this ledger.
-    :param births: per state name, the birth that its fence holds if it is not that of the token; without entry: any.
+    :param births: per state name, the birth that its fence holds if the token has another one; without entry: any.
     :param batch: the transaction's {"rows", "position", "prev"}, and whose it is, as compact JSON text, kept beside
         the fence so that a lost ledger can be rebuilt from the state.
-    :param claim: the transaction's receipt as far as it is known before anything is written, as JSON text; "" if an
+    :param claim: the known part of the transaction's receipt before the first write, as JSON text; "" if an
         older release granted it.
     :param noted: per transactional state, what an earlier grant was about to write, as the ledger knows it: for a fence
-        that does not say so.
+        without this text.
     :param written: what other writes of this grant have written to the state, for the one that completes them.
     :param portions: how many those writes are, each with a chunk of its own.
     """

@@ -14,7 +14,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 @dataclass(frozen=True)
 class TopologyRequest:
-    """What a DAG says of its topology.
+    """The description of a topology by its DAG.
 
     :param partitioned: whether its source has partitions.
     """
@@ -41,14 +41,14 @@ class TopologyRequest:
 
 @dataclass(frozen=True)
 class BeginRequest:
-    """What a run's first task asks for.
+    """The request of a run's first task.
 
-    :param key: the run's identity: its run_id, or the interval or partition it stands for. None: a run that does not
+    :param key: the run's identity: its run_id, or its interval or partition. None: a run that does not
         exist yet is to be given the next transaction; it will be called `tx-<txid>`, and so is its key, unless its
         source names both.
     :param run_id: "" for a run that does not exist yet.
     :param task_try: id of this try of `begin`; "" if it is not the run that asks.
-    :param retry: whether Airflow retried `begin`, rather than somebody cleared it.
+    :param retry: whether Airflow retried `begin`, rather than a clear.
     :param tasks: per task that must ack, a random 64-bit id as 16 hex digits.
     """
 
@@ -70,10 +70,10 @@ class Batch:
     :param reason: what made it so many, in words.
     :param unit: what was counted, if it is not rows.
     :param start: of a partition that had no position: the one where it begins. A replay of an opaque source begins
-        there, too, whatever was added or removed meanwhile. Of all partitions together: by partition.
+        there, too, even if rows were added or removed. Of all partitions together: by partition.
     :param at_most: whether there may be fewer rows than `count`, as of offsets that hold none; otherwise a task that
         reads another number of rows is refused.
-    :param key: of the run that stands for them, where no run has asked; "": any run can.
+    :param key: of the run that has them, if no run has asked; "": any run can.
     :param run_id: of that run.
     """
 
@@ -89,7 +89,7 @@ class Batch:
 
     @property
     def size(self) -> dict[str, Any] | None:
-        """As the ledger keeps it; None if nobody counted."""
+        """The form in the ledger; None if it was not counted."""
         if self.count is None:
             return None
         return {
@@ -101,10 +101,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class RestatedBatch:
-    """What the journal says of a transaction that is to be restated.
+    """The journal's record of a transaction that is to be restated.
 
     :param rows: what its source called the metadata of the batch.
-    :param states: to which it contributed, as they are called now.
+    :param states: to which it contributed, with their current names.
     """
 
     rows: Json
@@ -113,7 +113,7 @@ class RestatedBatch:
 
 @dataclass
 class BeginFacts:
-    """What is found out for a `begin` outside the ledger, question by question.
+    """The answers for a `begin` from outside the ledger, question by question.
 
     :param batches: by the key of the question, what the source has decided; None: it has no data.
     :param run_states: by run_id, the state of the run; None: it was deleted.

@@ -121,7 +121,7 @@ class _Readmission:
     wanted: None = None
 
     def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any | NeedRows:
-        """Return the rows as they are now, or the question what they are."""
+        """Return the current rows, or the question for them."""
         rows = self.skipped.rows
         return rows if rows is None else decided_anew(begins, attempt, rows)
 
@@ -288,7 +288,7 @@ def open_topology(
     if (topology.source_kind, topology.partitioned) != (request.source_kind, request.partitioned):
         allocated = read.get(Counter, paths.allocated)
         _check_source(read, paths, topology, request, allocated.txid)
-        # Written again as it is: a begin of the old kind that is just allocating is refused.
+        # Written again without a change: an older release that is allocating now is refused.
         writes.append(Put(paths.allocated, encode(allocated)))
     changed = replace(
         topology,

@@ -1,6 +1,6 @@
 """The chain of receipts: whether it is whole, and its positions meet. Pure. Source: docs/protocol.md §10.
 
-Whatever does not fit is a finding; what has to be known beside is a note.
+A contradiction is a finding; further facts are notes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN = 80
 
 
 class Chain:
-    """The receipts of a topology, as they were read and compared; `findings` and `notes` grow with each comparison."""
+    """The receipts of a topology, read and compared; `findings` and `notes` grow with each comparison."""
 
     def __init__(
         self, ledger: LedgerEvidence, states: Sequence[StateEvidence], first: int, last: int
@@ -32,7 +32,7 @@ class Chain:
         self.findings: list[str] = []
         self.notes: list[str] = []
         self.receipts: dict[int, Receipt] = {}
-        """Of the ledger; of what it has forgotten or lost, put together from those of the states."""
+        """Of the ledger; forgotten or lost ones are put together from the receipts of the states."""
         self.pieced: set[int] = set()
         """The transactions whose receipt was put together."""
         self.held: dict[str, dict[int, Receipt]] = {}
@@ -64,7 +64,7 @@ class Chain:
                 self._compare(txid, history, receipt)
 
     def _read_states(self) -> None:
-        """Take each receipt of a state; they stand for those of transactions that the ledger has forgotten or lost."""
+        """Take each receipt of a state; they replace receipts that the ledger has forgotten or lost."""
         for state in self.states:
             found = self.held[state.name] = {}
             for each in state.receipts or ():
@@ -167,7 +167,7 @@ class Chain:
             if not self._rebuilt(before, ledger.topology.generation):
                 named = ledger.topology.receipt[:16] or "none"
                 self.findings.append(
-                    f"ledger: the last receipt is that of transaction {before.txid} ({before.hash[:16]}), and the "
+                    f"ledger: the last receipt is of transaction {before.txid} ({before.hash[:16]}), and the "
                     f"topology record names {named}"
                 )
 
@@ -176,7 +176,7 @@ class Chain:
             return  # its receipt was changed, which is a finding
         if txid <= self.ledger.topology.rebuilt:
             self.notes.append(
-                f"transaction {txid}: the ledger was rebuilt after it, and knows nothing of it"
+                f"transaction {txid}: the ledger was rebuilt after it, and has no record of it"
             )
         else:
             self.find(txid, "it is final, and its record in the history is missing")
@@ -193,10 +193,10 @@ class Chain:
         elif before.txid in self.pieced and not self._all_held(before.txid, receipt.written):
             self.begins = receipt.txid
             self.notes.append(
-                f"transaction {before.txid}: not all of its receipt is left, so nobody can compare it"
+                f"transaction {before.txid}: a part of its receipt is missing, so it cannot be compared"
             )
         else:
-            said = f"that of transaction {before.txid} is {before.hash[:16]}"
+            said = f"the receipt of transaction {before.txid} is {before.hash[:16]}"
             self.find(
                 receipt.txid, f"it follows receipt {receipt.previous[:16] or 'none'}, and {said}"
             )
@@ -270,7 +270,7 @@ class Chain:
             where = f"transaction {txid}:"
             self.notes += [f"{where} before it, accepted as lost: {what}" for what in receipt.lost]
             self.notes += [
-                f"{where} its rows were decided anew: {_person(each)}" for each in receipt.changed
+                f"{where} its rows were decided again: {_person(each)}" for each in receipt.changed
             ]
             if receipt.outcome == Outcome.SKIPPED.value and receipt.skip is not None:
                 history = self.ledger.histories.get(txid)

@@ -39,7 +39,7 @@ AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
 
 @dataclass(frozen=True)
 class AcquireRequest:
-    """What a committer knows when it asks for the turn.
+    """The request of a committer for the turn.
 
     :param epoch: as `processed` gave it, before the output was read.
     :param rows_digest: of the rows its run processed.
@@ -47,7 +47,7 @@ class AcquireRequest:
     :param states: names of the states whose fence it is about to raise.
     :param by_phase: whether it asks for several tasks, which hold the turn one after the other.
     :param metadata: of the batch; `position` is where the source stands after it: kept beside the fences.
-    :param rows: rows of the batch, if counted; `tasks`, `code` and `unproven` are those of its receipt.
+    :param rows: rows of the batch, if counted; `tasks`, `code` and `unproven` go into its receipt.
     :param journal: name of the journal entry with its contribution; "": there is none.
     """
 
@@ -71,8 +71,8 @@ def acquire(
 ) -> Decision[AcquireAnswer]:
     """Take the turn to commit, outranking its holder.
 
-    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed: it can never have it
-        as it is.
+    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed: it can never
+            have it.
     """
     attempt = request.attempt
     record = newest_record(read, paths, attempt, "commit")
@@ -104,7 +104,7 @@ def acquire(
         epoch=epoch,
         nonce=stamp.op,
         granted=True,
-        # What an earlier grant may have begun to write stays, until it is proved that it has not.
+        # Outputs that an earlier grant may have begun to write stay, until the opposite is proved.
         outputs={**request.outputs, **record.outputs},
         granted_at=stamp.now,
         fenced=sorted({*record.fenced, *request.states}),
@@ -142,7 +142,7 @@ def _check_rows(record: TransactionRecord, request: AcquireRequest) -> None:
     if (
         record.to_change is not None
     ):  # and a task that was started again has brought it back from FAILED
-        found = "none: they are to be decided anew ({who}: {why})".format(**record.to_change)
+        found = "none: they are to be decided again ({who}: {why})".format(**record.to_change)
     if found != request.rows_digest:
         own = request.attempt
         raise RowsChanged(
@@ -155,7 +155,7 @@ def take_output(
 ) -> Decision[Done]:
     """Note another output than an earlier grant was about to write.
 
-    It is proved by then that the states hold nothing else of the transaction: their fences are at this token, so no
+    It is already proved that the states hold no other values of the transaction: their fences are at this token, so no
     earlier grant can write any more, and as long as the ledger holds it there is no later one.
 
     :raises Outranked: the token is not the one the ledger holds.
@@ -179,13 +179,13 @@ def note_commit_failed(
     remedy: str | None = None,
     for_good: bool = False,
 ) -> Decision[FailureNoted]:
-    """Note for people that a commit has failed for good; the phase and the turn stay as they are, for another try.
+    """Note for people that a commit has failed finally; the phase and the turn do not change, for another try.
 
-    Of one grant the first failure is noted: those of other tasks of its phase follow from it.
+    Only the first failure of a grant is noted: failures of other tasks of its phase follow from it.
 
     :param epoch: the newest one that the failed try knew, of its grant or as `processed` gave it; None: it knew none.
     :param remedy: what the refusal says to do; None: it was another error.
-    :param for_good: whether a replay would be refused alike; until a person acts, or repairs, nobody replays it.
+    :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
     :raises StaleAttempt: a newer attempt exists.
     """
     record = newest_record(read, paths, attempt, "fail")

@@ -83,7 +83,7 @@ def digest_text(counted: Mapping[str, Any] | None) -> str:
 
 
 def consumed(read: Iterable[RowsRead]) -> int | None:
-    """Return how many rows of the batch were read; None: nobody counted."""
+    """Return how many rows of the batch were read; None: not counted."""
     return max((each.found.rows for each in read if not each.outputs), default=None)
 
 
@@ -100,7 +100,7 @@ def check_rows(
     :param acks: of the instances that count.
     :param size: how many rows the source counted, as a record keeps it.
     :param first: what the first complete attempt read, where a replay has to read the same.
-    :return: what they read of the batch; None: nobody counted.
+    :return: the rows of the batch that they read; None: not counted.
     :raises RowsDiffer: they do not agree.
     """
     batch = _batch(attempt, acks, size)
@@ -158,7 +158,7 @@ def in_words(outputs: tuple[OutputName, ...]) -> str:
 def _short(read: RowsRead) -> str:
     what = in_words(read.outputs)
     if read.stopped:
-        return f"it stopped after {read.found.rows} rows of {what}, and nobody knows how many there are"
+        return f"it stopped after {read.found.rows} rows of {what}, and the total is unknown"
     return f"it read {read.found.rows} rows of {what} or more: Spark may stop early beside a join or SQL text"
 
 
@@ -216,7 +216,7 @@ def _check_first(
         "and a transactional source gives the same again"
     )
     remedy = (
-        "Give the source its rows back and clear the run; or take the rows as they are: "
+        "Give the source its rows back and clear the run; or take the current rows: "
         f"airflow tx replay {topology} {attempt.txid} --changed-rows --why TEXT."
     )
     raise _differ(attempt, problem, remedy)

@@ -83,7 +83,7 @@ def _rebuilt_findings(chain: Chain) -> Iterator[str]:
 
 
 def _loss_findings(chain: Chain) -> Iterator[str]:
-    """Compare the accepted losses that count with those that the source has not passed."""
+    """Compare the accepted losses that count with the losses that the source has not passed."""
     topology = chain.ledger.topology
     life = chain.ledger.life
     known = {each.number for each in chain.ledger.repairs if each.what == ACCEPT_LOSS}
@@ -164,7 +164,7 @@ def _compare_open(chain: Chain, now: Decisive) -> None:
                 f"it is one of those up to {now.allocated} that were allocated, and has no record"
             )
         elif not current <= txid <= now.allocated:
-            problem = f"it is open, and the turn is that of {current}, the last one {now.allocated}"
+            problem = f"it is open, and the turn is at {current}, the last one {now.allocated}"
         else:
             problem = next(_open_findings(chain, now, txid, record), None)
         if problem is not None:
@@ -203,7 +203,7 @@ def _open_findings(
 
 
 def _compare_skipped(chain: Chain, now: Decisive) -> None:
-    """Compare the rows that wait for a re-admission with those of the receipts."""
+    """Compare the rows that wait for a re-admission with the receipts."""
     ledger = chain.ledger
     for txid, receipt in sorted(chain.receipts.items()):
         if txid in now.skipped or txid >= ledger.current:
@@ -217,7 +217,7 @@ def _compare_skipped(chain: Chain, now: Decisive) -> None:
             chain.find(txid, problem)
         if txid >= ledger.current:
             chain.findings.append(
-                f"transaction {txid}: it is kept as skipped, and the turn is that of {ledger.current}"
+                f"transaction {txid}: it is kept as skipped, and the turn is at {ledger.current}"
             )
 
 
@@ -228,7 +228,7 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
     if history is not None and again is None and history.readmitted_as is not None:
         yield f"it was re-admitted as {history.readmitted_as}, and its rows may be re-admitted once more"
     if history is not None and again is not None and history.readmitted_as not in (again, None):
-        yield f"it was re-admitted as {history.readmitted_as}, and its rows are kept as those of {again}"
+        yield f"it was re-admitted as {history.readmitted_as}, and its rows are kept for {again}"
     if (
         again is not None
         and again <= now.allocated
@@ -258,7 +258,7 @@ def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) 
     )
     kept = again is None and skipped.replaces is None
     if kept and not taken_back and digest_of(skipped.rows) != digest_of(receipt.metadata):
-        yield f"its kept rows are {in_short(skipped.rows)}, those of its receipt {in_short(receipt.metadata)}"
+        yield f"its kept rows are {in_short(skipped.rows)}, the rows of its receipt {in_short(receipt.metadata)}"
 
 
 def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
@@ -311,7 +311,7 @@ def _leaves_binding(chain: Chain, now: Decisive, txid: int) -> bool:
 
 
 def _compare_others(chain: Chain, now: Decisive, known: Collection[str]) -> None:
-    """Compare bindings of runs that are in no receipt: with one, a run is told that its rows are committed.
+    """Compare bindings of runs that are in no receipt: a binding tells a run that its rows are committed.
 
     :param known: the keys of runs that are in one.
     """

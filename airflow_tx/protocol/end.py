@@ -33,7 +33,7 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Decision, Stamp, put_or_create
 
 HOURS_KEPT = 25
-"""Hours of which the topology record counts the transactions: those of a day, and the one under way."""
+"""Hours of which the topology record counts the transactions: a day, and the current hour."""
 HOUR = len("2013-01-01T17")
 """Characters of a time that name its hour."""
 PACES_KEPT = 8
@@ -117,7 +117,7 @@ def claimed(
     outcome: Outcome,
     **counted: Any,
 ) -> TransactionRecord:
-    """Note in a record that holds a new grant what the receipt of its transaction says, but for what is written.
+    """Note in a record that holds a new grant the receipt of its transaction, except for the written rows.
 
     :param batch: rows, position, and the position before.
     :param counted: rows, tasks and code of the receipt.
@@ -166,7 +166,7 @@ def make_grant(
     """Make the grant that `record` holds.
 
     :param batch: rows, position, and the position before. With whose transaction it is, since when it is granted, who
-        skips it, its journal entry, and what it restates, that is all that a repair has to know if the ledger is lost.
+        skips it, its journal entry, and what it restates, all facts that a repair needs if the ledger is lost.
         And what is about to be written, by transactional state: a later grant of the transaction is compared with it.
     :param noted: per transactional state, what an earlier grant was about to write.
     """
@@ -213,7 +213,7 @@ def ended(
     """Decide to make a transaction final, and to pass the turn on.
 
     :param states: names of the states whose fence its grant has raised.
-    :param written: per state what it was given; of those that are not named, nothing.
+    :param written: per state the rows that it got; other states got none.
     """
     read.get(Counter, paths.current)  # a repair that sets the turn back refuses this end
     assert record.claim is not None, "its grant has noted it"
@@ -295,7 +295,7 @@ def pace_after(pace: list[list[Any]], history: History) -> list[list[Any]]:
     """Add the measurement of a transaction that is over; only committed ones of a known size count.
 
     The largest batch is kept, however old: a long trickle must not make forget what a large batch takes. Once another
-    one is as large, that one says so. What the source counted in another unit before is dropped.
+    one is as large, that one is remembered. Earlier counts in another unit are dropped.
 
     :param pace: (rows, seconds in process), the oldest first; if other things than rows are counted, with their unit.
     """

@@ -61,7 +61,7 @@ class HeldReceipt(Protocol):
 
 @dataclass(frozen=True)
 class StateEvidence:
-    """What a state says.
+    """The evidence of a state.
 
     :param fence: None: it has none.
     :param receipts: None: it keeps none.
@@ -82,12 +82,13 @@ class StateEvidence:
 class Decisive:
     """What decides the rows and the turns of later transactions.
 
-    :param allocated: the last txid; read with `opened` and `metas` at one moment, that of `LedgerEvidence.current`.
+    :param allocated: the last txid; read with `opened` and `metas` at one moment, together with
+        `LedgerEvidence.current`.
     :param opened: the records of open transactions, by txid.
-    :param metas: their rows and positions, and those of the last final one.
+    :param metas: their rows and positions, and the last final one's.
     :param skipped: what is kept of skipped transactions, by txid.
     :param bindings: the txid of each run, by its key; `entries`: the journal entries that they name.
-    :param latest: the last txid when all of it had been read.
+    :param latest: the last txid when everything had been read.
     """
 
     allocated: int
@@ -101,10 +102,10 @@ class Decisive:
 
 @dataclass(frozen=True)
 class LedgerEvidence:
-    """What the ledger says.
+    """The evidence of the ledger.
 
     :param current: the txid whose turn it is; what comes before is final.
-    :param histories: by txid, of those that are remembered.
+    :param histories: by txid, of the remembered ones.
     :param position: where the source stands after the last final transaction; None before the first one.
     :param repairs: what people did to it, oldest first.
     :param latest: the txid whose turn it was when the states had been read.
@@ -130,12 +131,12 @@ class LedgerEvidence:
 
     @property
     def oldest(self) -> int:
-        """Name the oldest transaction that is remembered; that of the next one if none is."""
+        """Name the oldest transaction that is remembered; the next one if none is."""
         return min(self.histories, default=self.current)
 
 
 def ledger_evidence(store: Store, paths: Paths) -> LedgerEvidence:
-    """Read a ledger. Transactions may commit while it is read: those that become final later are left out.
+    """Read a ledger. Transactions may commit while it is read: transactions that become final later are left out.
 
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: naming the record.
@@ -184,7 +185,7 @@ def _at_one_moment(store: Store, paths: Paths) -> LedgerEvidence:
 
 
 def _moment(read: Reader, paths: Paths) -> LedgerEvidence:
-    """Read what holds together; open transactions as they are listed, whatever the counters say."""
+    """Read consistent records; open transactions from the list, not from the counters."""
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
     allocated = read.get(Counter, paths.allocated).txid

@@ -22,12 +22,12 @@ DELETIONS_A_MULTI = 500
 
 
 def acks_of(stamp: Stamp, txid: int, attempt: int) -> str:
-    """Name the acks of an attempt; a name is used once, whatever a repair lets begin again."""
+    """Name the acks of an attempt; a name is used once, even if a repair lets transactions begin again."""
     return f"{txid}.{attempt}-{stamp.op[-8:]}"
 
 
 def deletes(folder: str, names: Sequence[str]) -> tuple[Write, ...] | None:
-    """Delete a folder and all that is in it; None if that is more than a portion."""
+    """Delete a folder and its content; None if that is more than a portion."""
     if len(names) >= DELETIONS_A_MULTI:
         return None
     return (*(Delete(f"{folder}/{name}") for name in names), Delete(folder))

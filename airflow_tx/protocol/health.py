@@ -51,7 +51,7 @@ def topology_health(
 ) -> TopologyState:
     """Say how a topology is: its first open transaction decides, since all others wait for that one.
 
-    :param alarms: those that are raised, see `protocol.alarm`.
+    :param alarms: the raised ones, see `protocol.alarm`.
     """
     health = _by_transactions(view)
     late = (alarms or {}).get("late")
@@ -90,7 +90,7 @@ def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyState:
 
 
 def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
-    what = "has to be replayed" if first.stale else "has failed"
+    what = "must be replayed" if first.stale else "has failed"
     sentence = f"Transaction {first.txid} {what}"
     if first.remedy is not None:
         # The error ends with its remedy, which stands beside the sentence.

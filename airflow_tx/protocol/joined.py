@@ -1,7 +1,8 @@
 """Steps that one process makes one right after the other, in one multi. Source: docs/protocol.md §2.
 
-Each decides as it does alone, on what the one before it writes, and the multi requires all that they have read: nobody
-comes between them. A step that refuses or writes nothing is left to be run alone, and then says why.
+Each decides as it does alone, on the records that the step before it writes. The multi requires all records that they
+have read, so no other step can run between them. A step that refuses or writes nothing is left to be run alone, and
+then says why.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ UNANSWERED = (
 Decide = Callable[[TransactionAttempt, Any], Batch | None]
 """Asks the source: (attempt, position before) → the batch, or None without data."""
 DecideAgain = Callable[[TransactionAttempt, Any], Any]
-"""Asks the source: (attempt, metadata as it was decided) → the metadata of the same rows as they are now."""
+"""Asks the source: (attempt, decided metadata) → the current metadata of the same rows."""
 ReadEntry = Callable[[answers.NeedEntry], RestatedBatch]
 """Asks journal and source: a question → the batch; it refuses one that cannot be processed again."""
 RunState = Callable[[str], str | None]
@@ -93,7 +93,7 @@ class Ledger:
         """
         synced = False
         for number in range(PASSES):
-            # Once it has caught up it reads all anew: nobody's memory may decide an answer.
+            # After a sync it reads everything again: no cached record may decide an answer.
             read = Reader(self.store, None if synced else self._known, hasty=number == 0)
             stamp = self._stamp()
             try:
@@ -162,7 +162,7 @@ class Ledger:
     ) -> answers.Begun | answers.NoData | answers.WindowFull | answers.AlreadyCommitted:
         """Run the step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
 
-        :param task: starts in the same multi: that of a process which begins a new transaction and works on it.
+        :param task: starts in the same multi: a task of a process that begins a new transaction and works on it.
         :raises Refused: nothing has changed.
         """
         facts = BeginFacts()
@@ -193,7 +193,7 @@ class Ledger:
     def open(self, request: TopologyRequest) -> None:
         """Make the ledger of this topology, or bring it up to date with the DAG.
 
-        :raises TopologyClaimed, SourceKindChanged, SourceShapeChanged: it stays as it was.
+        :raises TopologyClaimed, SourceKindChanged, SourceShapeChanged: it is not changed.
         """
         self.store.ensure(self.paths.root)
         self.run(open_topology, request)
@@ -316,7 +316,7 @@ class Ledger:
             try:
                 return question(Reader(self.store, self._known), self.paths)
             except UnreadableRecord:
-                self._known.clear()  # the turn moves on, and takes away what lies behind it
+                self._known.clear()  # the turn moves to the next one, and earlier records may be removed
         return question(Reader(self.store), self.paths)
 
     # --- one pass
@@ -326,7 +326,7 @@ class Ledger:
         return Stamp(now, self.ids.nonce(), self.ids.message_id(), self.history)
 
     def _confirmed(self, read: Reader) -> bool:
-        """Ask whether all that was read held at one moment: an answer must not mix records of different times."""
+        """Ask whether all read records held at one moment: an answer must not mix records of different times."""
         requirements = read.requirements(frozenset())
         try:
             if requirements:

@@ -41,7 +41,8 @@ class StartPosition:
     def passed(self, after: Any) -> list[str]:
         """Name the lost rows that a batch leaves behind.
 
-        :param after: where the source stands after it; of a partitioned source by partition, of those that take part.
+        :param after: where the source stands after it; of a partitioned source by partition, of the ones that take
+            part.
         """
         return shortened(
             [
@@ -106,7 +107,7 @@ def losses_behind(
     """Find the losses between a position and the one from which rows can be had."""
     behind: list[dict[str, Any]] = []
     left = list(accepted.get(partition, []))
-    # What is behind one loss may be the place of another one. Each counts once: they might lead in a circle.
+    # One loss may end where another one begins. Count each once: they might form a circle.
     while (loss := next((each for each in left if each["place"] == place), None)) is not None:
         left.remove(loss)
         place = loss["goes_on"]
@@ -206,7 +207,7 @@ def note_origin(read: Reader, stamp: Stamp, paths: Paths, position: Any) -> Deci
     if topology.origin == position:
         return Decision(position)
     changed = replace(topology, origin=position, op=stamp.op)
-    # A begin that has read the record before this step is refused: it requires the counter as it was.
+    # A begin that has read the record before this step is refused: it requires the earlier counter.
     writes = (Put(paths.record, encode(changed)), Put(paths.allocated, encode(allocated)))
     return Decision(position, writes, paths.record)
 
@@ -222,13 +223,13 @@ def note_losses(
 ) -> Decision[Repaired]:
     """Note that the rows of `losses` are lost: they are in no batch; everything before and after them is.
 
-    :param known: the numbers of the losses that were accepted when these were looked for; None: whichever.
+    :param known: the numbers of the losses that were accepted when these were looked for; None: any.
     :raises LossRefused: nothing is lost.
     :raises PreviewOutdated: others were accepted since.
     """
     topology = read.get(TopologyRecord, paths.record)
     if known is not None and topology.losses != [*known]:
-        raise PreviewOutdated(what="What is lost", topology=paths.topology)
+        raise PreviewOutdated(what="The loss", topology=paths.topology)
     current = read.peek(Counter, paths.current)
     if not losses:
         raise LossRefused(topology=paths.topology)

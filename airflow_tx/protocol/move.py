@@ -1,7 +1,7 @@
 """A topology gets another name, another DAG, or an end. Source: docs/protocol.md §1.
 
 A ledger may hold more records than one multi takes, so the first multi closes it: the topology record becomes a mark
-that names the command, which every other step then names. Whatever dies in between, the command can be repeated.
+that names the command, which every other step then names. After any crash, the command can be repeated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def mark_of(data: bytes) -> Mapping[str, Any] | None:
 
 
 class Mover:
-    """What a person may do to a topology as a whole.
+    """The actions of a person on a whole topology.
 
     :param ledger: of the topology.
     """
@@ -127,9 +127,9 @@ class Mover:
     def _close(
         self, title: str, new: Paths | None, command: str, allocated: int | None = None
     ) -> str:
-        """Put the marks; the nonce that they hold stands for this very call, which a later one outranks.
+        """Put the marks; their nonce identifies this very call, which a later one outranks.
 
-        :param allocated: the last transaction when runs were looked at; None: whichever.
+        :param allocated: the last transaction when runs were looked at; None: any.
         """
         old = self._paths
         op = self._ledger.ids.nonce()
@@ -143,7 +143,7 @@ class Mover:
                 raise self._refused(f"it is {before['format']}", "Let that be done first.")
             record = before["record"] if before is not None else json.loads(node)
             if before is None:
-                decode(TopologyRecord, old.record, node)  # whatever else it is stays
+                decode(TopologyRecord, old.record, node)  # other records stay
                 self._check_allocated(read, allocated)
             mark = dumps(
                 {"format": title, "moving": command, "record": record, "by": op, "op": stamp.op}
@@ -203,7 +203,7 @@ class Mover:
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
             self._check_mine(
                 read.raw(new.record), op
-            )  # whoever takes over replaces both marks at once
+            )  # a process that takes over replaces both marks at once
             after = replace(record, dag_id=dag_id, op=stamp.op)
             summary = f"it was called {old.topology}, of DAG {record.dag_id}"
             writes = [Put(new.record, encode(after))]
@@ -221,10 +221,10 @@ class Mover:
         return None if found is None else found.txid
 
     def close_for_deletion(self, allocated: int | None = None) -> None:
-        """Let nobody use the topology from now on; every step that tries names the command.
+        """Close the topology; every later step is refused and names the command.
 
-        :param allocated: the last transaction when runs were looked at: what has begun since is lost with the ledger,
-            and may have acked messages of a queue. None: whichever.
+        :param allocated: the last transaction when runs were looked at: a transaction that has begun since is lost with
+            the ledger, and may have acked messages of a queue. None: any.
         :raises UnknownTransaction: there is no such topology.
         :raises MoveRefused: a transaction has begun since.
         """
@@ -250,7 +250,7 @@ class Mover:
     # --- portions ---------------------------------------------------------------------------------------------------
 
     def _emptied(self) -> Iterator[Write]:
-        """Delete all that lies below, children first, the record aside."""
+        """Delete everything below, children first, except the record."""
         below = [path for path, _ in self._below(self._paths.base)]
         return (
             Delete(path)
@@ -280,13 +280,14 @@ class Mover:
             self._store.multi([Unchanged(self._paths.record, node.version)], portion)
         except (RequirementFailed, OutcomeUnknown) as error:
             problem = f"its records changed, or ZooKeeper did not answer ({error})"
-            raise self._refused(problem, "Repeat the command: it goes on where it was.") from error
+            raise self._refused(problem, "Repeat the command: it resumes.") from error
 
     def _check_mine(self, data: bytes | None, op: str) -> None:
         mark = None if data is None else mark_of(data)
         if mark is None or mark["by"] != op:
             raise self._refused(
-                "another call of the command has taken over", "It goes on; there is nothing to do."
+                "another call of the command has taken over",
+                "That call continues; there is nothing to do.",
             )
 
     def _below(self, path: str) -> Iterator[tuple[str, bytes]]:

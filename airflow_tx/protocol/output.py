@@ -1,4 +1,4 @@
-"""What a transactional state is about to take, as a text that a replay is compared by. Source: docs/protocol.md §7.
+"""The output that a transactional state takes, as a text to compare with a replay. Source: docs/protocol.md §7.
 
 Two outputs are equal if they have the same keys and values. Floats of value columns may differ by what adding in
 another order makes of them: the sum of all floats, each with a weight of its key and column, agrees to 1e-9 of the sum
@@ -20,7 +20,7 @@ TOLERANCE = 1e-9
 def output_text(
     rows: Iterable[Mapping[str, Any]], names: Iterable[str], approximate: Iterable[str]
 ) -> str:
-    """Sum up an output, whatever the order of its rows; no row is kept.
+    """Sum up an output, with any order of its rows; no row is kept.
 
     :param names: the columns that count; none: whole rows.
     :param approximate: of these the columns whose floats may differ a little; each row has another key.
@@ -32,7 +32,7 @@ def output_text(
     floats = False
     for row in rows:
         items = [(name, row.get(name)) for name in columns] if columns else sorted(row.items())
-        # As it was before floats were kept apart: a transaction that began then is replayed now.
+        # The older digest, in which floats are not kept apart: a transaction of an older release may be replayed.
         exact += _number(repr([value for _, value in items] if columns else items))
         count += 1
         if not loose:

@@ -1,4 +1,4 @@
-"""Where each record lies: one function per path. Names that users choose are percent-encoded."""
+"""The place of each record: one function per path. Names that users choose are percent-encoded."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Paths:
         return f"{self.coordinator}/acks"
 
     def acks(self, name: str) -> str:
-        """What the tasks of one attempt have contributed.
+        """The contributions of the tasks of one attempt.
 
         :param name: as the record of the transaction has it.
         """

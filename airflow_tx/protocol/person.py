@@ -37,14 +37,14 @@ class Person:
 
 @dataclass(frozen=True, kw_only=True)
 class PersonOfAttempt(Person):
-    """What a person did about one attempt of a transaction."""
+    """An action of a person on one attempt of a transaction."""
 
     attempt: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedRows(PersonOfAttempt):
-    """Who let the rows be decided anew, instead of those of which attempt."""
+    """Who let the rows be decided again, and of which attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def moment(text: str | None) -> datetime | None:
 
 
 def person(noted: Mapping[str, Any] | None) -> Person | None:
-    """Read who did something, as a record notes it; None: nobody did."""
+    """Read from a record who did something; None: no one did."""
     return None if noted is None else Person(**deed(noted))
 
 

@@ -91,7 +91,7 @@ def start(
     )  # a mapped instance emits it to itself
     started = Ack(task.task_try, stamp.op, emitted=own)
     if found is not None and found.done and not another:
-        # Airflow may have taken the success of the try that acked it for that of this one, which is ended then.
+        # Airflow may have ended this try because it took the success of the acked try for that one.
         started = replace(found, op=stamp.op)
     entry = encode(started)
     writes = [Create(path, entry) if found is None else Put(path, entry), Put(folder, b"")]
@@ -165,7 +165,7 @@ def fail(
     reason: str,
     remedy: str | None = None,
 ) -> Decision[FailureNoted]:
-    """Note that a processing task has failed for good: the attempt cannot commit until it is run again.
+    """Note that a processing task has failed finally: the attempt cannot commit until it is run again.
 
     :param remedy: what the refusal says to do; None: it was another error.
     :raises StaleAttempt, StaleTry: it is not for this try to say.
@@ -221,15 +221,15 @@ def processed(
     same_rows: bool = False,
     proven: bool = False,
 ) -> Decision[Processed | AlreadyCommitted]:
-    """Note that everything that must ack has acked: the batch is complete, and what was read of it is all of it.
+    """Note that everything that must ack has acked: the batch is complete, and all its rows were read.
 
-    :param expected: the instances that count, as Airflow knows them: those that succeeded. Others have nothing to give,
-        whatever they acked: skipped ones, removed ones. None: the tasks that `begin` named, and all that started.
+    :param expected: the instances that count: Airflow knows that they succeeded. Others have no output,
+            even if they acked: skipped ones, removed ones. None: the tasks that `begin` named, and all started ones.
     :param emitted: by try of a task, how many trees of messages the ackers know, all of them complete.
     :param same_rows: whether every attempt has to read the same rows, as of a transactional source.
     :param proven: whether rows that are not proven are refused.
     :raises IncompleteBatch, MessagesLost, RowsDiffer, RowsChanged, FailedTransaction, StaleAttempt: it is not.
-    :raises RowsNotProven: it may be, and nobody can tell.
+    :raises RowsNotProven: it may be, but this is unknown.
     """
     record = newest_record(read, paths, attempt, "commit")
     if isinstance(record, AlreadyCommitted):
@@ -296,7 +296,7 @@ def _check_trees(
 def must_ack(
     record: TransactionRecord, acks: Collection[Instance], mapped: Collection[str] = ()
 ) -> set[Instance]:
-    """List who has to ack, as far as the ledger alone knows: the tasks that `begin` named, and all that have started.
+    """List the tasks that must ack, from the ledger: the tasks that `begin` named, and all started ones.
 
     :param mapped: tasks that ack by their instances only.
     """

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 _R = TypeVar("_R", bound="DataclassInstance")
 
 PRESENT = Node(b"", ANY_VERSION)
-"""Stands for a record that `Reader.exists` assumes to be there: the multi is refused if it is not."""
+"""A record that `Reader.exists` assumes to be there: the multi is refused if it is not."""
 
 UNKNOWN = Node(b"", ANY_VERSION)
-"""Stands for a record that this process does not know."""
+"""A record that this process does not know."""
 
 MOST_KNOWN = 2000
 """Records that a process remembers at most. A process that runs for hours would else remember all of them."""
@@ -40,7 +40,7 @@ MOST_KNOWN = 2000
 
 @dataclass
 class KnownRecords:
-    """Records and names of children, as last read or written; None stands for a record that was not there.
+    """Records and names of children, as last read or written; None is a record that was not there.
 
     Several threads may share them. Keep only versions that the store has or has had. An old version costs a refused
     multi. A version that does not exist yet would be taken for the record that gets it later.
@@ -179,7 +179,7 @@ class Reader:
         return None if node is None else decode(cls, path, node.data)
 
     def exists(self, path: str, *, old: bool = False) -> bool:
-        """Ask whether there is a record at `path`, whatever it holds, and require that it stays as it is.
+        """Ask whether there is a record at `path`, with any content, and require that it does not change.
 
         :param old: most likely it is there, which a hasty pass assumes: the multi is refused if it is not.
         """
@@ -188,12 +188,12 @@ class Reader:
         return self._required(path) is not None
 
     def raw(self, path: str) -> bytes | None:
-        """Read the bytes at `path`, whatever they are, and require that they stay so."""
+        """Read the bytes at `path`, of any format, and require that they do not change."""
         node = self._required(path)
         return None if node is None else node.data
 
     def covered(self, cls: type[_R], path: str) -> _R:
-        """Read the record at `path` as it is now, if its every change touches a record that is read with `names`."""
+        """Read the current record at `path`, if its every change touches a record that is read with `names`."""
         write = self._write_of(path)
         node = self._store.get(path) if write is None else _made(write)
         return _present(None if node is None else decode(cls, path, node.data), path)

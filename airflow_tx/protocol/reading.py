@@ -1,4 +1,4 @@
-"""A ledger as it was at one moment: for the coordinator, the board, the commands. Source: docs/protocol.md §§1, 4."""
+"""A ledger at one moment: for the coordinator, the board, the commands. Source: docs/protocol.md §§1, 4."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale
 READINGS = 50
 """How often a ledger is read again until no transaction becomes final while it is read."""
 NO_TOPOLOGY = TopologyRecord("", "", "", 0)
-"""Stands for the record of a topology that has no ledger yet."""
+"""The record of a topology that has no ledger yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class LedgerReader:
                 return None
             raise
         return LedgerReading(
-            # Last: a run that gives up its slot says so in its own record first.
+            # Last: a run that gives up its slot first writes it into its own record.
             topology=read.peek(TopologyRecord, self._paths.record),
             current=current,
             allocated=allocated,
@@ -140,13 +140,13 @@ class LedgerReader:
 
 
 def read_opened(read: Reader, paths: Paths, txids: Iterable[int]) -> dict[int, TransactionRecord]:
-    """Read records of transactions, without those that became final since the turn was read, or have not begun."""
+    """Read records of transactions that have begun and were open when the turn was read."""
     found = {txid: read.peek_if_any(TransactionRecord, paths.transaction(txid)) for txid in txids}
     return {txid: record for txid, record in found.items() if record is not None}
 
 
 def listed_acks(store: Store, folder: str, names: Iterable[str]) -> dict[tuple[str, int], Ack]:
-    """Read the acks of a transaction by task id and map index, without those that are gone since they were listed."""
+    """Read the acks of a transaction by task id and map index, without acks that are gone since they were listed."""
     read = Reader(store)
     found = {ack_element(name): read.peek_if_any(Ack, f"{folder}/{name}") for name in names}
     return {instance: ack for instance, ack in found.items() if ack is not None}

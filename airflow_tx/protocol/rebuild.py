@@ -49,7 +49,7 @@ def ledger_lost(
 
     first = plan.current
     if found is not None and found.incarnation != plan.incarnation:
-        # `begin` made this ledger after the loss: nothing of it stays.
+        # `begin` made this ledger after the loss: all its records are replaced.
         first = 1
         found = replace(found, incarnation=plan.incarnation, generation=0)
 
@@ -92,7 +92,7 @@ def _check_ledger(
             paths,
             f"the states belong to ledger {plan.incarnation}, this is ledger {found.incarnation}, and it has "
             "committed transactions of its own",
-            "One state serves one topology: use other tables. To begin anew: --reset.",
+            "One state serves one topology: use other tables. To start from the beginning: --reset.",
         )
     if current is not None and current.txid > plan.current:
         behind = ", ".join(sorted(plan.last)) or "its states"
@@ -109,7 +109,7 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
         generation=max(plan.generation, before.generation + 1),
         states={**before.states, **plan.last} if plan.current > 1 else {},
         births={**before.births, **plan.births},
-        # Who replaced what in the lost time nobody knows, but of the last transaction that is complete.
+        # Replacements of the lost time are unknown, except for the last complete transaction.
         taken_back_from={
             **before.taken_back_from,
             **dict.fromkeys(plan.births, plan.current - bool(plan.transaction)),

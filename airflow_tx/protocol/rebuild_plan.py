@@ -15,16 +15,16 @@ from airflow_tx.protocol.records import Binding, Metadata
 
 LEDGER_LOST = "ledger-lost"
 _KEPT = frozenset({"rows", "position", "prev", "key", "run_id", "granted", "skip"})
-"""What a fence keeps of its transaction, see `make_grant`."""
+"""The record of a transaction in a fence, see `make_grant`."""
 
 
 @dataclass(frozen=True)
 class HeldState:
-    """What the fence of a state says.
+    """The evidence of the fence of a state.
 
     :param undoable: whether the next grant of the same txid undoes what was written (an opaque state).
     :param holds: whether something of the token's transaction may be in the state.
-    :param applied: whether all of it is.
+    :param applied: whether the whole update is.
     :param batch: {"rows", "position", "prev"} of that transaction, and whose it is, as `make_grant` keeps them.
     :param receipts: of the transactions that ended, as the state keeps them.
     """
@@ -51,7 +51,7 @@ class HeldState:
         """Read a fence as the state gives it.
 
         :param holds: whether the state has something of a transaction; None: it cannot tell.
-        :param receipts: as the state gives them; those that were changed are left out.
+        :param receipts: from the state; changed ones are left out.
         :raises UnreadableRecord: the batch kept beside the fence is not one.
         """
         try:
@@ -91,7 +91,7 @@ class RebuildPlan:
     :param meta: metadata of transaction `current` − 1; None if there is none.
     :param transaction: whose that transaction is, if the fences hold it: {"key", "run_id", "skip"}.
     :param granted: when the states' newest grant was given: what began later, no state knows.
-    :param bound: by key, which transaction counts of the run of the newest grant, if the fences say so.
+    :param bound: by key, which transaction counts of the run of the newest grant, if the fences have it.
     :param ended: by txid, the receipts that the states keep of transactions before `current`.
     """
 
@@ -157,7 +157,7 @@ def plan_rebuild(paths: Paths, held: Sequence[HeldState]) -> RebuildPlan:
 def _bound(batch: Mapping[str, Any], final: int) -> dict[str, Binding]:
     """Say which transaction counts of the run of the newest grant.
 
-    :param final: that transaction, if it is complete; 0: it begins anew.
+    :param final: that transaction, if it is complete; 0: it begins again.
     """
     replaces = batch.get("replaces")
     if replaces is not None and (not final or batch["skip"] is not None):
@@ -195,7 +195,7 @@ def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
             raise rebuild_refused(
                 paths,
                 f"state {each.state!r} is at transaction {each.token.txid}, another one at {txid}",
-                "It went back: restore it to the same moment as the others, or --reset begins anew.",
+                "It went back: restore it to the same moment as the others, or start from the beginning: --reset.",
             )
         if each.token.txid == txid and each.holds and not each.undoable:
             much = "complete" if each.applied else "half written"
@@ -203,8 +203,8 @@ def _check_open(paths: Paths, held: Sequence[HeldState], txid: int) -> None:
             raise rebuild_refused(
                 paths,
                 f"transaction {txid} is {much} in state {each.state!r}, which cannot undo it{others}",
-                f"Restore all states from backups of one moment, then repeat it; or begin anew: airflow tx repair "
-                f'{paths.topology} --reset --why TEXT. kind="opaque" states can undo it.',
+                f"Restore all states from backups of one moment, then repeat it. Or start from the beginning: "
+                f'airflow tx repair {paths.topology} --reset --why TEXT. kind="opaque" states can undo it.',
             )
 
 

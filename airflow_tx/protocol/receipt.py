@@ -1,8 +1,8 @@
 """Receipts: what a transaction was and what it wrote, each with the hash of the one before it.
 
-A grant carries the receipt of its transaction as far as it is known by then. A state adds what it was given and keeps
-it beside its fence; the multi that ends the transaction adds what all states were given and keeps it in the history.
-Source: docs/protocol.md §10.
+A grant carries the known part of the receipt of its transaction. A state adds its rows and keeps it beside its
+    fence; the multi that ends the transaction adds what all states were given and keeps it in the history. Source:
+    docs/protocol.md §10.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MODULUS = 2**64
 _DIGEST = "tx_digest"
 _LENGTH = "tx_length"
 NOT_KEPT = {_DIGEST: "", _LENGTH: 0}
-"""Stands for a value of which not even the digest is known."""
+"""A value of which not even the digest is known."""
 _TEXTS = (
     "topology",
     "incarnation",
@@ -45,10 +45,10 @@ _LEFT_OUT = frozenset({"size", "unproven", "journal", "replaces", "wish"})
 
 @dataclass(frozen=True)
 class Written:
-    """What a state was given in one transaction, or in a part of it.
+    """The rows that a state got in one transaction, or in a part of it.
 
-    :param keys: how many keys were written; rows, where the state takes them as they are.
-    :param digest: of the rows that it was given, whatever their order: 16 hex digits.
+    :param keys: how many keys were written; rows, if the state takes them unchanged.
+    :param digest: of the rows that it got, in any order: 16 hex digits.
     :param sums: of value columns that are added up, where all their values were whole numbers.
     """
 
@@ -160,7 +160,7 @@ class Receipt:
     def from_json(cls, value: Any, *, path: str = "a receipt") -> Receipt:
         """Read what `to_json` gave, or the JSON of its text; the hash is not compared.
 
-        :param path: where it lies, for the error.
+        :param path: its place, for the error.
         :raises UnreadableRecord: it is none, or of another format.
         """
         try:
@@ -182,9 +182,7 @@ class Receipt:
             type(each) is int for each in numbers
         )
         if not fits or not all(isinstance(each, Mapping) for each in parts):
-            raise UnreadableRecord(
-                path=path, reason="its fields have other types than those of a receipt"
-            )
+            raise UnreadableRecord(path=path, reason="its fields have other types than a receipt")
         if receipt.format != RECEIPT_FORMAT:
             reason = f"the receipt has format {receipt.format!r}, this version reads format {RECEIPT_FORMAT}"
             raise UnreadableRecord(path=path, reason=reason)
@@ -222,7 +220,7 @@ def _is_whole(receipt: Receipt) -> bool:
 def restated(receipts: Mapping[int, Receipt]) -> dict[int, int]:
     """Name, by transaction that was restated, the one that counts now.
 
-    :param receipts: by txid; of restated transactions, all that came later.
+    :param receipts: by txid; of restated transactions, all later ones.
     """
     found = dict[int, int]()
     # Newest first: a restatement may be restated itself.

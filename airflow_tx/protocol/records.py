@@ -98,7 +98,7 @@ class Counter:
 
 @dataclass(frozen=True)
 class Binding:
-    """`runs/<key>`: the txid that a run's identity stands for. Only the end of a transaction changes what counts.
+    """`runs/<key>`: the txid of a run's identity. Only the end of a transaction changes what counts.
 
     :param entry: name of the journal entry of this transaction; "": there is none.
     :param restating: the `txid` and the `birth` of the transaction that began to restate this one. Without a record of
@@ -146,13 +146,13 @@ class TransactionRecord:
     :param by_phase: whether the last grant is held by several tasks, one after the other.
     :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
-    :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
+    :param changed: who let its rows be decided again, when and why, and of which attempt.
     :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
     :param error: why the last try failed, until another one works on it; `remedy`: what its refusal says to do.
     :param acks: the name of the folder with the acks of this attempt, unique in all lives of a ledger.
     :param replays: of earlier attempts, when and why each was replayed, `by` which person; `counted`: rows of the first
         complete one.
-    :param for_good: the generation of the ledger in which its commit was refused for good, by `error`; 0: in none.
+    :param for_good: the generation of the ledger in which its commit was refused permanently, by `error`; 0: in none.
     :param journal: name of the journal entry that the last grant named; "": there is none.
     :param replaces: the `txid` and the `entry` of the transaction that this one restates; `wish`: who wanted that, when
         and why.
@@ -213,7 +213,7 @@ class TransactionRecord:
 
     @property
     def to_change(self) -> dict[str, Any] | None:
-        """Tell who wants the rows of this attempt decided again; None: nobody, or a newer attempt has them."""
+        """Give the person who wants the rows of this attempt decided again; None: no one, or a newer attempt exists."""
         return next((each for each in self.changed if each["attempt"] == self.attempt), None)
 
 
@@ -245,7 +245,7 @@ class Ack:
 class History:
     """What became of a final transaction; `digest`: of its rows. A rebuilt one has no receipt.
 
-    :param restates: the transaction that this one restated, whatever became of it.
+    :param restates: the transaction that this one restated, with any outcome.
     """
 
     txid: int
@@ -306,8 +306,8 @@ class Skipped:
 
     :param rows: of all partitions; None once it is re-admitted, and of a restatement.
     :param skip: who skipped it, when and why; `readmit`: who wants it back.
-    :param readmitted_as: the txid that stands for its rows now.
-    :param replaces: the transaction that it was to restate, which still counts: nothing of it can come back.
+    :param readmitted_as: the txid that has its rows now.
+    :param replaces: the transaction that it was to restate, which still counts: its rows cannot come back.
     """
 
     key: str
@@ -325,7 +325,7 @@ class RepairRecord:
     """`repairs/<number>`: what a person did to the ledger.
 
     :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss`, `accept-change` or `rename`.
-    :param told: what was found and what was made of it; `generation`: of the ledger after it.
+    :param told: the text of finding and result; `generation`: of the ledger after it.
     :param change: of `accept-change`: the `state`, and how much more the total of each of its `columns` is than known.
     :param losses: of `accept-loss`: partition ("" if none), position (`place`), where it `goes_on`, and what is lost.
     """
@@ -367,7 +367,7 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
         )
     except (TypeError, ValueError) as error:
         known = f"{cls.__name__} ({', '.join(f.name for f in fields(cls))})"
-        raise UnreadableRecord(path=path, reason=f"its fields are not those of {known}") from error
+        raise UnreadableRecord(path=path, reason=f"its fields do not match {known}") from error
 
 
 _LEFT_OUT = frozenset(

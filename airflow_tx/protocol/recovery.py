@@ -1,6 +1,6 @@
 """The steps of recovery: automatic replays, counted until a person has to see to it. Source: docs/protocol.md §5.
 
-Recovery goes by records, not by runs: an open transaction whose run has ended is replayed, whatever its run ended as.
+Recovery goes by records, not by runs: an open transaction whose run has ended is replayed, with any state of its run.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def note_replay(
 ) -> Decision[ReplayNoted | Blocked | GivenUp | AlreadyCommitted]:
     """Note that an attempt is to be replayed. Of all processes that find it so, the first one starts its run.
 
-    A replay by a person leaves no such note, so counting begins again after it. A commit that was refused for good is
-    not replayed at all: the whole work of its tasks would be done again, for the same refusal. A repair raises the
+    A replay by a person leaves no such note, so counting begins again after it. A commit that was refused permanently
+    is not replayed at all: the whole work of its tasks would be done again, for the same refusal. A repair raises the
     generation, and with it the refusal is over.
 
     A restatement holds up all later commits for nothing, as the transaction that it restates counts. So it is skipped

@@ -46,7 +46,7 @@ def state_lost(
 ) -> Decision[Repaired]:
     """Accept what a state holds, though it is less than the ledger committed to it.
 
-    :raises RepairRefused: the ledger never committed to a state of this name, nor is it about to.
+    :raises RepairRefused: the ledger never committed to a state of this name, and is not about to.
     """
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current)
@@ -61,7 +61,7 @@ def state_lost(
         )
     left = {name: txid for name, txid in topology.states.items() if name != state}
     births = {name: birth for name, birth in topology.births.items() if name != state}
-    # A new generation lifts a refusal for good, and so its mark.
+    # A new generation lifts a refusal permanently, so its mark goes, too.
     generation = topology.generation + 1
     after = replace(
         topology,
@@ -225,7 +225,7 @@ class ResetIncomplete(TxError):
 
 
 class Repairs:
-    """What a person may do to a ledger that, or whose states, went back in time."""
+    """The actions of a person on a ledger that went back in time, or whose states did."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -237,7 +237,7 @@ class Repairs:
 
         :param held: what the fence of every state says that has one.
         :raises RepairRefused: the fences do not agree, or the ledger is further than they are.
-        :raises UnreadableRecord: another topology's record, so that nobody knows whose the states are.
+        :raises UnreadableRecord: another topology's record, so that the owner of the states is unknown.
         """
         plan = self._plan(held)
         self._ledger.store.ensure(self._ledger.paths.root)

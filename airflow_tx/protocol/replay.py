@@ -80,7 +80,7 @@ def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Deci
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(begins, txid, record)
     own = TransactionAttempt(txid, record.attempt, record.birth)
-    # The source was told what became of these rows when they were committed.
+    # The source learned the outcome of these rows when they were committed.
     if own not in begins.facts.reported and record.replaces is None:
         rows = RotatingTransactionalState(begins.read, begins.paths).get_state(txid).rows
         return Decision(NeedReport(own, rows, _why_replayed(record)))
@@ -165,7 +165,7 @@ def _same_rows(
     attempt: TransactionAttempt,
     record: TransactionRecord,
 ) -> DecidedBatch | NeedRows:
-    """Keep the rows of the attempt before, or take the same rows as they are now if a person wants that."""
+    """Keep the rows of the attempt before, or take the current rows if a person wants that."""
     meta = state.get_state(attempt.txid)
     rows = meta.rows
     if to_decide_anew(record, rows):
@@ -246,8 +246,8 @@ def _why_replayed(record: TransactionRecord) -> str:
 
 
 # --- the corrected file ------------------------------------------------------------------------------------------
-# The source decides the same rows again, as they are now; where the transaction ends does not change, so what follows
-# it stays as it is.
+# The source decides the same rows again, with their current content. The end of the transaction does not change, so
+# later transactions stay valid.
 
 
 def note_changed(
@@ -259,7 +259,7 @@ def note_changed(
     *,
     audit: Audit,
 ) -> Decision[Done | AlreadySkipped]:
-    """Note that the next attempt takes the rows as they are now, and let nobody commit this one.
+    """Note that the next attempt takes the current rows, and forbid the commit of this one.
 
     :param states: as for `held_for_good`.
     :raises ChangeRefused: a state that cannot undo it may hold something of it.
@@ -278,7 +278,7 @@ def note_changed(
         epoch=record.epoch + 1,
         changed=[*record.changed, noted],
         counted=None,
-        error=f"its rows are to be decided anew ({audit.who}: {audit.reason})",
+        error=f"its rows are to be decided again ({audit.who}: {audit.reason})",
         op=stamp.op,
     )
     return put(paths.transaction(txid), after, Done())
@@ -287,7 +287,7 @@ def note_changed(
 def check_changeable(
     paths: Paths, txid: int, record: TransactionRecord, states: Mapping[str, bool | None]
 ) -> None:
-    """Find out whether the rows of a transaction can be decided again: whatever holds something of it must undo it.
+    """Find out whether the rows of a transaction can be decided again: every state with values of it must undo them.
 
     :raises ChangeRefused: a state cannot.
     """
@@ -297,15 +297,15 @@ def check_changeable(
             txid=txid,
             topology=paths.topology,
             problem=f"it may be in state {', '.join(held)} already, which cannot undo it",
-            remedy="Give the source its rows back as they were, and replay it without --changed-rows until it is "
+            remedy="Give the source its earlier rows back, and replay it without --changed-rows until it is "
             "committed",
         )
 
 
 def decided_anew(begins: BeginPass, attempt: TransactionAttempt, metadata: Any) -> Any | NeedRows:
-    """Return the metadata of the same rows as they are now, if the source has said so already, else the question.
+    """Return the current metadata of the same rows, if the source has given it already, else the question.
 
-    :param metadata: as it was decided before.
+    :param metadata: the earlier decision.
     """
     need = NeedRows(attempt, metadata)
     if need.key not in begins.facts.batches:
@@ -316,5 +316,5 @@ def decided_anew(begins: BeginPass, attempt: TransactionAttempt, metadata: Any) 
 
 
 def to_decide_anew(record: TransactionRecord, rows: Any) -> bool:
-    """Ask whether a replay needs the same rows as they are now; one that is to be skipped needs none."""
+    """Ask whether a replay needs the current rows; one that is to be skipped needs none."""
     return record.to_change is not None and record.skip is None and rows is not None

@@ -99,8 +99,8 @@ def stale_successors(
 ) -> list[int]:
     """List the txids that start elsewhere than their predecessor ends: they must be replayed.
 
-    Storm replays all later transactions when one fails; here only those whose base moved. What comes after them may
-    follow once they end elsewhere.
+    Storm replays all later transactions when one fails; here only the ones whose base moved. Later ones may
+    follow once these end elsewhere.
 
     :param opened: the open transactions from `current` on, without a gap.
     :param position: digest of the position after transaction `current` − 1.

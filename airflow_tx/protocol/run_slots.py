@@ -1,7 +1,7 @@
 """The step `yield`: a waiting run gives up its run slot to the run whose turn it is. Source: docs/protocol.md §6.
 
-Waiters bid in the ledger, for nobody knows them all: one without a txid goes first, the newest of them, then the one
-with the highest txid. Only one gives up at a time.
+Waiters bid in the ledger, since no process knows all of them: one without a txid goes first, the newest of them, then
+the one with the highest txid. Only one gives up at a time.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def note_yield(
     :raises Outbid: another waiter leads.
     """
     topology = read.get(TopologyRecord, paths.record)
-    # An entry of another turn is one that nobody took back when the run was started again.
+    # An entry of another turn was left over when the run was started again.
     if topology.yielded.get(waiter.run_id, {}).get("blocking") == waiter.blocking:
         return Decision(Done())
     if read.get(Counter, paths.current).txid != waiter.blocking:

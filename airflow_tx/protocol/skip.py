@@ -50,7 +50,9 @@ def note_skip(
     if record is None:
         return Decision(AlreadySkipped(txid))
     if record.skip is not None and record.phase is Phase.COMMITTING:
-        return Decision(Done())  # the receipts of its states may name whoever wanted it first
+        return Decision(
+            Done()
+        )  # the receipts of its states may name the person who wanted it first
     noted = replace(record, skip=audit.noted(stamp), op=stamp.op)
     writes = (
         Put(paths.transaction(txid), encode(noted)),
@@ -62,7 +64,7 @@ def note_skip(
 def withdraw_skip(
     read: Reader, stamp: Stamp, paths: Paths, txid: int, *, keeps_grant: bool = False
 ) -> Decision[Done]:
-    """Take the wish to skip it back: it has to be replayed, since its states may be rolled back already.
+    """Withdraw the request to skip it: it must be replayed, since its states may be rolled back already.
 
     :param keeps_grant: the skip was refused before it got a grant: one that a committer has stays what it is.
     :raises AlreadyFinal, UnknownTransaction: see `open_record`; NotSkipped: it is skipped already: re-admit it.
@@ -103,8 +105,8 @@ def grant_skip(
     """Take the turn to skip a transaction, outranking its holder.
 
     :param states: the states whose fence is about to be raised, as for `held_for_good`.
-    :raises SkipRefused: nobody wants it skipped; or a state that cannot undo it may hold something of it.
-    :raises StaleBatch: it has to be replayed first: its predecessor ended elsewhere.
+    :raises SkipRefused: no one wants it skipped; or a state that cannot undo it may hold values of it.
+    :raises StaleBatch: it must be replayed first: its predecessor ended elsewhere.
     :raises StateMissing, StateRenamed: a state that it, or one before it, may have been written to is not among them.
     """
     record = open_record(read, paths, txid)
@@ -112,7 +114,7 @@ def grant_skip(
         return Decision(AlreadySkipped(txid))
     if record.skip is None:
         raise SkipRefused(
-            txid=txid, problem="nobody asked for it", remedy=f"To ask: {_skip(paths, txid)}"
+            txid=txid, problem="no one asked for it", remedy=f"To ask: {_skip(paths, txid)}"
         )
     current = read.get(Counter, paths.current)
     if current.txid != txid:
@@ -120,7 +122,7 @@ def grant_skip(
     check_undoable(paths, txid, record, states, noted=True)
     topology, before = check_grant(read, paths, txid, record, states)
     meta = RotatingTransactionalState(read, paths).get_state(txid)
-    # Not `granted`: nothing of the batch is written under this grant.
+    # Not `granted`: no row of the batch is written under this grant.
     taken = replace(
         record,
         phase=Phase.COMMITTING,
@@ -151,7 +153,7 @@ def commit_skip(
     record = check_token(record, topology, token)
     if record.skip is None:
         raise SkipRefused(
-            txid=txid, problem="nobody asks for it any more", remedy=f"To ask: {_skip(paths, txid)}"
+            txid=txid, problem="no one asks for it any more", remedy=f"To ask: {_skip(paths, txid)}"
         )
     kept = Skipped(record.key, record.run_id, None, record.skip, stamp.op)
     if record.replaces is None:
@@ -258,7 +260,7 @@ def check_undoable(
     *,
     noted: bool,
 ) -> None:
-    """Find out whether a transaction whose turn it is can be skipped: whatever holds something of it must undo it.
+    """Find out whether a transaction whose turn it is can be skipped: every state with values of it must undo them.
 
     :param states: as for `held_for_good`.
     :param noted: whether the ledger knows already that it is to be skipped.
@@ -274,11 +276,11 @@ def check_undoable(
 def held_for_good(record: TransactionRecord, states: Mapping[str, bool | None]) -> list[str]:
     """Name the states that may hold something of a transaction and cannot undo it.
 
-    What a state holds decides: the record may have been set back to before a grant. Only of a state that cannot tell
-    what it holds does the record say whether a grant was about to write it.
+    The values in a state decide: the record may have been set back to before a grant. Only if a state cannot tell
+    what it holds, the record says whether a grant was about to write it.
 
-    :param states: the states of the topology, and whether each can undo what was written to it, or holds nothing of
-        the transaction. None: it cannot tell.
+    :param states: the states of the topology, and whether each can undo the writes to it, or holds no values of
+            the transaction. None: it cannot tell.
     """
     unknown = {name for name in record.fenced if states.get(name) is None}
     return sorted(unknown | {name for name, can in states.items() if can is False})

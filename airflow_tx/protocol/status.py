@@ -36,17 +36,17 @@ class TransactionView:
     :param rows: rows of the batch, if counted; `digest`: of these, per form.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
     :param waiting_for: what has to happen next, in words; None: nothing.
-    :param pinned: it stands for a batch that was skipped: its rows stay, unless a person lets them be decided again.
-    :param stale: its predecessor ended elsewhere than its batch starts, so it has to be replayed.
+    :param pinned: it has a batch that was skipped: its rows stay, unless a person lets them be decided again.
+    :param stale: its predecessor ended elsewhere than its batch starts, so it must be replayed.
     :param blocked: why it is replayed no more unless a person asks for it.
     :param yielded: the txid whose run it gave up its run slot for, until it is started again.
     :param replay: the last automatic replay: of which attempt, how many in a row, when and why.
     :param skip: who wants it skipped, or did so, when and why.
     :param readmit: who wants its rows back, or got them, when and why.
-    :param readmitted_as: the txid that stands for its rows now.
+    :param readmitted_as: the txid that has its rows now.
     :param size: how many rows the source counted in the batch, and why it took so many; None if it cannot tell.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
-    :param changed: who let its rows be decided again, when and why, and instead of those of which attempt.
+    :param changed: who let its rows be decided again, when and why, and of which attempt.
     :param created: when its first attempt began; None if that is not known.
     :param unproven: why the rows that its tasks consumed are not proven; once all of them have acked.
     :param replays: of earlier attempts, when and why each was replayed, `by` which person; the last ones of many.
@@ -119,7 +119,7 @@ class TransactionView:
 
     @property
     def failed(self) -> bool:
-        """Whether its newest attempt has failed, or its committer: nothing of it is under way."""
+        """Whether its newest attempt has failed, or its committer: no work on it is running."""
         return self.open and (self.status == Phase.FAILED.value or self.error is not None)
 
     @property
@@ -306,7 +306,7 @@ def is_back(skipped: Skipped) -> bool:
 
 
 def can_return(skipped: Skipped) -> bool:
-    """Ask whether its rows may be re-admitted; those of a restatement count in the transaction that it restated."""
+    """Ask whether its rows may be re-admitted; rows of a restatement count in the transaction that it restated."""
     return not is_back(skipped) and skipped.replaces is None
 
 

@@ -1,4 +1,4 @@
-"""What a step gets beside what it reads, and what it decides: writes, and an answer. Source: docs/protocol.md §1."""
+"""The inputs of a step beside its records, and its decision: writes, and an answer. Source: docs/protocol.md §1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a step may not make itself.
+    """Values that a step may not make itself.
 
     :param now: time as ISO 8601 text.
     :param op: nonce of this pass; a write that was not answered is recognised by it.
@@ -42,7 +42,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Decision(Generic[T_co]):
-    """What a step answers, and the writes of the one multi that makes it true.
+    """The answer of a step, and the writes of the one multi that makes it true.
 
     :param writes: none: nothing changes, it is an answer only.
     :param proof: a record that holds `op` once the multi has happened.
@@ -67,7 +67,7 @@ class Audit:
 
     @property
     def reason(self) -> str:
-        """The reason as it is kept: without control characters."""
+        """The stored form of the reason: without control characters."""
         return " ".join(without_controls(self.why).split())
 
     def noted(self, stamp: Stamp) -> dict[str, str]:
@@ -134,9 +134,9 @@ def is_committed(read: Reader, paths: Paths, txid: int) -> bool:
 
 
 def is_another(read: Reader, paths: Paths, txid: int, birth: str) -> bool:
-    """Ask whether a txid without an open record was another transaction than that of this birth.
+    """Ask whether a txid without an open record was another transaction than the one of this birth.
 
-    The ledger gave the txid a second time, or it was rebuilt, and nobody knows.
+    The ledger gave the txid a second time, or it was rebuilt, so this is unknown.
     """
     if not birth:
         return False

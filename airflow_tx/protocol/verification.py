@@ -22,12 +22,12 @@ _HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, RENAME})
 
 @dataclass(frozen=True)
 class Verified:
-    """What was found.
+    """The findings.
 
     :param first: from which transaction on the chain vouches; None: there is no receipt.
     :param last: the last final transaction that was looked at.
     :param findings: what does not fit, one line each.
-    :param notes: skips, losses, repairs, and what cannot be told.
+    :param notes: skips, losses, repairs, and facts that are unknown.
     """
 
     first: int | None
@@ -68,7 +68,7 @@ def verified(
 
 
 def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
-    """Compare the receipts of a state with those of the ledger."""
+    """Compare the receipts of a state with the receipts of the ledger."""
     held = chain.held[state.name]
     gone = list[int]()
     forgets = state.receipts_kept is not None and len(held) >= state.receipts_kept
@@ -92,7 +92,7 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
         why = (
             f"transactions {gone[0]} to {gone[-1]}: state {state.name} keeps their receipts no more"
         )
-        chain.notes.append(f"{why}; the ledger alone vouches for them")
+        chain.notes.append(f"{why}; only the ledger has them")
 
 
 def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
@@ -112,7 +112,7 @@ def _compare_one(chain: Chain, state: str, own: Receipt, receipt: Receipt) -> No
     if different:
         names = ", ".join(different)
         chain.find(
-            receipt.txid, f"its receipt in state {state} and that of the ledger differ in {names}"
+            receipt.txid, f"its receipts in state {state} and in the ledger differ in {names}"
         )
 
 
@@ -123,7 +123,7 @@ def _compare_ends(chain: Chain) -> None:
     if last is not None:
         for where, one, two in chain.apart(last.after, ledger.position):
             ended = f"transaction {last.txid} ended at {in_short(one)}"
-            chain.findings.append(f"ledger: {where}it goes on at {in_short(two)}, and {ended}")
+            chain.findings.append(f"ledger: {where}it continues at {in_short(two)}, and {ended}")
     for name, txid in ledger.topology.states.items():
         own = [each.txid for each in chain.receipts.values() if name in each.written]
         if own and max(own) != txid and txid > ledger.topology.rebuilt:
@@ -141,7 +141,7 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
     if fence is None:
         if state.receipts is None:
             chain.notes.append(
-                f"{where} it keeps neither fence nor receipts; the ledger alone vouches for it"
+                f"{where} it keeps no fence and no receipts; only the ledger knows its commits"
             )
         elif last is not None:
             chain.findings.append(
@@ -249,11 +249,11 @@ def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | st
     if not state.totals:
         return "no column of it can be added up"
     if repair is not None:
-        return f"the ledger was repaired ({repair.what}), so it is not known from what they go on"
+        return f"the ledger was repaired ({repair.what}), so their starting values are unknown"
     if chain.begins != 1:
         return "the receipts do not go back to transaction 1"
     if fence is None and written:
-        return "it has no fence, so somebody may be writing to it"
+        return "it has no fence, so a process may be writing to it"
     if fence is not None and not (fence.applied and fence.token.txid == max(written, default=0)):
         return "it was being written to"
     accepted = [each.change["columns"] for each in _accepted(chain, state.name)]

@@ -153,7 +153,7 @@ def topology_record(store: Store, paths: Paths) -> TopologyRecord:
 def topology_view(store: Store, paths: Paths, *, recent: int = RECENT) -> TopologyView:
     """Read a topology with its open transactions and the `recent` last final ones.
 
-    Records that become final while it reads appear as they were or as they are, never twice.
+    Records that become final while it reads appear in their old or their new form, never twice.
 
     :raises UnknownTransaction: there is no such topology.
     :raises UnreadableRecord: naming the record.
@@ -254,7 +254,7 @@ def with_restatements(
 ) -> list[TransactionView]:
     """Add to committed transactions who wants them restated, and which transaction counts instead.
 
-    Their bindings say that. None is read in a ledger of which nobody ever wanted a transaction restated.
+    Their bindings say that. None is read in a ledger in which no restatement was ever requested.
     """
     if store.children(paths.wishes) is None:
         return list(views)

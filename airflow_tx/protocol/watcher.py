@@ -1,4 +1,4 @@
-"""How far a watcher has handed commits on. It resumes there, whichever process died in between."""
+"""How far a watcher has delivered commits. It resumes there, after any crash."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Wish:
     """`wanted/<txid>`: a person wants a committed transaction restated; no run has begun that yet.
 
     :param key: of the run whose next `begin` restates it.
-    :param changed_rows: whether that `begin` decides the rows again, as they are now.
+    :param changed_rows: whether that `begin` decides the rows again, with their current content.
     """
 
     txid: int
@@ -44,10 +44,10 @@ class Wish:
 
 @dataclass(frozen=True)
 class WishRequest:
-    """What a person wants restated.
+    """A request of a person for a restatement.
 
     :param key: of its run, with `run_id` as the journal entry or the history gives them; the binding is compared.
-    :param states: to which the transaction contributed, as they are called now.
+    :param states: to which the transaction contributed, with their current names.
     :param first_day: the first day of which the journal still keeps entries, such as 2013-01-01; "": it keeps all.
     """
 
@@ -80,7 +80,7 @@ def want(
             paths,
             request.txid,
             f"{found.who} wants it already ({found.why})",
-            f"To let that go on: airflow tx restate {paths.topology} --why TEXT. "
+            f"To continue that: airflow tx restate {paths.topology} --why TEXT. "
             f"To take it back: airflow tx restate {paths.topology} {request.txid} --withdraw",
         )
     wish = Wish(
@@ -98,7 +98,7 @@ def want(
 def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Done]:
     """Take a wish back, as long as no run has begun it.
 
-    :raises RestateRefused: nobody wants it, or a transaction restates it already.
+    :raises RestateRefused: no one wants it, or a transaction restates it already.
     """
     topology = read.get(TopologyRecord, paths.record)
     path = paths.wish(txid)
@@ -107,7 +107,7 @@ def withdraw(read: Reader, stamp: Stamp, paths: Paths, txid: int) -> Decision[Do
         raise _refused(
             paths,
             txid,
-            "nobody wants it, or its restatement has begun",
+            "no one asked for it, or its restatement has begun",
             f"airflow tx list {paths.topology} names that transaction; to leave it out: "
             f"airflow tx skip {paths.topology} TXID --why TEXT",
         )
@@ -144,7 +144,7 @@ def wishes_to_start(
 
 
 def most_restated(max_pending: int) -> int:
-    """Count how many transactions may be restated at once, of those that may be open."""
+    """Count how many transactions may be restated at once, of the ones that may be open."""
     return max(max_pending - 1, 1)
 
 
@@ -173,7 +173,7 @@ def check_held(
     """Refuse to take back what a state may not hold.
 
     :param states: to which the transaction contributed.
-    :param wanted: whether there is a wish, which has to be taken back.
+    :param wanted: whether there is a request, which must be withdrawn.
     :raises RestateRefused: one was lost since, or the ledger was rebuilt.
     """
     for state in sorted(states):
@@ -185,7 +185,7 @@ def check_held(
                 f"a repair has accepted what state {state!r} held before transaction {first}, so it may lack this one",
                 f"To withdraw it: airflow tx restate {paths.topology} {txid} --withdraw"
                 if wanted
-                else f"To begin anew: airflow tx repair {paths.topology} --reset --why TEXT",
+                else f"To start from the beginning: airflow tx repair {paths.topology} --reset --why TEXT",
             )
 
 
@@ -237,7 +237,10 @@ def _check_entry(paths: Paths, request: WishRequest, binding: Binding) -> None:
         raise _refused(paths, request.txid, problem, remedy)
 
 
-_RESET = "Nothing can take its contribution back; to begin anew: airflow tx repair {topology} --reset --why TEXT"
+_RESET = (
+    "Its contribution cannot be taken back. To start from the beginning: "
+    "airflow tx repair {topology} --reset --why TEXT"
+)
 
 
 def _refused(paths: Paths, txid: int, problem: str, remedy: str) -> RestateRefused:
@@ -265,7 +268,7 @@ class Restatement:
         return {"who": self.wish.who, "when": self.wish.when, "why": self.wish.why}
 
     def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any | NeedEntry | NeedRows:
-        """Return the rows as the journal has them, or as they are now if that is wanted; else the question.
+        """Return the rows of the journal, or the current ones if they are wanted; else the question.
 
         :raises RestateRefused: its contribution cannot be taken back.
         """

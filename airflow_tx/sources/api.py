@@ -1,4 +1,4 @@
-"""What a source is: it decides which rows a transaction has, and turns that decision into rows.
+"""The base of sources: a source decides which rows a transaction has, and turns that decision into rows.
 
 Source: storm-transactional-topologies (ITransactionalSpout: Coordinator and Emitter).
 """
@@ -34,7 +34,7 @@ EmittedRows: TypeAlias = "DataFrame | Iterable[Mapping[str, Any]]"
 
 
 class SourceKind(str, Enum):
-    """What a source promises about a replay."""
+    """The promise of a source about a replay."""
 
     TRANSACTIONAL = "transactional"
     OPAQUE = "opaque"
@@ -55,7 +55,7 @@ class Source(Described, ABC):
     per_run: ClassVar[bool] = False
     """Whether its batch is the run's own, such as its data interval, so that only a run can ask for one."""
     in_order: bool = False
-    """Whether its batches are data intervals, of which none has a txid before those of earlier dates have theirs."""
+    """Whether its batches are data intervals whose txids follow the dates."""
     columns_cost: ClassVar[bool] = False
     """Whether Spark reads fewer columns in less time, so that none is read for a digest of rows alone."""
     unit: ClassVar[str] = "rows"
@@ -73,7 +73,7 @@ class Source(Described, ABC):
     batch_size: BatchSize | None = None
     """The limits of its arguments; a source that has some keeps within `limit` when it decides."""
     limit: Limit = Limit()
-    """What the batch that is being decided may have."""
+    """Limits of the batch that is being decided."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Give class path and plain-JSON constructor arguments."""
@@ -95,9 +95,10 @@ class Source(Described, ABC):
         """Decide the same batch by what the source has there now, for a person who has corrected it.
 
         Where the batch ends does not change. By default what was decided: rows that are known by their position alone
-        are read as they are now anyway. A source that checks what it finds there says what there is to find now.
+        are read with their current content anyway. A source that checks what it finds there says what there is to find
+        now.
 
-        :param metadata: as it was decided before.
+        :param metadata: the earlier decision.
         :raises SourceError: what is there now does not end where the batch ended.
         """
         return metadata
@@ -105,9 +106,9 @@ class Source(Described, ABC):
     def refuses_again(self, metadata: Json) -> str | None:
         """Say, as a clause, why the rows of a committed batch cannot be read again; None: as far as is known they can.
 
-        A person wants the batch restated. Ask only what is cheap: whoever reads the rows checks them again.
+        A person wants the batch restated. Make only cheap checks: the reader of the rows checks them again.
 
-        :param metadata: as it was decided then.
+        :param metadata: the earlier decision.
         """
         return None
 
@@ -129,10 +130,10 @@ class Source(Described, ABC):
         """
 
     def key(self, run: RunInfo) -> str:
-        """Identify a run: runs of the same key stand for the same transaction, for ever.
+        """Identify a run: runs of the same key always have the same transaction.
 
         By default its run_id; a source whose batch is the run's own interval or partition names that, since another run
-        can stand for the same one.
+        can have the same one.
         """
         return run.run_id
 
@@ -210,7 +211,7 @@ class Source(Described, ABC):
         return None
 
     def reaches(self, position: Json, what: str) -> bool | None:
-        """Whether all that a person waits for was taken by then: up to an offset, a file, a date; None: it cannot tell.
+        """Whether all rows up to an offset, a file or a date were taken at this position; None: it cannot tell.
 
         :param position: where a transaction ended.
         :param what: as for `contains`; of a partition `PARTITION:WHAT`.
@@ -218,7 +219,7 @@ class Source(Described, ABC):
         return None
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        """Explain the error of a Spark application that read rows of this source; None if it knows no better.
+        """Explain the error of a Spark application that read rows of this source; None if it has no better text.
 
         :return: a `FailedBatch` for a row that cannot be read, so that only this transaction is replayed.
         """
@@ -244,7 +245,7 @@ class Source(Described, ABC):
         """Do what is due when an attempt has failed (Storm's fail of a spout); the batch is replayed all the same.
 
         It is called at least once for each attempt that another one replaces: when a task or a message has failed it,
-        and by the `begin` of the next attempt, whatever has stopped it, before that one decides its rows. `committed`
+        and by the `begin` of the next attempt, for any reason, before that one decides its rows. `committed`
         may follow: a task that is cleared alone takes the same attempt up again. A skipped batch is not reported.
         """
 
@@ -259,7 +260,7 @@ class Source(Described, ABC):
 
 
 class TransactionalSource(Source):
-    """A source of batches: `initialize_transaction` and `emit_batch` are all that it must have.
+    """A source of batches: `initialize_transaction` and `emit_batch` are the only methods that it must have.
 
     With ``kind = SourceKind.OPAQUE`` a replay is decided again, from where the transaction before it ended.
     """
@@ -277,7 +278,7 @@ class TransactionalSource(Source):
 
 
 def as_batch(decided: Batch | Json) -> Batch | None:
-    """Read the answer of `initialize_transaction`: plain JSON stands for both rows and position."""
+    """Read the answer of `initialize_transaction`: plain JSON means both rows and position."""
     if decided is None or isinstance(decided, Batch):
         return decided
     return Batch(metadata=decided, position=decided)
@@ -296,7 +297,7 @@ def source_kind(kind: str, source: str) -> SourceKind:
     """Read the argument `kind`.
 
     :param source: whose argument it is, for the message.
-    :raises ConfigError: if it is neither transactional nor opaque.
+    :raises ConfigError: if it is not transactional and not opaque.
     """
     if kind not in (SourceKind.TRANSACTIONAL.value, SourceKind.OPAQUE.value):
         remedy = (

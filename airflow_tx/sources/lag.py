@@ -22,7 +22,7 @@ class LagUnknown(TxError):
 
 @dataclass(frozen=True)
 class Lag:
-    """What a source has that is not committed yet.
+    """The data of a source that is not committed yet.
 
     :param unit: what is counted: rows, or files.
     """
@@ -78,7 +78,7 @@ LAG_EVERY = 30.0
 class LagWatch(Inquiry[Lag | LagUnknown]):
     """Asks one source for its lag now and then.
 
-    :param make: makes the source, which nobody else uses.
+    :param make: makes the source, for this use only.
     :param patience: seconds to wait for the first answer.
     :param every: seconds between two questions.
     """

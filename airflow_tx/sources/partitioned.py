@@ -36,9 +36,7 @@ class PartitionedTransactionalSource(Source):
 
     def num_partitions(self) -> int:
         """Count the partitions that there are now, if they are numbered; else override `partitions`."""
-        raise NotImplementedError(
-            f"{type(self).__name__} has neither num_partitions nor partitions"
-        )
+        raise NotImplementedError(f"{type(self).__name__} has no num_partitions and no partitions")
 
     def partitions(self) -> Sequence[str]:
         """Name the partitions that there are now."""
@@ -84,7 +82,7 @@ class PartitionedTransactionalSource(Source):
         partitions: Sequence[str],
         take: Callable[[str], Batch | None],
     ) -> Batch | None:
-        """Join what each partition gives to one batch, without those that are away."""
+        """Join the rows of all partitions to one batch, without partitions that are away."""
         taken: dict[str, Batch] = {}
         for partition in partitions:
             before = positions.get(partition)
@@ -126,7 +124,7 @@ class PartitionedTransactionalSource(Source):
     def decide_partition_again(
         self, attempt: TransactionAttempt, partition: str, metadata: Json
     ) -> Json:
-        """Decide the same rows of one partition, as they are now."""
+        """Decide the same rows of one partition, with their current content."""
         return metadata
 
     def contains(self, metadata: Json, what: str) -> bool | None:
@@ -173,9 +171,7 @@ class PartitionedTransactionalSource(Source):
             self.emit_partition_batch(attempt, name, metadata[name], spark)
             for name in sorted(metadata)
         ]
-        if not all(
-            hasattr(part, "unionByName") for part in parts
-        ):  # a source that knows nothing of Spark
+        if not all(hasattr(part, "unionByName") for part in parts):  # a source without Spark
             return chain.from_iterable(cast("list[Iterable[Mapping[str, Any]]]", parts))
         return reduce(lambda one, other: one.unionByName(other), cast("list[DataFrame]", parts))
 
@@ -221,7 +217,7 @@ class PartitionedTransactionalSource(Source):
             raise self.refused(
                 f"partition {partition} has rows {str(batch.metadata)[:80]}, and stays at {str(before)[:80]}: "
                 "the next batch would have them again",
-                "Nothing was allocated; let the source give a position that lies after the rows.",
+                "Nothing was allocated; let the source give a position after the rows.",
             )
 
     def _gone(self, partitions: Sequence[str]) -> None:

@@ -37,11 +37,11 @@ class Gone:
 
 @dataclass(frozen=True)
 class LogSnapshot:
-    """What lies behind a position.
+    """The rows after a position.
 
     :param position: as its log reads it.
     :param available: how many rows there are, as the log says; some may be missing in between. None: `count` them.
-    :param gone: those that are known to be gone.
+    :param gone: the rows that are known to be gone.
     """
 
     position: Any
@@ -60,9 +60,9 @@ class LogBatch(Batch):
     :param unit: `LogSource` counts rows.
     :param start: the position where the batch begins.
     :param at_most: whether there may be fewer rows than `count`.
-    :param key: of the run that stands for the rows; "": any run can.
+    :param key: of the run that has the rows; "": any run can.
     :param run_id: of that run.
-    :param ended: whether they are all that the partition has now.
+    :param ended: whether the partition has no more rows now.
     """
 
     ended: bool = False
@@ -295,7 +295,7 @@ class LogSource(LimitedSource, PartitionedTransactionalSource):
         return taken
 
     def backlog(self, position: Json) -> int | None:
-        """Count the rows of the partitions that can be reached; None: of none of them."""
+        """Count the rows of the partitions that can be reached; None: no partition can be reached."""
         positions = self.partition_positions(position)
         found: list[int] = []
         for name, log in self.logs(positions).items():

@@ -22,7 +22,7 @@ GROWTH = 10
 ROWS_SHARE = 0.2
 """At least this part of a target is given to rows, also where the overhead alone takes as long as the target."""
 FADING = 0.7
-"""What a measurement counts, against the one after it: a day when all was slow is forgotten."""
+"""The weight of a measurement, compared with the next one: a slow day is forgotten."""
 UNEVEN = 0.5
 """A large batch may take longer than its rows say, by this part: it may not fit into memory."""
 
@@ -78,9 +78,9 @@ class Limit:
         shares = dict(available)
         if left is None or sum(available.values()) <= left:
             return shares
-        if left < len(
-            available
-        ):  # one each, of those that have most: one that waits comes to have most
+        if (
+            left < len(available)
+        ):  # one row each, from the partitions with the most rows; a waiting partition becomes one of them
             most = sorted(available, key=lambda name: (-available[name], name))
             return {
                 name: min(available[name], 1) if name in most[:left] else 0 for name in available
@@ -196,7 +196,7 @@ class BatchSize:
 
 
 def _line(measured: Measured) -> tuple[float, float, int]:
-    """Fit seconds of a transaction and of each row; and how many of the last ones say so.
+    """Fit seconds of a transaction and of each row; and how many of the last ones it uses.
 
     Weighted least squares. Older ones that contradict newer ones are left out: fewer rows took longer, or a row took
     many times as long. Where all are alike, every second counts for the rows: the next batch is rather too small.

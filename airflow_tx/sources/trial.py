@@ -44,7 +44,7 @@ class TrialSource(Source):
         self.most = most
         self.rows = None if rows is None else [dict(row) for row in rows]
         self.kind = self.source.kind
-        # Given rows are one batch, whatever partitions the source has.
+        # Given rows are one batch, even if the source has partitions.
         self.partitioned = self.source.partitioned and rows is None  # type: ignore[misc]
         self.per_run = self.source.per_run  # type: ignore[misc]
 

@@ -89,6 +89,8 @@ def batch_app(function: Function) -> BatchApp:
     In a script that is run, by spark-submit or by hand, it processes the batch whose descriptor the first argument
     names, and ends the process: with exit code 0 when all output is visible, else with a last line that says why not.
     Anywhere else it returns a `BatchApp`.
+
+    :param function: takes the Spark session and the batch of a transaction.
     """
     if function.__module__ != "__main__":
         return BatchApp(function)

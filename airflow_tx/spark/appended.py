@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.spark.observed import RowsObserver
 
-# What every reader of a Delta table takes, whatever the session says. As options they concern this write alone.
+# Formats that every reader of a Delta table accepts. As options they override the session for this write only.
 _OPTIONS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.writeLegacyFormat": "false",

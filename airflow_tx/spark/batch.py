@@ -1,4 +1,4 @@
-"""What an application gets of its transaction: the rows to read, and where to put what it emits."""
+"""The part of a transaction that an application gets: the rows to read, and where to put what it emits."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Batch:
         if hasattr(rows, "write"):
             frame = cast("DataFrame", rows)
         else:
-            # A source that knows nothing of Spark gives Python rows.
+            # A source without Spark gives Python rows.
             plain: list[Any] = [dict(row) for row in rows]
             frame = self._spark.createDataFrame(plain)
         if columns:
@@ -139,7 +139,7 @@ class Batch:
             named = batch.look_up(carriers, flights)              # adds the value columns
             located = batch.look_up(StaticState(LocationDBFactory()), rows, query=QueryLocation(), fields="at string")
 
-        It sees what is there when Spark gets to a row: others commit meanwhile.
+        It sees what is there when Spark gets to a row: other transactions may commit at the same time.
 
         :param state: with columns, a map, a StateFactory, a StaticState, or one of your own. Its connection is looked
             up here; executors get the address, with the password, in a way that shows in no plan and no log.
@@ -159,8 +159,8 @@ class Batch:
 
         :param name: the name a committer reads it by: ``task.output[name]``.
         :param reliable: False: who reads it may read some of its rows, or some twice.
-        :raises StagingError: if the name cannot be used, or was used before; or the rows do not lie where this process
-            looks for them.
+        :raises StagingError: if the name cannot be used, or was used before; or this process does not find
+        the rows.
         """
         folder = check_name(self._where, name)
         if name in self._outputs:
@@ -184,9 +184,9 @@ class Batch:
             output = scan_output(self._where, name)
         if output.rows != written.rows:
             # Executors that write to their own disks leave an empty folder here, and Spark reports success.
-            problem = f"Spark wrote {written.rows} rows, {output.rows} of them lie in {self._where.files.uri(folder)}"
+            problem = f"Spark wrote {written.rows} rows, {output.rows} of them are in {self._where.files.uri(folder)}"
             remedy = (
-                "[tx] staging has to be storage that the task, the driver and all executors share."
+                "[tx] staging must be storage that the task, the driver and all executors share."
             )
             raise refuse(self._where, name, problem, remedy)
         output = replace(output, row_digest=written.text if reliable else "", reliable=reliable)
@@ -281,7 +281,7 @@ class Batch:
 
 
 def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
-    """Make the emitter of an application's messages, which are those of the try that runs it."""
+    """Make the emitter of an application's messages, for the try that runs it."""
     from airflow_tx.acks.location import open_ackers
     from airflow_tx.acks.task_emitter import TaskEmitter
 

@@ -1,4 +1,4 @@
-"""What an executor does: it writes one partition of an update as one chunk of the grant, and says how that went."""
+"""The work of an executor: it writes one partition of an update as one chunk of the grant, and reports the result."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PORT = 15002
 # Seconds to wait for a server that does not listen.
 SERVER_PATIENCE = 30.0
-# How PySpark knows, for the whole process, that functions and types are those of a client.
+# PySpark reads it, for the whole process, to use the functions and types of a client.
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
@@ -125,7 +125,7 @@ def end(spark: SparkSession) -> None:
 def rehearse(spark: SparkSession, where: TryDir) -> None:
     """Let the server load and compile what batches need: read a small file, sum it up, write and fetch the sums.
 
-    Nothing is left, neither in the session nor in the folder.
+    Nothing is left in the session or in the folder.
 
     :param where: a folder of its own.
     """
@@ -155,7 +155,7 @@ class ConnectApplication:
     """An application that runs in this process, in a session on a server.
 
     :param arguments: as `batch.args`.
-    :param beside: a file whose folder can be imported from, besides the application's own: that of the DAG.
+    :param beside: a file whose folder can be imported from, besides the application's own: the DAG file.
     """
 
     path: str
@@ -169,7 +169,7 @@ class ConnectApplication:
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """Let it import, as long as the block, what lies beside it."""
+        """Let it import modules beside it, as long as the block."""
         added = self.folders
         sys.path[:0] = added
         try:

@@ -86,7 +86,7 @@ def _for_executors(spark: SparkSession, state: Any) -> Any:
 
 
 def _asked(state: Any, function: Any, frame: DataFrame) -> list[str]:
-    """The columns that a query needs: all, or of a MapGet those of the key."""
+    """The columns that a query needs: all, or the key columns of a MapGet."""
     if not isinstance(function, MapGet):
         return list(frame.columns)
     names, _ = function.names(state)

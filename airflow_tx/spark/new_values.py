@@ -1,4 +1,4 @@
-"""New values of the keys of an update, staged by whoever wrote them: each writer its own part of one output.
+"""New values of the keys of an update, staged by their writers: each writer its own part of one output.
 
 Each grant has its own folder, so a committer thought dead overwrites nothing. The newest folder counts.
 Source: trident-state seed (newValuesStream).
@@ -24,7 +24,7 @@ from airflow_tx.state.column_types import converted
 if TYPE_CHECKING:
     from airflow_tx.state.api import QueryableState
 
-# What a state is asked for at once.
+# Keys of one look-up in a state.
 KEYS_A_LOOK_UP = 10_000
 _GRANT = re.compile(r"grant-(\d+)\.(\d+)(?:-(\w+))?")
 
@@ -59,7 +59,7 @@ class OutputFolder:
 
     @property
     def folder(self) -> str:
-        """That of the output, relative to the root.
+        """The path of the output, relative to the root.
 
         :raises StagingError: it has no name for an output.
         """
@@ -71,7 +71,7 @@ def stage_keys(
 ) -> Output:
     """Ask a state for the values of keys, and write them with their keys as one file.
 
-    :param keys: those of one writer, in the order of the key columns.
+    :param keys: the keys of one writer, in the order of the key columns.
     :param chunk: of the writer.
     :raises StateError: one of them is not there, although it was written.
     """
@@ -144,7 +144,7 @@ def are_new_values(ref: Mapping[str, Any]) -> bool:
 
 
 def newest_of(area: StagingArea, ref: Mapping[str, Any]) -> OutputRef | None:
-    """Find the new values that count for a reference: those of the last grant of its transaction."""
+    """Find the new values that count for a reference: the values of the last grant of its transaction."""
     found = _GRANT.fullmatch(ref["task_try"])
     birth = (found and found[3]) or ""
     return newest_outputs(area, ref["topology"], ref["txid"], ref["task_id"], birth).get(

@@ -1,9 +1,9 @@
 """Counts and digests rows inside the Spark jobs that read or write them anyway, by observations.
 
-An observation says what flowed through a place of a plan in one execution. What is passed on here is exact; otherwise
-nothing is. Nothing is known of rows that flowed more than once (a repeated stage, the sample before a sort), of places
-that a plan has twice, and of plans whose optimizer dropped the place. Only executions that emit count: a look at some
-rows before them reads no batch.
+An observation says what flowed through a place of a plan in one execution. Only exact counts are passed on here;
+otherwise nothing is. Nothing is known of rows that flowed more than once (a repeated stage, the sample before a sort),
+of places that a plan has twice, and of plans whose optimizer dropped the place. Only executions that emit count: a look
+at some rows before them reads no batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, Any]
 
 _ID = "airflow_tx_row_id"
-# Of a row's id that Spark gives, those that number the rows of a partition.
+# The bits of Spark's row id that number the rows of a partition.
 _ROW_BITS = 33
 # Rows of more partitions are not known.
 _PARTITIONS = 128
@@ -77,8 +77,8 @@ class RowsObserver:
     ) -> DataFrame:
         """Observe rows that are read.
 
-        :param outputs: those that are read as one; none: the batch. Of several readings the fullest counts.
-        :param columns: those that are hashed, and so read even where nobody else needs them; None: all.
+        :param outputs: the outputs that are read as one; none: the batch. Of several readings the fullest counts.
+        :param columns: the hashed columns, and so read even if no one else needs them; None: all.
         """
         name = f"airflow_tx_read_{uuid.uuid4().hex}"
         hashed = df.columns if columns is None else columns
@@ -98,7 +98,7 @@ class RowsObserver:
     ) -> RowsDigest:
         """Write rows in one Spark job of the caller's; as `write`.
 
-        :param columns: those that are hashed.
+        :param columns: the hashed columns.
         """
         return self._executed(df, columns, write)[0]
 
@@ -110,7 +110,7 @@ class RowsObserver:
         return self._executed(df, df.columns, lambda observed: observed.toArrow())
 
     def read(self) -> list[RowsRead]:
-        """Return what was read, without what is not known."""
+        """Return what was read, without unknown parts."""
         return list(self._fullest.values())
 
     def unproven(self) -> dict[tuple[OutputName, ...], str]:
@@ -181,7 +181,7 @@ def observed_once(
 ) -> tuple[DataFrame, Callable[[], RowsDigest | None]]:
     """Observe rows that one action reads.
 
-    :param columns: those that are hashed.
+    :param columns: the hashed columns.
     :return: what it has to read, and what tells its rows afterwards; None: they are not known.
     """
     from pyspark.sql import Observation
@@ -239,7 +239,7 @@ class _Executions:
 
     @classmethod
     def of(cls, df: DataFrame) -> _Executions | None:
-        """Listen to the session of a DataFrame; None if it lets nobody."""
+        """Listen to the session of a DataFrame; None if it allows no listener."""
         # A JVM that cannot call back only leaves rows uncounted.
         with suppress(Exception):
             from pyspark.java_gateway import ensure_callback_server_started
@@ -325,7 +325,7 @@ def _digest(metrics: Metrics, form: str) -> RowsDigest:
 
 
 def _jobs(df: DataFrame) -> set[int]:
-    """Return the jobs of this thread's group, as far as a classic session knows them; those of a server are unknown."""
+    """Return the jobs of this thread's group, as far as a classic session knows them; jobs of a server are unknown."""
     if is_connect(df):
         return set()
     context = df.sparkSession.sparkContext

@@ -19,7 +19,7 @@ from airflow_tx.errors import TxError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The property of the session that holds the key of what executors are told; Spark redacts it by its name.
+# The property of the session with the key for secrets that executors get. Spark redacts it by its name.
 KEY = "spark.airflow_tx.secret"
 _LOOKED_INTO = 1_000
 

@@ -1,4 +1,4 @@
-"""What an application leaves in its session on a server, seen in what it asks the server for.
+"""The traces of an application in its session on a server, seen in its requests to the server.
 
 A session without traces is as good as a new one, and has its classes compiled.
 """
@@ -20,7 +20,7 @@ _CHANGES = frozenset({"set", "unset"})
 class SessionTraces(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
     """Sees the requests of one session.
 
-    :ivar found: whether something stays in it: a view, a function, a setting, or what is not known to stay nowhere.
+    :ivar found: whether something may stay in it: a view, a function, a setting, or an unknown request.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class AttemptStore:
 
     Airflow keeps the values of a task over its tries and clears alike, so the next attempt would take the driver of
     the last one, which works on other rows, for its own. So would a try of the same attempt whose inputs were written
-    anew, and the attempt that gets the same numbers again when the ledger has been repaired.
+    again, and the attempt that gets the same numbers again when the ledger has been repaired.
 
     :param store: where all attempts of the task keep theirs.
     :param request: what a driver is to do: its `request_digest`.
@@ -93,7 +93,7 @@ def application_args(descriptor_uri: str, own: Sequence[object] | None) -> list[
 
 
 def find_application(application: str, dag_file: str) -> str:
-    """Find the application: a URI or absolute path as it is, else beside the DAG file, or beside its folder.
+    """Find the application: a URI or absolute path unchanged, else beside the DAG file, or beside its folder.
 
     :raises ConfigError: if there is no such file.
     """

@@ -1,9 +1,9 @@
 """An update that Spark's executors write: staged Parquet, repartitioned by key, each partition one chunk of the grant.
 
-What is written where is a function of the files, which never change, and of the keys alone. So a partition that is
+The place of each row is a function of the files, which never change, and of the keys alone. So a partition that is
 computed again, by a retried task or by a speculative one, is the same chunk with the same keys, which a state takes
 twice without harm; and no two chunks share a key unless the output has a key twice, which the state refuses.
-Whoever is outranked meanwhile is refused by the fence, chunk by chunk.
+The fence refuses an outranked writer, chunk by chunk.
 
 The grant and the state, with its address and password, travel as one pickle (`seal`) and never touch a command line, a
 file, a setting or a log. To a driver of spark-submit they go through a named pipe; from there, and from a client of
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from airflow_tx.spark.new_values import OutputFolder
 
-# What a pipe holds before it is read: the most that Linux gives to any user.
+# Bytes that a pipe holds before it is read: the most that Linux gives to any user.
 _PIPE = 2**20
-# Where a row lies, for writers that need an order.
+# The place of a row, for writers that need an order.
 _FILE = "airflow_tx_file"
 _INDEX = "airflow_tx_index"
 _SETTINGS = {
@@ -60,14 +60,14 @@ class WritersFailed(TxError):
     """A Spark job of writers that ended without an answer of all of them."""
 
     template = (
-        "The Spark writers of state {state!r} in transaction {txid} failed: {reason}. What they wrote counts once "
-        "when the commit is retried; executors need airflow_tx and the database's driver."
+        "The Spark writers of state {state!r} in transaction {txid} failed: {reason}. Their rows count once "
+        "when the commit is retried. Executors need airflow_tx and the database's driver."
     )
 
 
 @dataclass(frozen=True)
 class WriteJob:
-    """What a driver is told, and nothing secret.
+    """The instructions for a driver, without secrets.
 
     :param name: of the Spark application.
     :param files: the staged Parquet files, as Spark's readers take them.
@@ -188,7 +188,7 @@ def rebuilt_error(name: str, fields: Mapping[str, Any]) -> TxError:
 
 @contextmanager
 def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
-    """Hold `sealed` ready in a new pipe as long as the block; nothing of it is on a disk.
+    """Hold `sealed` ready in a new pipe as long as the block; it is never on a disk.
 
     The driver ends itself when the pipe closes: with the block, or with this process, however that ends.
     """
@@ -243,7 +243,7 @@ def _read(pipe: int, size: int) -> bytes:
 
 
 def write_job(path: str, job: WriteJob) -> None:
-    """Lay the job where the driver finds it."""
+    """Put the job where the driver finds it."""
     with open(path, "w") as file:
         json.dump(asdict(job), file)
 

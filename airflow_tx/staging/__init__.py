@@ -1,4 +1,4 @@
-"""Where task output lies between processing and commit."""
+"""Task output between processing and commit."""
 
 from airflow_tx.staging.area import StagingArea as StagingArea
 from airflow_tx.staging.area import TryDir as TryDir

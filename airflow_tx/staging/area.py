@@ -1,11 +1,11 @@
-"""Where task output lies between processing and commit: a folder per topology, txid, attempt, task and try.
+"""Task output between processing and commit: a folder per topology, txid, attempt, task and try.
 
 ::
 
     <root>/<ledger>/<topology>/<txid>/<attempt>/<task>@<map index>/<try>/
 
-No two writers share a folder, nor do topologies of one name in two ledgers: nothing is ever overwritten, and a driver
-that outlives its task writes into a folder that nobody reads. The area is swept at every commit: a task beside or after
+No two writers share a folder, and no topologies of one name in two ledgers: nothing is ever overwritten, and a driver
+that outlives its task writes into a folder that is not read. The area is swept at every commit: a task beside or after
 the block may read output of its transaction as long as its run lives, and such a driver may write even later.
 """
 
@@ -151,7 +151,7 @@ class StagingArea:
         return read
 
     def forget(self, topology: str) -> None:
-        """Remove all that a topology has staged, kept and taken out of queues: another life of it begins at txid 1.
+        """Remove everything that a topology has staged, kept and taken out of queues: its next life begins at txid 1.
 
         :raises StagingNotRemoved: something is still there.
         """
@@ -163,7 +163,7 @@ class StagingArea:
 
 
 def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:
-    """Lay the descriptor into the folder of its try; returns its URI, short enough for a command line."""
+    """Put the descriptor into the folder of its try; returns its URI, short enough for a command line."""
     name = dir_of(area, descriptor).child(DESCRIPTOR)
     area.files.write(name, descriptor.to_json().encode())
     return area.files.uri(name)

@@ -1,4 +1,4 @@
-"""What a task tells an application outside Airflow about its batch: a file of JSON, of any size."""
+"""The description of a batch for an application outside Airflow: a file of JSON, of any size."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _SPARK_SCHEMES = {"s3": "s3a", "gcs": "gs", "abfs": "abfss", "local": "file"}
 
 @dataclass(frozen=True)
 class Listed:
-    """What a listing says of a name.
+    """The entry of a name in a listing.
 
     :param info: of a file, what its storage says of it; a disk says nothing.
     """
@@ -69,15 +69,15 @@ class Files(ABC):
         return spark_uri(self.uri(name))
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a whole file so that a reader sees all of it or nothing; its folder is made.
+        """Write a whole file so that a reader sees the whole file or nothing; its folder is made.
 
-        :raises StagingUnavailable: it is not there: the disk is full, or nobody may write.
+        :raises StagingUnavailable: it is not there: the disk is full, or writing is not allowed.
         """
         with self._made(name):
             self._write(name, content)
 
     def copy(self, source: str, name: str) -> None:
-        """Copy a file that nobody changes, without moving its content through this process where the store can.
+        """Copy a file that never changes, without moving its content through this process where the store can.
 
         :raises StagingUnavailable: the copy is not there.
         """
@@ -93,7 +93,7 @@ class Files(ABC):
             raise StagingUnavailable(uri=self.uri(name), reason=reason) from error
 
     def list(self, name: str) -> dict[str, int | None]:
-        """Name what lies directly in a folder, with its size (None: a folder); nothing if there is no such folder."""
+        """Name the entries of a folder, with their size (None: a folder); nothing if there is no such folder."""
         sizes: dict[str, int | None] = {}
         with suppress(FileNotFoundError, NotADirectoryError):
             for each, listed in self.entries(name).items():
@@ -133,14 +133,14 @@ class Files(ABC):
 
     @abstractmethod
     def entries(self, name: str) -> dict[str, Listed]:
-        """Name what lies directly in a folder now; one that went since its parent was listed has nothing in it.
+        """Name the current entries of a folder; a folder that was removed since its parent was listed has none.
 
         :raises OSError: it cannot be listed.
         """
 
     @abstractmethod
     def info(self, name: str) -> Mapping[str, Any]:
-        """Ask for the size of a file as it is now, and what else its storage says of it."""
+        """Ask for the current size of a file, and other facts of its storage."""
 
     @abstractmethod
     def is_folder(self, name: str) -> bool:
@@ -148,7 +148,7 @@ class Files(ABC):
 
     @abstractmethod
     def remove_tree(self, name: str) -> None:
-        """Remove a folder with all it holds; what is gone already, or goes meanwhile, is no error."""
+        """Remove a folder with all files; a missing file is no error."""
 
 
 class LocalFiles(Files):
@@ -201,7 +201,7 @@ class LocalFiles(Files):
 
     def info(self, name: str) -> Mapping[str, Any]:
         status = self._path(name).stat()
-        # A copy may keep the time of its original; the time of the inode nobody can set.
+        # A copy may keep the time of its original; no user can set the time of the inode.
         return {
             "size": status.st_size,
             "modified": status.st_mtime_ns,

@@ -55,9 +55,9 @@ def scan_output(where: TryDir, name: str) -> Output:
 
 
 def with_content(where: TryDir, name: str, output: Output) -> Output:
-    """Take the rows of a small output into it, as they lie in its files.
+    """Take the rows of a small output into it, in the order of its files.
 
-    :raises RowsDiffer: they are not those that were emitted.
+    :raises RowsDiffer: they are not the emitted ones.
     """
     if output.rows > SMALL_ROWS:
         return output
@@ -112,7 +112,7 @@ def write_manifest(
     """Make the try's output visible; the last thing a task writes.
 
     :param consumed_rows: how many rows of the batch the task read, if it knows.
-    :param read: what it read of the batch and of outputs, as far as it was counted.
+    :param read: the counted rows that it read of the batch and of outputs.
     :param code: digest of the code that wrote it; "": unknown. `trees`: of messages, whose roots it has emitted.
     :param unproven: why the rows that it consumed are not proven.
     """
@@ -132,7 +132,7 @@ def write_manifest(
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a finished try says about its output."""
+    """The description of the output of a finished try."""
 
     where: TryDir
     outputs: Mapping[str, Output]
@@ -147,7 +147,7 @@ class Manifest:
 
 
 def read_manifest(where: TryDir, output: str = "*") -> Manifest:
-    """Read the manifest of a try; a StagingError, which names `output`, if there is none, or that of another try."""
+    """Read the manifest of a try; a StagingError, which names `output`, if there is none, or one of another try."""
     name = where.child(MANIFEST)
     try:
         document = json.loads(where.files.read(name))
@@ -155,8 +155,8 @@ def read_manifest(where: TryDir, output: str = "*") -> Manifest:
     except FileNotFoundError:
         if not where.files.list(where.transaction):
             remedy = f"Clear the whole run; if transaction {where.attempt.txid} is committed, its output was removed "
-            remedy += "for good when its run had ended: read the state."
-            raise refuse(where, output, "nothing of its transaction is staged", remedy) from None
+            remedy += "permanently when its run had ended: read the state."
+            raise refuse(where, output, "no output of its transaction is staged", remedy) from None
         problem = f"it is incomplete: {where.files.uri(name)} does not exist"
         raise refuse(
             where, output, problem, f"Clear task {where.task}: its application did not finish."
@@ -228,7 +228,7 @@ def open_output(
         )
     output = manifest.outputs[ref.name]
     if (ref.path, ref.digest) != (where.child(quoted(ref.name)), output.digest):
-        problem = f"what lies at {where.uri} is not what the reference names"
+        problem = f"the output at {where.uri} is not the one that the reference names"
         raise refuse(where, ref.name, problem, f"Clear task {where.task}.")
     _check_files(where, ref.name, output)
     _check_columns(where, ref.name, output, columns)
@@ -236,7 +236,7 @@ def open_output(
 
 
 def check_readable(where: TryDir, name: str, output: Output) -> None:
-    """Refuse to read an output whose rows lie in a table, and whose files only list theirs.
+    """Refuse to read an output whose rows are in a table, and whose files only list theirs.
 
     :raises StagingError: it is one.
     """
@@ -258,7 +258,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of an output as pyarrow record batches, once `open_output` has checked it.
 
-    :raises RowsDiffer: after the last one: they are not those that were emitted.
+    :raises RowsDiffer: after the last one: they are not the emitted ones.
     """
     where, output = open_output(area, ref, columns=columns, attempt=attempt)
     return batches_of(where, _name_of(ref), output, columns)
@@ -288,7 +288,7 @@ def batches_of(
 ) -> Iterator[pa.RecordBatch]:
     """Read the rows of an output that `open_output` has checked.
 
-    :raises RowsDiffer: after the last one: they are not those that were emitted.
+    :raises RowsDiffer: after the last one: they are not the emitted ones.
     """
     emitted = RowsDigest.of(output.rows, output.row_digest)
     found = None

@@ -1,4 +1,4 @@
-"""What a task emitted, as data: references that travel in XComs and in the ledger, and the files they stand for."""
+"""The output of a task, as data: references that travel in XComs and in the ledger, and the files that they name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class OutputRef:
 
     :param path: its folder, relative to the root of the staging area.
     :param digest: of the names, sizes and row counts of its files: of one writing, not of its contents.
-    :param row_digest: of its rows, as `RowsDigest.text` gives it; "": nobody has hashed them.
+    :param row_digest: of its rows, as `RowsDigest.text` gives it; "": they were not hashed.
     :param reliable: whether who reads it has to read each of its rows once.
     """
 

@@ -1,7 +1,7 @@
 """Hashes the rows of Arrow batches as Spark's `xxhash64` does, so that who reads an output can compare with who wrote.
 
 A row's hash is XXH64 over its columns in the order of their names, each with the hash so far as its seed; 42 is the
-first. A null leaves it as it is.
+first. A null does not change it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _variable(column: pa.Array, seeds: Hashes) -> Hashes | None:
 
 
 def _numbers(column: pa.Array) -> Any:
-    """Give a column of numbers as it lies in memory, anything where it has no value.
+    """Give the memory of a column of numbers, with any content where it has no value.
 
     `to_numpy` and `fill_null` load pandas: a second of processor time.
     """

@@ -43,7 +43,7 @@ def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
 def rows_from_json(text: str, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
     """Read the rows that `rows_as_json` wrote.
 
-    :param columns: those that are wanted; None: all of them.
+    :param columns: the wanted ones; None: all columns.
     """
     written = json.loads(text)
     names = list(written["kinds"])

@@ -20,7 +20,7 @@ _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
 # A quotient has no last digit: as many as anyone needs.
 _QUOTIENT = Context(prec=38)
 
-# What a store can do in itself. An aggregator with another name is read, combined here and written back, in bulk.
+# Aggregators that a store computes by itself. For others, values are read, combined here and written back, in bulk.
 PUSHED_DOWN = ("sum", "count", "min", "max", "first", "last")
 NUMBERS = ("bigint", "double", "numeric")
 
@@ -40,7 +40,7 @@ def as_delta(aggregator: Any, value: Any) -> Any:
 
 
 def difference(aggregator: Any, old: Any, new: Any) -> Any:
-    """Compute the delta that replaces `old` by `new` in a stored value, whatever else the value holds.
+    """Compute the delta that replaces `old` by `new` in a stored value, with any other content.
 
     :param aggregator: of a stored column. `old` and `new` are in its type; None is NULL, and no value.
     :raises ValueError: the aggregator cannot take `old` back. `invert` may raise more of its own.
@@ -89,7 +89,7 @@ class CombinerAggregator(Protocol):
         """Make the value of one row."""
 
     def combine(self, a: Any, b: Any) -> Any:
-        """Make the value of the rows of both, those of `a` before those of `b`.
+        """Make the value of the rows of both, the rows of `a` before the rows of `b`.
 
         :raises ValueError, TypeError, ArithmeticError: the whole update is refused with the text of the error.
         """

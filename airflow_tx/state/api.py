@@ -1,4 +1,4 @@
-"""What a state is: Trident's State, the fence that makes it safe against committers thought dead, and its address.
+"""The base of states: Trident's State, the fence against committers that were declared dead, and its address.
 
 Source: trident-state seed (State), protocol.md §7 (fence, roll-back, continuity).
 """
@@ -29,7 +29,7 @@ _Self = TypeVar("_Self", bound="Addressed[Any]")
 
 
 class StateKind(str, Enum):
-    """What a stored value remembers, and so which sources it is exact for."""
+    """The memory of a stored value, which decides the sources it is exact for."""
 
     NON_TRANSACTIONAL = "non-transactional"
     TRANSACTIONAL = "transactional"
@@ -49,7 +49,7 @@ def fenced_kind(kind: StateKind | str, *, state: str) -> StateKind:
 
 @dataclass(frozen=True)
 class Fence:
-    """What a store remembers of the last grant that raised its fence.
+    """The record of the last grant that raised the fence of a store.
 
     :param incarnation: the life of the ledger that gave it.
     :param applied: whether all of the updates of that grant are in the store.
@@ -73,7 +73,7 @@ class FenceMoved(Exception):
 
 @dataclass(frozen=True)
 class StateReading:
-    """What a state holds under one fence.
+    """The content of a state under one fence.
 
     :param fence: None: no grant has ever raised it.
     :param key_types: type per key column; None: before the first update.
@@ -88,9 +88,9 @@ class StateReading:
 
 @dataclass(frozen=True)
 class StoredReceipt:
-    """A receipt as a state keeps it; nothing of it is checked.
+    """A receipt as a state keeps it, without any check.
 
-    :param text: as `Receipt.text` gave it; `hash` is that of the text.
+    :param text: as `Receipt.text` gave it; `hash` is the hash of the text.
     """
 
     txid: int
@@ -105,7 +105,7 @@ class StoredReceipt:
 
 @dataclass(frozen=True)
 class StateWrite:
-    """What a state is told to do in one store transaction.
+    """The work of a state in one store transaction.
 
     :param state: its name.
     :param grant: the grant that the fence holds, or gets.
@@ -158,7 +158,7 @@ class FencedState(Described, ABC):
 
     name: str
     kind: StateKind
-    # None: the state takes rows as they are.
+    # None: the state takes rows unchanged.
     columns: Columns | None = None
     # Whether it takes files that tasks have written into its folder.
     appends: bool = False
@@ -171,7 +171,7 @@ class FencedState(Described, ABC):
 
     @property
     def added_up(self) -> tuple[str, ...]:
-        """Name the columns whose sums a receipt has; none, where rows are taken as they are."""
+        """Name the columns whose sums a receipt has; none, if rows are taken unchanged."""
         return () if self.columns is None else self.columns.added_up
 
     def serialize(self) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class FencedState(Described, ABC):
         return None
 
     def read(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Read the current values, one dict a key; during a commit also those of a transaction that is not yet marked.
+        """Read the current values, one dict a key; during a commit also values of a transaction that is not yet marked.
 
         :param limit: at most so many keys; the store chooses which.
         """
@@ -249,11 +249,11 @@ class FencedState(Described, ABC):
         return {name: sum(row[name] or 0 for row in rows) for name in names}
 
     def rows_by_txid(self) -> Mapping[int | None, int] | None:
-        """Count the rows of each transaction, None standing for rows of nobody; None: it keeps no rows as they are."""
+        """Count the rows of each transaction; key None: rows of no transaction. None: it keeps no rows."""
         return None
 
     def fence_of(self, old: str) -> Fence | None:
-        """Read the fence that the state has once it has taken over that of `old`: its own, if it has one.
+        """Read the fence that the state has once it has taken over the fence of `old`: its own, if it has one.
 
         :raises StateError: as `take_over`.
         """
@@ -316,8 +316,8 @@ class QueryableState(FencedState):
     def reading(self) -> Iterator[StateReading]:
         """Read the fence, and then all rows that are in the state under this fence.
 
-        :raises FenceMoved: at the end: another grant came between, and the rows are of no one moment. A store with
-            snapshots reads one of them, and never raises this.
+        :raises FenceMoved: at the end: another grant ran during the reading, so the rows are of several moments. A
+            store with snapshots reads one of them, and never raises this.
         """
         fence = self.fence()
         yield StateReading(fence, self.key_types(), self.each_row())
@@ -349,8 +349,8 @@ class Addressed(Described, ABC, Generic[_Opened]):
         """Make one without Airflow.
 
         :param url: of SQLAlchemy, or redis://user:password@host:port/db, rediss://… or unix://path; it is never shown.
-        :param label: stands for the connection id in the name.
-        :param options: those of the constructor.
+        :param label: replaces the connection id in the name.
+        :param options: the options of the constructor.
         """
         return cls(label, **options)._copy_at(url)
 

@@ -1,4 +1,4 @@
-"""Rows of a state as Arrow tables, exactly: what Arrow has no type for is a text, and the column's field says so."""
+"""Rows of a state as Arrow tables, exactly: a value without an Arrow type is a text, and the field notes this."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def to_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> pa.
 
 
 def from_arrow(table: pa.Table | pa.RecordBatch, types: Mapping[str, str]) -> list[_Row]:
-    """Read the rows of a table; `types` are those of all columns, or of those that `types_of` knows."""
+    """Read the rows of a table; `types` has all columns, or the ones that `types_of` knows."""
     columns = {}
     for name in table.schema.names:
         values = table.column(name).to_pylist()

@@ -105,7 +105,7 @@ def _to_the_microsecond(value: dt.datetime) -> dt.datetime:
 
 
 def _json(value: Any, depth: int = 0) -> Any:
-    """Copy it, so that nobody else holds it."""
+    """Copy it, so that no other object holds it."""
     if depth > _DEEPEST:
         raise ValueError(f"is nested more than {_DEEPEST} levels deep")
     if value is None or type(value) is bool:

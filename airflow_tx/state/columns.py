@@ -17,8 +17,8 @@ from airflow_tx.state.column_types import CONVERT, KEY_TYPES, converted, largest
 from airflow_tx.state.reducers import Reduced, is_reducer
 
 RESERVED = "tx_"
-_NOTHING = "Nothing of this update was written."
-# What a conversion or an aggregator refuses a value with.
+_NOTHING = "No row of this update was written."
+# Errors with which a conversion or an aggregator refuses a value.
 REFUSALS = (ValueError, TypeError, ArithmeticError)
 Cells = tuple[Any, ...]
 
@@ -80,7 +80,7 @@ class Columns:
 
     @property
     def added_up(self) -> tuple[str, ...]:
-        """Name the value columns whose total over all keys is exactly the sum of all that was ever added to them."""
+        """Name the value columns whose total over all keys is exactly the sum of all added values."""
         exact = {"sum", "count"}
         return tuple(
             name
@@ -213,7 +213,7 @@ def _unusable(values: Mapping[str, Any]) -> str:
     for name, aggregator in values.items():
         given = aggregator.reducer if isinstance(aggregator, Reduced) else aggregator
         if not hasattr(aggregator, "combine"):
-            return f"column {name!r} has {given!r}, which is no aggregator: it has neither combine(a, b) nor reduce"
+            return f"column {name!r} has {given!r}, which is no aggregator: it has no combine(a, b) and no reduce"
         if missing := [each for each in ("name", "type") if not hasattr(given, each)]:
             return f"column {name!r} has {given!r}, which needs attributes of its own: {' and '.join(missing)}"
         if aggregator.type not in CONVERT:

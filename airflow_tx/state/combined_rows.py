@@ -30,7 +30,7 @@ def reducers_of(columns: Columns | None) -> tuple[str, ...]:
 def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any]]:
     """Combine the deltas of each key by the aggregators of the state; a reducer gets the list of the rows, in order.
 
-    A state without columns gets the rows as they are.
+    A state without columns gets the rows unchanged.
 
     :raises StateError: a row without key, or with deltas that cannot be combined. The state itself checks the rest.
     """
@@ -44,7 +44,7 @@ def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any
 
 
 def combined_runs(rows: Iterable[_Row], state: Any) -> Iterator[dict[str, Any]]:
-    """Combine rows that are sorted by their keys: only those of one key are held at once. Raises as `combined`."""
+    """Combine rows that are sorted by their keys: only the rows of one key are held at once. Raises as `combined`."""
     keys = state.columns.keys
     for _, run in groupby(rows, lambda row: tuple(row[name] for name in keys)):
         yield from combined(run, state)
@@ -82,7 +82,7 @@ class _Group:
         deltas = columns.expanded(row)
         if known is None:
             names = (*columns.keys, *self._combiners)
-            # What else is there is for the reducers; without one, it is for the state to refuse.
+            # Other columns are for the reducers. Without a reducer, the state refuses them.
             self.kept[key] = known = (
                 {name: deltas[name] for name in names} if self._reducers else dict(deltas)
             )

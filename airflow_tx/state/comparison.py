@@ -86,14 +86,16 @@ def compared(
 
     :param tolerance: by which doubles may differ, as a part of the larger one.
     :param limit: how many keys of each kind of difference are named.
-    :raises NotComparable: nobody can say whether they are equal.
+    :raises NotComparable: it is unknown whether they are equal.
     :raises NotComparableNow: their fences say that they are at different positions, or one is being written.
     """
     pair = _checked(first, second)
     for _ in range(_TRIES):
         with suppress(FenceMoved):
             return _compared_once(pair, tolerance, limit)
-    problem = f"the store has no snapshots, and a commit came between {_TRIES} times in a row"
+    problem = (
+        f"the store has no snapshots, and another commit interrupted it {_TRIES} times in a row"
+    )
     raise pair.refused_now(problem, "Pause the DAGs, and repeat the command.")
 
 
@@ -145,7 +147,7 @@ def _checked(first: FencedState, second: FencedState) -> _Pair:
     mine = ", ".join(sorted(pair.keys))
     theirs = ", ".join(sorted(second.columns.keys))
     if mine != theirs:
-        problem = f"the keys of one are ({mine}), those of the other ({theirs})"
+        problem = f"the keys of one are ({mine}), the keys of the other ({theirs})"
         raise pair.refused(problem, "Compare states that have the same key columns.")
     if not pair.values:
         raise pair.refused("they have no value column in common", "Compare states that have one.")
@@ -341,7 +343,7 @@ def _key_difference(
 
 
 class _Findings:
-    """What a comparison has found in the parts so far."""
+    """The result of a comparison so far."""
 
     def __init__(self, tolerance: float, limit: int) -> None:
         self._tolerance = tolerance

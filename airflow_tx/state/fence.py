@@ -77,7 +77,7 @@ def if_held(stored: Fence, grant: Grant, *, state: str) -> OutputChanged | SkipR
     The fence keeps what its grant was about to write. So the state decides, also where the ledger was set back and has
     forgotten that grant.
 
-    :return: None: the grant writes what the one before it was about to write, or nobody knows what that was.
+    :return: None: the grant writes the same as the one before it, or that output is unknown.
     """
     if stored.token.txid != grant.txid or stored.token == grant.token:
         return None
@@ -188,7 +188,7 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
     found = stored.token.txid
     if found == grant.txid or accepted(stored, grant, state=state):
         return
-    # What is final lies before what is granted: a fence that matched a later `last` would go down.
+    # Final transactions come before granted ones: a fence that matched a later `last` would go down.
     if found == last and found < grant.txid:
         if stored.applied:
             return
@@ -207,9 +207,9 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
 
 
 def may_have_written(before: Token, token: Token) -> bool:
-    """Tell whether rows of the transaction may have been written under an earlier grant, and have to be undone.
+    """Tell whether rows of the transaction may have been written under an earlier grant, and must be undone.
 
     Under this very token the undo is done: it was part of the same store transaction. Under the fence of an earlier
-    transaction nothing of this one was written. After a repair nobody knows.
+    transaction no row of this one was written. After a repair this is unknown.
     """
     return before != token and (before.txid >= token.txid or before.generation != token.generation)

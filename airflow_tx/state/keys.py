@@ -29,7 +29,7 @@ def as_key(key: Any) -> Key:
 
 
 def canonical_number(value: Decimal) -> Decimal:
-    """Make one Decimal of all that are equal: no zeros at its end, no minus before 0."""
+    """Make one Decimal of all equal ones: no zeros at its end, no minus before 0."""
     sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     kept = "".join(map(str, digits)).rstrip("0")
@@ -73,7 +73,7 @@ def wanted_keys(
 ) -> list[tuple[int, Key]]:
     """Number the keys that a state may hold, in the types of its key columns.
 
-    Without those that have a NULL, which no state holds, and without any before the first update.
+    Without keys that have a NULL, which no state holds, and without any before the first update.
 
     :param key_types: as the first update decided; None: there was none.
     :raises StateError: a key has too few or too many values, or one of another type.

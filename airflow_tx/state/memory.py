@@ -63,9 +63,9 @@ class MemoryMap(Generic[_V]):
 
 @dataclass
 class MemoryDatabase:
-    """What a store holds of one state: its fence, once there was a grant, and by key the values with their writer.
+    """The content of one state in a store: its fence, once there was a grant, and by key the values with their writer.
 
-    :param fence: the fence row; None: nobody has written yet.
+    :param fence: the fence row; None: there was no write yet.
     :param rows: per key the tuple of its values, with their writer.
     :param receipts: one a transaction.
     """
@@ -98,7 +98,7 @@ class MemoryDatabase:
 
 
 class MemoryState(StoredState, QueryableState):
-    """A FencedState over a `MemoryDatabase`; its parameters are those of `SqlState`, and:
+    """A FencedState over a `MemoryDatabase`; its parameters are the same as of `SqlState`, and:
 
     :param name: what the topology record knows the state by.
     :param max_value_bytes: a longer value is refused; None: any length.
@@ -196,7 +196,7 @@ class MemoryState(StoredState, QueryableState):
             self.columns.combined(key, None if base is None else self._thawed(base), deltas)
         )
 
-    # JSON values are kept as text: nobody else holds them, and a snapshot can be hashed.
+    # JSON values are kept as text: no other object holds them, and a snapshot can be hashed.
 
     def _frozen(self, values: Cells) -> Cells:
         return self._with_json(json_text, values)

@@ -61,7 +61,7 @@ class Writers:
 class PersistedState(TridentState):
     """Applies the rows of a transaction by `begin_commit(txid)`, the updater, `commit(txid)`.
 
-    Whether a replay counts twice is the state's own affair. What it promises is its `kind`, and by an attribute
+    The state decides whether a replay counts twice. Its promise is its `kind`, and by an attribute
     `can_roll_back` that `begin_commit(txid)` takes back what it holds of that txid, also of keys that the rows that
     follow leave alone; an opaque map without that attribute is made to. For a skipped transaction no row follows, and
     the updater is not called.
@@ -98,7 +98,7 @@ class PersistedState(TridentState):
         done = self.updated(write.grant, write.rows or ())
         if done.new_values:
             _log.info(
-                "%s emitted %d new values, which nobody asks for: partition_persist(..., new_values=NAME) makes them "
+                "%s emitted %d new values, which no task reads: partition_persist(..., new_values=NAME) makes them "
                 "an output of the committer",
                 type(self.updater).__name__,
                 len(done.new_values),
@@ -134,21 +134,21 @@ class PersistedState(TridentState):
 def as_fenced(
     state: Any, updater: Any, kind: StateKind | str | None, writers: Writers
 ) -> FencedState:
-    """Make of a state what a committer uses; without an updater it has to take rows as they are, as a guard does.
+    """Wrap a state for a committer; without an updater it must take rows unchanged, as a guard does.
 
     :raises ConfigError: it does not.
     """
     if updater is not None:
         return PersistedState(state, updater, kind, writers)
     if writers != Writers():
-        remedy = "A state that takes rows as they are has one writer, and no factory: leave it out."
+        remedy = "A state that takes rows unchanged has one writer, and no factory: leave it out."
         raise ConfigError(
             option="partition_persist(partitions=, partition_by=, conf=)",
             value=writers,
             remedy=remedy,
         )
     if not isinstance(state, FencedState) or state.columns is not None:
-        remedy = "Give updater=, or a state that takes rows as they are, such as SqlGuard; else persistent_aggregate."
+        remedy = "Give updater=, or a state that takes rows unchanged, such as SqlGuard; else persistent_aggregate."
         raise ConfigError(
             option="partition_persist(state=)", value=type(state).__name__, remedy=remedy
         )

@@ -113,13 +113,13 @@ def state_query(
         found = state_query(current_batch().read(), state=carriers)              # adds the value columns
         known = [row for row in found if row["name"] is not None]                # what Trident's FilterNull does
 
-    Inside `commit_phase`, and in a task after the commit that no later commit overtakes, the values are exactly those
-    up to a transaction. In the processing phase others commit meanwhile: a batch may see a transaction and the next one
-    not, and values of a transaction that is being committed may still change.
+    Inside `commit_phase`, and in a task after the commit that no later commit overtakes, the values are exactly the
+    ones up to a transaction. In the processing phase other transactions commit at the same time: a batch may see a
+    transaction and the next one not, and values of a transaction that is being committed may still change.
 
-    :param rows: read as they are needed: `batch_size` of them are in memory.
+    :param rows: read on demand: `batch_size` rows are in memory.
     :param state: any state of this package, a map, one of your own, or a StateFactory; or what `partition_persist` or
-        `persistent_aggregate` gave, which stands for its state. One that nobody updates (`StaticState`, or a table that
+        `persistent_aggregate` gave, which means its state. A state without updates (`StaticState`, or a table that
         was filled by hand) is a static state.
     :param query: None: `MapGet()`.
     :param batch_size: how many rows are looked up at once.
@@ -147,7 +147,7 @@ def resolved_state(state: Any) -> Any:
 
 
 def state_of(given: Any) -> Any:
-    """Find the state of an update; what is no update stays as it is."""
+    """Find the state of an update; another object stays unchanged."""
     return given.state if isinstance(given, StateUpdate) else given
 
 
@@ -165,7 +165,7 @@ def new_values_stream(
 
     For a task in `commit_phase` after the committer, which has left these values. A replay gives them again.
 
-    :param rows: those of the committer, with the key columns.
+    :param rows: the rows of the committer, with the key columns.
     :param batch_size: how many keys are looked up at once.
     :param state: that it was committed to.
     """
@@ -186,10 +186,10 @@ def new_values_stream(
 class MapGet:
     """Looks a row's key up and adds the values that are kept under it; None for each if there is no such key.
 
-    :param keys: the fields of a row that make the key, in the order of the state's key columns; None: those of the
+    :param keys: the fields of a row that make the key, in the order of the state's key columns; None: the fields of the
         same names.
-    :param values: the fields to add. Of a state with value columns some of these; None: all of them. Of a map, which
-        has no names, that of its value; or several, if a value is a dict.
+    :param values: the fields to add. Of a state with value columns some of these; None: all fields. Of a map, which
+        has no names, the field of its value; or several, if a value is a dict.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class MapGet:
         return (result,)
 
     def names(self, state: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Name the fields of the key and those of the values; a ConfigError if the state has no such names."""
+        """Name the fields of the key and of the values; a ConfigError if the state has no such names."""
         if not isinstance(state, QueryableState):
             if self._keys is None or not self._values:
                 remedy = f"A {type(state).__name__} has no names: MapGet(keys=['user'], values=['location'])."
@@ -255,7 +255,7 @@ class MapGet:
 
 
 class StaticState:
-    """A state that nobody updates (Trident's newStaticState): values by key, or whatever a StateFactory makes.
+    """A state without updates (Trident's newStaticState): values by key, or the state that a StateFactory makes.
 
         names = StaticState({"AA": "American", "UA": "United"})
         state_query(rows, state=names, query=MapGet(keys=["carrier"], values=["name"]))

@@ -29,16 +29,16 @@ class ReducerAggregator(Protocol[_T]):
 class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
     """A ReducerAggregator as a value column of a state: it takes the rows of a key into the value that is kept of it.
 
-    A row is a dict of all that was emitted: the columns of the key, those of other aggregators, and whatever else. Of
-    one key there may be several; they come in the order in which they lie in the output. The value that is kept is
-    what `reduce` gave for the last row, in the type of the column; None is kept as NULL and starts from `init()`.
+    A row is a dict of everything that was emitted: the columns of the key, of other aggregators, and others. One key
+    may have several rows; they come in the order of the output. The stored value is the one that `reduce` gave for the
+    last row, in the type of the column; None is kept as NULL and starts from `init()`.
 
     `reduce` is called again for the same rows, from the value before them, when a commit is tried again.
     """
 
     @property
     def name(self) -> str:
-        """What the state remembers of how the column was made; not one that stores know."""
+        """The type of the column in the state's description; stores do not know it."""
 
     @property
     def type(self) -> str:
@@ -49,7 +49,7 @@ class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
 class Reduced:
     """A reducer as stores see it: an aggregator that they cannot express, whose delta is the rows of a key.
 
-    A delta is gone through once for each reading of the stored values, so it has to be a list or the like.
+    A delta is gone through once for each reading of the stored values, so it must be a list or similar.
     """
 
     reducer: StoredReducer[Any]

@@ -1,4 +1,4 @@
-"""What a state is given, digested and added up as it is read: its part of the receipt."""
+"""The rows of a state, digested and added up during the reading: its part of the receipt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARSHAL = 2
 
 
 class RowTally(Iterable[Mapping[str, Any]]):
-    """Digests rows as they are read; read again, it begins again.
+    """Digests rows during the reading; a second reading begins again.
 
     The digest is the sum of 64-bit hashes: the order is nothing, and a row that comes twice counts twice.
 

@@ -20,7 +20,7 @@ _Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class TrialChange:
-    """What a trial would change in a state: one value column of one key.
+    """A change that a trial would make in a state: one value column of one key.
 
     :param key: the key columns, by name.
     :param before: its value in the real state; None: the key is new.
@@ -173,7 +173,7 @@ AnyTrialState: TypeAlias = TrialState | TrialRows | TrialUpdates
 
 
 def trial_state(real: FencedState, rows: Sequence[_Row] | None = None) -> AnyTrialState:
-    """Make what stands for a state in a trial; see `TrialState`."""
+    """Make the replacement of a state in a trial; see `TrialState`."""
     if isinstance(real, QueryableState):
         return TrialState(real, rows)
     if isinstance(real, PersistedState) and is_map(real.given):

@@ -41,7 +41,7 @@ _RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
 class Tls:
     """How the connection is encrypted.
 
-    :param ca: PEM file of the authorities to trust; None: those of the system.
+    :param ca: PEM file of the authorities to trust; None: the system's.
     :param cert: PEM file of the client's certificate, with `key` and `key_password` its private key.
     :param verify: check the server's certificate and host name.
     """
@@ -59,7 +59,7 @@ class ClientConfig:
 
     :param hosts: `h1:2181,h2:2181`.
     :param conn_id: the Airflow connection it came from, for messages.
-    :param chroot: every path lies below this znode, which is created if missing; empty or "/": none.
+    :param chroot: every path is below this znode, which is created if missing; empty or "/": none.
     :param scheme: `digest` or `sasl` (DIGEST-MD5); None: `digest` if there is a login, else no authentication.
     :param session_timeout: seconds without a sign of life after which the server ends the session.
     :param connect_timeout: seconds until an unreachable server is an error.
@@ -82,9 +82,9 @@ class ClientConfig:
 
     @property
     def acl(self) -> Sequence[Any]:
-        """The ACL that every znode gets from the start: the login's, and nobody else's.
+        """The ACL that every znode gets from the start: only for the login.
 
-        Not `auth`, which stands for each way in which the client is known to the servers: also for a certificate, which
+        Not `auth`, which includes every identity of the client: also a certificate, which
         all clients may share.
         """
         if self.login is None:
@@ -236,7 +236,7 @@ def _explained(
 
 
 def access_refused(error: BaseException, *, hosts: str, connection: str, path: str) -> StoreRefused:
-    """Word one of `FORBIDDEN`: the servers let nobody in without a login, or this login not to a path."""
+    """Word one of `FORBIDDEN`: the servers accept no client without a login, or refuse this login a path."""
     if isinstance(error, _BY_LOGIN):
         return LoginRefused(hosts=hosts, connection=connection, reason="they want a login by SASL")
     return StoreRefused(hosts=hosts, connection=connection, path=path, reason=type(error).__name__)

@@ -23,7 +23,7 @@ class ConnectionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads, of which one that ends by an error keeps it, and connections that do not wait for one server.
 
     :param patience: seconds that one server gets to accept a connection; kazoo would give it a whole session time-out.
-    :ivar error: what has ended the connection for good.
+    :ivar error: the error that has ended the connection permanently.
     """
 
     def __init__(self, patience: float) -> None:
@@ -63,7 +63,7 @@ class ConnectionLog(Adapter):
         text = str(msg)
         if text.startswith(_WHY):
             self.reason = (text % args).removeprefix(_WHY[0])
-        # The errors of kazoo itself are said by whoever wants a connection; at level DEBUG kazoo writes the request
+        # The code that wants a connection reports the errors of kazoo; at level DEBUG kazoo writes the request
         # `Auth` with its credentials.
         if not isinstance(sys.exc_info()[1], KazooException) and not any(
             isinstance(arg, Auth) for arg in args

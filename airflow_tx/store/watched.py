@@ -20,16 +20,16 @@ MOST_KEPT = 200_000
 class WatchedStore(ZooKeeperStore):
     """A `ZooKeeperStore` that remembers what it has read, each under a watch of its own. Thread-safe.
 
-    What it gives may be as old as ZooKeeper's word of a change takes to arrive. While the connection is lost nothing
+    A value may be as old as the delay of ZooKeeper's notice of a change. While the connection is lost nothing
     is remembered. For steps, which must read what everybody has written, take a `ZooKeeperStore`.
     """
 
     def __init__(self, client: KazooClient, **options: Any) -> None:
         self._kept = threading.Lock()
         self._found: dict[tuple[str, str], Any] = {}
-        # One for each read that is under way: it is gone if the record changes meanwhile, and the answer is not kept.
+        # One for each running read. It is removed if the record changes during the read; then the answer is not kept.
         self._reads: dict[tuple[str, str], object] = {}
-        # How often all was forgotten, and how often something below a path was.
+        # How often everything was forgotten, and how often records below a path were.
         self._losses = 0
         self._changes: Counter[str] = Counter()
         super().__init__(client, **options)

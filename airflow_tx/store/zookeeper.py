@@ -86,7 +86,7 @@ class ZooKeeperStore(Store):
         self._state = threading.Condition()
         self._requests = 0
         self._lost_at: float | None = None
-        # ZooKeeper cannot take a watch back, so one callback serves all, and this says for whom.
+        # ZooKeeper cannot take a watch back, so one callback serves all waiters, and this list names them.
         self._waiting: list[tuple[tuple[str, ...], threading.Event]] = []
         self._announced: dict[str, bytes] = {}
         client.add_listener(self._on_state)
@@ -98,7 +98,7 @@ class ZooKeeperStore(Store):
 
     @property
     def ended(self) -> bool:
-        """Whether the client was closed or refused for good, so that no connection will come back."""
+        """Whether the client was closed or refused permanently, so that no connection will come back."""
         return self._client.client_state in (KeeperState.CLOSED, KeeperState.AUTH_FAILED)
 
     @property
@@ -210,7 +210,7 @@ class ZooKeeperStore(Store):
                 raise self._forbidden(path, error) from error
 
     def _settle(self) -> None:
-        """Let events that have arrived reach those who waited for them: kazoo tells of them in a thread of its own, and
+        """Let events that have arrived reach their waiters: kazoo reports them in a thread of its own, and
         the next watch on the same path must not be woken by them."""
         if not self.ended:
             settled = threading.Event()

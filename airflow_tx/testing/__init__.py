@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     __all__: list[str]
 else:
+    # Now: its module has the same name, and would hide it once another module imports it.
+    from airflow_tx.testing.eventually import eventually as eventually
+
     # No __dir__: pytest looks at everything that a plugin lists, and would import it.
     __all__, __getattr__, _ = lazy_names(__name__, __file__)
 

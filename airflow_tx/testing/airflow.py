@@ -31,7 +31,10 @@ _GRACE = 4
 
 
 def connection(conn_type: str, **fields: object) -> str:
-    """Return the value of an AIRFLOW_CONN_<ID> variable."""
+    """Return the value of an AIRFLOW_CONN_<ID> variable.
+
+    :param conn_type: the type of the connection; `fields`: its other fields, such as `host`.
+    """
     return json.dumps({"conn_type": conn_type, **fields})
 
 
@@ -46,7 +49,9 @@ class LocalAirflow(AirflowClient):
     After `stop`, `start` continues with the same database. The processes do not get the parent's AIRFLOW* variables.
 
     :param home: AIRFLOW_HOME; made if missing.
-    :param env: additional environment of every process; it wins over what is set here.
+    :param dags_folder: the folder of the DAG files.
+    :param env: additional environment of every process; it overrides the settings of this class.
+    :param password: of its only user; None: a random one.
     """
 
     def __init__(
@@ -227,7 +232,7 @@ class LocalAirflow(AirflowClient):
         self._family.end()
 
     def processes(self) -> list[int]:
-        """Return the pids of all processes that belong to it, those of tasks and Spark drivers included."""
+        """Return the pids of all processes that belong to it, tasks and Spark drivers included."""
         return self._family.members()
 
     def component_logs(self, lines: int = 30) -> str:

@@ -145,7 +145,7 @@ class AirflowClient:
     ) -> JsonObject:
         """Wait until a run has ended.
 
-        :param state: what it should end as; None: whatever.
+        :param state: the state that it should end with; None: any.
         :raises AssertionError: it ended otherwise, or not at all; with its tasks and their last log lines.
         """
 
@@ -166,7 +166,7 @@ class AirflowClient:
     ) -> None:
         """Wait until runs are in these states, per run_id; a run may pass through others, also through failed.
 
-        :raises AssertionError: not in time; with the tasks of those that are not, and their last log lines.
+        :raises AssertionError: not in time; with the tasks of the unfinished ones, and their last log lines.
         """
 
         def others() -> list[str]:
@@ -312,7 +312,7 @@ class AirflowClient:
         )
 
     def describe_run(self, dag_id: str, run_id: str) -> str:
-        """States of the tasks of a run, and the last log lines of those that did not succeed."""
+        """States of the tasks of a run, and the last log lines of the ones that did not succeed."""
         parts = [f"run {run_id} of {dag_id} is {self.run(dag_id, run_id)['state']}"]
         for task in self.task_instances(dag_id, run_id):
             parts.append(f"--- {_label(task)}: {task['state']} (try {task['try_number']})")

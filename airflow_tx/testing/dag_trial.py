@@ -25,8 +25,9 @@ def trial(
         result = trial(dag, rows=[{"word": "cat"}, {"word": "cat"}])
         assert result.states["tx_state.words"].read() == [{"word": "cat", "count": 2}]
 
-    Airflow's own database has to be there for `DAG.test`; an SQLite database without tables gets its tables here.
+    Airflow's own database must exist for `DAG.test`; an SQLite database without tables gets its tables here.
 
+    :param dag: the DAG, as its file defines it.
     :param rows: the rows of the batch; None: the first ones that the source of the DAG has.
     :param states: per name the rows that a state holds before; a state that is not named is empty.
     :param logical_date: of the run; None: now.

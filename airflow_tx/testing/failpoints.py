@@ -50,7 +50,7 @@ class Failpoints:
         """Make the first process that reaches the point `name` act.
 
         :param action: kill, raise or pause (until `Armed.release`).
-        :param match: values of the point's context, such as `topology` or `txid`, that have to be equal.
+        :param match: values of the point's context, such as `topology` or `txid`, that must be equal.
         """
         stem = self._folder / uuid.uuid4().hex
         rule = Rule(
@@ -62,6 +62,6 @@ class Failpoints:
         )
         with self._rules.open(
             "a"
-        ) as file:  # one short write: a reader sees the whole line or none of it
+        ) as file:  # one short write: a reader sees the whole line or no part of it
             file.write(f"{rule}\n")
         return Armed(rule)

@@ -1,4 +1,4 @@
-"""A family of processes that ends as a whole, whichever process dies first. Linux only.
+"""A family of processes that ends as a whole when one process dies. Linux only.
 
 Every member and its descendants carry a mark in their environment. Ending the family means ending all processes with
 the mark, until none is left. Process groups do not work: Airflow gives every task a group of its own.
@@ -64,7 +64,7 @@ def _described(pids: Sequence[int]) -> str:
 def _read(pid: int, name: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:  # gone, or somebody else's
+    except OSError:  # gone, or of another user
         return b""
 
 

@@ -1,4 +1,4 @@
-"""`commit_phase`: several committers, and whatever comes after the first one, in one commit phase."""
+"""`commit_phase`: several committers, and tasks after the first one, in one commit phase."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CommitPhase(TaskGroup):
 
 @dataclass(frozen=True)
 class PhaseTasks:
-    """The tasks of a commit phase as they stand in the DAG file.
+    """The tasks of a commit phase in the DAG file.
 
     :param inside: those between its first and its last task.
     """
@@ -77,7 +77,7 @@ class PhaseTasks:
         )
 
     def wire(self) -> None:
-        """Put the first task after whatever a task inside needs, and before all of these; the last one after them."""
+        """Put the first task before all inside, after the tasks that they need; the last one after all inside."""
         inside = {task.task_id for task in self.inside}
         for task in self.inside:
             for before in sorted(task.upstream_task_ids - inside - {self.acquire.task_id}):

@@ -1,4 +1,4 @@
-"""What a `Transaction` block must look like; checked when its file is parsed, without I/O."""
+"""The rules of a `Transaction` block; checked when its file is parsed, without I/O."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SERIAL = ("depends_on_past", "wait_for_downstream", "max_active_tis_per_dag")
 
 @dataclass(frozen=True)
 class Block:
-    """A block as it stands in the DAG file.
+    """A block of the DAG file.
 
     :param tasks: all of its tasks but `begin`.
     :param window: its max_pending.
@@ -202,8 +202,8 @@ def _after_committer(block: Block) -> None:
     if after:
         raise block.refusal(
             f"{', '.join(after)} comes after {block.gate.task_id}",
-            "Put the task after the block (dedent it, and keep `commit >> task`), or, if it is to run in the order of "
-            "the commits, together with the committer into `with commit_phase():`.",
+            "Put the task after the block: dedent it, and keep `commit >> task`. If it must run in the order of "
+            "the commits, put it together with the committer into `with commit_phase():`.",
         )
 
 
@@ -240,7 +240,7 @@ def _updates(block: Block) -> None:
         if not compat.pushes_xcom(update.input.operator):
             raise block.refusal(
                 f"the input of {update!r} is of task {task}, which has do_xcom_push=False",
-                "Leave do_xcom_push as it is: what the task returns is what is committed.",
+                "Remove do_xcom_push=False: the commit takes the return value of the task.",
             )
 
 
@@ -262,7 +262,7 @@ def _states(block: Block) -> None:
 
 
 def _appended(block: Block) -> None:
-    """The rows of an appended output lie in one table, where nobody else reads them."""
+    """The rows of an appended output are in one table, where no other task reads them."""
     for committer, update in block.updates:
         task = update.input.operator.task_id
         if update.state.appends and isinstance(update.input.operator, CommitOperator):
@@ -342,7 +342,7 @@ def with_alarms(
 ) -> TransactionSpec:
     """Give a transaction its alarms.
 
-    :raises TransactionDefinitionError: they can never be raised, or nobody can be called.
+    :raises TransactionDefinitionError: they can never be raised, or no callback can be called.
     """
     blocked = _callbacks_of(spec, "on_blocked", on_blocked)
     late = _callbacks_of(spec, "on_late", on_late)

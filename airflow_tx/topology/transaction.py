@@ -48,10 +48,10 @@ class Transaction:
         share one.
     :param max_pending: how many transactions may be open at once; default: `[tx] max_pending`.
     :param message_timeout: seconds from begin until all tasks have acked, after which the transaction counts as failed
-        and may be replayed; default: `[tx] message_timeout`. It is acted upon by whoever replays, never by the tasks;
+        and may be replayed; default: `[tx] message_timeout`. The coordinator or a person replays it, never a task;
         but a committer that waits for messages fails then.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
-    :param root: znode below which the topology lies; default: `[tx] root`.
+    :param root: znode that holds the topology; default: `[tx] root`.
     :param ackers: among how many ackers the trees of messages that its tasks emit are divided, see `docs/acks.md`; 0:
         nothing waits for them; default: its tasks emit none.
     :param acker_store: id of the connection, of type redis or zookeeper, of their store; default: the ledger's.
@@ -83,7 +83,7 @@ class Transaction:
         journal: timedelta | None = None,
         at_least_once: bool = False,
     ) -> None:
-        """Take the source and the options; the tasks are those of the block."""
+        """Take the source and the options; the block has the tasks."""
         self._dag = _current_dag(topology)
         self._at_least_once = at_least_once
         self._spec = TransactionSpec(

@@ -1,4 +1,4 @@
-"""A trial of a DAG: one run of its transaction that touches neither ledger, source nor states.
+"""A trial of a DAG: one run of its transaction that changes no ledger, no source and no state.
 
 Source: Airflow's DAG.test; Storm's LocalCluster.
 """
@@ -61,7 +61,7 @@ class TrialSpec(TransactionSpec):
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a trial has found.
+    """The result of a trial.
 
     :param state: of the run: "success" or "failed".
     :param outputs: per task and output, such as ``count`` or ``count.totals``, the rows or the value.

@@ -1,7 +1,7 @@
 """The triggers' common ground: fields that are the arguments, a ZooKeeper client and two threads for each connection.
 
 Airflow fails a deferred task that is woken before the scheduler has seen the end of its first leg, so a trigger holds
-it for a while whatever happens.
+it for a while in any case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.triggers.run_slots import SlotWatch
 
 Event = dict[str, Any]
-"""What a trigger wakes its task with: plain JSON."""
+"""The event of a trigger for its task: plain JSON."""
 
 # Between two readings; each is a few reads on a client that all triggers share.
 POLL = 1.0
@@ -61,7 +61,7 @@ class LedgerTrigger(BaseTrigger):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WaitTrigger(LedgerTrigger):
-    """Fires once, when a waiting task can go on or when its run is to yield.
+    """Fires once, when a waiting task can continue or when its run is to yield.
 
     :param slots: what `slots_of` says of the run that waits; None: it never yields.
     """
@@ -133,7 +133,7 @@ async def until(
         except StoreError as error:
             event = None
             if not warned:
-                log.warning("%s This task goes on waiting.", error)
+                log.warning("%s This task still waits.", error)
             warned = True
         if event is not None:
             return event

@@ -18,7 +18,7 @@ from airflow_tx.triggers.base import Event, WaitTrigger
 class MessagesTrigger(WaitTrigger):
     """Fires when there is nothing to wait for any more.
 
-    :param acker_store: the id of the connection of the ackers; None: they lie beside the ledger.
+    :param acker_store: the id of the connection of the ackers; None: they are beside the ledger.
     :param timeout: seconds that messages have from begin on.
     """
 

@@ -30,7 +30,7 @@ _LEAST = 30.0
 
 
 class SlotWatch:
-    """Watches for one waiting run. The time is that of this process, which no clock can move.
+    """Watches for one waiting run. It uses the monotonic time of this process.
 
     :param run: what `slots_of` said of it.
     """
@@ -103,7 +103,7 @@ class SlotWatch:
 
 
 class OrderWatch(SlotWatch):
-    """Watches for a run whose data interval is ahead, and names the interval that it waits for if nobody runs it.
+    """Watches for a run whose data interval is ahead, and names the interval that it waits for if no run has it.
 
     :param after: the date to which the order must have come.
     :param missing: of the interval that is next, as long as the order has not begun.

@@ -15,7 +15,7 @@ class TurnTrigger(WaitTrigger):
     """Fires near the turn with all earlier transactions on their way, when the one whose turn it is is to be skipped,
     or when the own record changed or vanished.
 
-    :param op: that of the own record when the task deferred itself.
+    :param op: the `op` of the own record when the task deferred itself.
     :param mapped: ids of the tasks that have map indexes.
     :param waited: the line in which its task has waited in its worker for as long as it may: it is not woken for it.
     :param places: how many in line wait in their worker.

@@ -157,7 +157,7 @@ def committed_asset(
     :param topology: name of the topology.
     :param every: how many transactions one event is about.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
-    :param root: znode below which the topology lies; default: `[tx] root`.
+    :param root: znode that holds the topology; default: `[tx] root`.
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         remedy = "Give a number of transactions, 1 or more."
@@ -181,5 +181,5 @@ def checked_uri(uri: SplitResult) -> SplitResult:
     :raises ValueError: it names no connection, or no topology.
     """
     if not uri.netloc or not uri.path.strip("/"):
-        raise ValueError(f"URI {uri.geturl()} has to be {SCHEME}://CONNECTION/ROOT/TOPOLOGY")
+        raise ValueError(f"URI {uri.geturl()} must be {SCHEME}://CONNECTION/ROOT/TOPOLOGY")
     return uri._replace(path=uri.path.rstrip("/"), query="", fragment="")

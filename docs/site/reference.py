@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from error_pages import errors  # mkdocs puts the folder of a hook on the path
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -115,21 +116,3 @@ def _argument(argument: Any) -> str:
     )
     text = (action.help or "").replace("|", "\\|").replace("\n", " ")
     return f"| {names} | {' '.join(text.split())} |"
-
-
-# --- the errors
-
-
-def errors() -> str:
-    """Give the page of every error: what it is, and the line that a person reads, its remedy included."""
-    module = importlib.import_module("airflow_tx.errors")
-    classes = {each for each in vars(module).values() if inspect.isclass(each) and issubclass(each, module.TxError)}
-    parts = [
-        "# Errors\n\nEach error says in one line what is wrong, where, and what to do. `{…}` stands for a value.\n"
-    ]
-    for each in sorted(classes, key=lambda each: each.__name__):
-        parts.append(f"## {each.__name__}\n\n{inspect.getdoc(each)}\n")
-        template = " ".join(str(getattr(each, "template", "")).split())
-        if template:
-            parts.append(f"```text\n{template}\n```\n")
-    return "\n".join(parts)

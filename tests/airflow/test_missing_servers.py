@@ -28,7 +28,7 @@ def test_a_transaction_whose_database_was_down_is_committed_when_it_is_back(stac
     airflow.wait_run(dag, "r1", state="failed")
     log = airflow.whole_log(dag, "r1", "commit")
     assert "cannot be reached" in log
-    assert "Nothing of this transaction was committed" in log
+    assert "No value of this transaction was committed" in log
     assert ledger.history() == []
     assert ledger.allocated == 1
     record = ledger.read("coordinator/transactions/1")

@@ -143,7 +143,7 @@ class Gun:
         moment = self.phase(name, victim)
         if signal_process(pid, _STOP):
             dead = self.random.random() < 0.5 and self.world.scheduler.silent(pid)
-            how = "freeze, taken for dead" if dead else "freeze"
+            how = "freeze, declared dead" if dead else "freeze"
             fault = self._note(victim, how, moment, [name])
             self.pending.add(fault, self.random.uniform(0.5, LONGEST), lambda: signal_process(pid, _CONTINUE))
 
@@ -184,7 +184,7 @@ class Gun:
         pids = self._standing(name, rule.name)
         frozen = [pid for pid in pids if signal_process(pid, _STOP)]
         dead = [pid for pid in frozen if self.world.scheduler.silent(pid)]
-        how = "freeze, taken for dead" if dead else "freeze" if frozen else "stands still"
+        how = "freeze, declared dead" if dead else "freeze" if frozen else "stands still"
         fault = self._note(victim, how, rule.name, [name])
         self.pending.add(fault, waiting.holds, lambda: self._wake(waiting.armed, frozen))
 

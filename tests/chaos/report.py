@@ -1,4 +1,4 @@
-"""Tells the records of runs as docs/chaos.md."""
+"""Writes the records of runs as docs/chaos.md."""
 
 from __future__ import annotations
 
@@ -9,24 +9,35 @@ from statistics import median
 from tests.chaos.defects import DEFECTS, STUCK
 from tests.chaos.record import Fault, Record, Rest
 
-_HEAD = """\
-# Under fire
+_CONCLUSION = """\
+# Chaos test report
 
-Real processes are killed, frozen and cut off at random while transactions run, disks run full, and a person clears,
-triggers, backfills, skips, re-admits and replays what there is. The tasks have a bug: the person mends it, and has
-committed transactions restated, some of them again and again. Again and again the world comes to rest, and everything
-is compared with what the sources were given: each number is in each state exactly once and in order, as the newest
-transaction that has counted it computes it, no transaction is open, no ack is left, and `airflow tx verify` has no
-finding, first with what is skipped left out, then with all of it re-admitted.
+**{faults} faults, {rests} checks at rest. Wrong totals: {wrong}. Stuck topologies: {stuck}.**
 
-`script/chaos` does it, and makes this page of its records (`--report`). The servers are real ones, reached through
-proxies that cut them off: three ZooKeepers, each on a host of its own that loses the others, its clients or all of
-them (never two for long); PostgreSQL, MariaDB, Redis, Kafka, Spark. The topologies (`tests/chaos/dags/under_fire.py`)
-go by runs that a person triggers or backfills, by runs of a coordinator, and by lanes; over files, a table, a stream, a
-topic and data intervals, transactional and opaque; into SQLite, PostgreSQL, MariaDB, Redis and Delta, one of them into
-two stores at once. Their tasks are processes of a whole Airflow (`--airflow`: its components and its database are
-killed and frozen, too), or of a little scheduler that gives them what Airflow gives, and hundreds of them within
-minutes. The first runs had fewer of these: one ZooKeeper, PostgreSQL and Redis; and nothing was restated.
+In each check, every number was in each state exactly once and in order, or the table below counts it as wrong. A
+topology counts as stuck if it does not come to rest in time. The second table has the causes. The runs found {defects}
+defects of the product. Each defect is corrected and has a test: see [Defects](#defects).
+
+`script/chaos` runs the test. `script/chaos --report FILE` writes this page from the records of runs.
+"""
+_METHOD = """\
+## How it works
+
+* **Faults.** The test kills, freezes and cuts off real processes at random while transactions run. Disks run full.
+* **A person.** The test clears, triggers, backfills, skips, re-admits, replays and restates at random. The tasks have a
+  bug, which the person corrects during the run.
+* **Servers.** Real servers behind proxies that can be cut: three ZooKeepers, PostgreSQL, MariaDB, Redis, Kafka, Spark.
+  Each ZooKeeper has a host of its own, which loses the others, its clients or both. Never are two cut off for long.
+* **Topologies** (`tests/chaos/dags/under_fire.py`). They use manual runs, backfills, coordinators and lanes. Their
+  sources are files, a table, a stream, a topic and data intervals, transactional and opaque. Their states are SQLite,
+  PostgreSQL, MariaDB, Redis and Delta tables. One topology writes into two stores.
+* **Tasks.** They run in a whole Airflow (`--airflow`), whose components and database are killed and frozen, too. Or a
+  little scheduler runs them: it gives tasks the same inputs as Airflow, and runs hundreds of them within minutes.
+* **Checks.** Again and again the faults stop, and the test compares all states with the sources. Each number must be in
+  each state exactly once and in order, as the newest transaction computes it. No transaction may be open, and no ack
+  left. `airflow tx verify` must have no finding, before and after skipped transactions are re-admitted.
+
+The first runs had one ZooKeeper, PostgreSQL and Redis, and restated no transaction.
 """
 
 
@@ -35,24 +46,29 @@ def written(records: Sequence[Record]) -> str:
     runs = [(record, _last_rests(record)) for record in records]
     faults = [fault for record in records for fault in record.faults()]
     rests = [rest for _, own in runs for rest in own]
+    wrong, stuck = sum(len(rest.wrong) for rest in rests), sum(len(rest.stuck) for rest in rests)
+    found = {"faults": len(faults), "rests": len(rests), "wrong": wrong, "stuck": stuck, "defects": len(DEFECTS)}
     parts = [
-        _HEAD,
-        f"{len(faults)} faults, {len(rests)} times at rest. **Wrong totals: {sum(len(rest.wrong) for rest in rests)}; "
-        f"stuck topologies: {sum(len(rest.stuck) for rest in rests)}.**\n",
+        _CONCLUSION.format(**found),
+        "## Runs\n",
         _table(
-            ("run", "seeds", "tasks are those of", "ZooKeepers", "faults", "at rest", "wrong", "stuck", "it ended"),
+            ("run", "seeds", "tasks run in", "ZooKeepers", "faults", "at rest", "wrong", "stuck", "it ended"),
             [(number, *_run(record, own)) for number, (record, own) in enumerate(runs, 1)],
         ),
-        "A run ends where it finds something, and the faults since its last good rest are not counted. What ended "
-        "stuck, or was ended from outside because nothing moved on, which the numbers above do not count:\n",
-        _table(("run", "what was stuck", "cause"), [(each.run, each.what, each.cause) for each in STUCK]),
-        "## Faults, and the time to recover\n\nFrom the end of a fault until every topology that it may have stopped\n"
-        "has committed again, in seconds. The machine was shared: two cores, for which 5 to 50\n"
-        "processes were waiting, most of them with more right to them; and faults come one upon the other.\n",
+        "A run ends when it finds something. Faults after its last good check are not counted.\n",
+        "## Runs that did not come to rest\n\n"
+        "The numbers above leave out the faults after the last good check. Some runs were ended from outside.\n",
+        _table(("run", "stuck", "cause"), [(each.run, each.what, each.cause) for each in STUCK]),
+        "## Defects\n",
+        _table(("defect", "test"), [(each.what, f"`{each.test}`") for each in DEFECTS]),
+        _METHOD,
+        "## Faults, and the time to recover\n\n"
+        "Seconds from the end of a fault until every topology that it may have stopped has committed again. The\n"
+        "machine had two cores, and 5 to 50 processes waited for them, most with a higher priority. Faults overlap.\n",
         _table(("victim", "how", "faults", "median", "worst"), _by_victim(faults)),
-        "## By moment\n\nA point in the code, or the task and the phase of the transaction whose turn it was.\n",
+        "## Faults by moment\n\nA point in the code, or the task and the phase of the transaction whose turn it was.\n",
         _table(("moment", "faults"), Counter(fault.moment for fault in faults).most_common()),
-        "## At rest\n",
+        "## Checks at rest\n",
         _table(
             (
                 "run",
@@ -68,8 +84,6 @@ def written(records: Sequence[Record]) -> str:
             ),
             [(number, *_rest(rest)) for number, (_, own) in enumerate(runs, 1) for rest in own],
         ),
-        "## Defects found on the way\n",
-        _table(("what went wrong", "its test"), [(each.what, f"`{each.test}`") for each in DEFECTS]),
     ]
     return "\n".join(parts)
 
@@ -88,7 +102,7 @@ def _run(record: Record, rests: Sequence[Rest]) -> tuple[object, ...]:
     seeds = ", ".join(dict.fromkeys(str(part["seed"]) for part in parts))
     found = (sum(len(rest.wrong) for rest in rests), sum(len(rest.stuck) for rest in rests))
     zookeepers = max((part.get("zookeepers", 1) for part in parts), default=1)
-    ended = "; then ".join(end["why"].partition("(")[0] for end in record.lines("end")) or "not told"
+    ended = "; then ".join(end["why"].partition("(")[0] for end in record.lines("end")) or "not recorded"
     return (seeds, tasks, zookeepers, len(record.faults()), len(rests), *found, ended)
 
 

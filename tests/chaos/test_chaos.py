@@ -94,7 +94,7 @@ def test_a_run_goes_on_after_its_last_good_rest_and_is_told(tmp_path: Path) -> N
     assert record.rested == 2
     assert [fault.number for fault in record.faults()] == [1, 2]
     text = written([record, record])
-    assert "4 faults, 4 times at rest. **Wrong totals: 2; stuck topologies: 0.**" in text
+    assert "**4 faults, 4 checks at rest. Wrong totals: 2. Stuck topologies: 0.**" in text
     assert "| commit | kill | 4 | 2.5 | 2.5 |" in text
     assert "| 2 | 3 | 300 | 30 | 35 | 1 | 0 | 1 | 0 | 9 |" in text
 

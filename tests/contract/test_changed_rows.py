@@ -108,11 +108,11 @@ def test_nobody_commits_the_rows_that_are_to_be_decided_anew(each_store: Store, 
     begun = files.begin("r1")
     request = AcquireRequest(begun.attempt, files.process(begun).epoch, begun.rows_digest)
     files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
-    with pytest.raises(FailedTransaction, match="its rows are to be decided anew"):
+    with pytest.raises(FailedTransaction, match="its rows are to be decided again"):
         files.ledger.run(commit.acquire, request)
     # A task that lives on, or is cleared alone, brings the attempt back.
     request = AcquireRequest(begun.attempt, files.process(begun).epoch, begun.rows_digest)
-    with pytest.raises(RowsChanged, match="they are to be decided anew"):
+    with pytest.raises(RowsChanged, match="they are to be decided again"):
         files.ledger.run(commit.acquire, request)
 
 

@@ -179,7 +179,7 @@ def test_a_store_without_snapshots_is_read_again_up_to_three_times(
     if commits == 2:
         assert compared(first, ledger.state).is_equal
     else:
-        with pytest.raises(NotComparableNow, match="a commit came between 3 times in a row"):
+        with pytest.raises(NotComparableNow, match="another commit interrupted it 3 times in a row"):
             compared(first, ledger.state)
 
 
@@ -244,7 +244,7 @@ def test_a_column_that_only_one_version_has_is_left_out_and_named() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
-        ({}, {"keys": ["carrier"]}, "the keys of one are (key), those of the other (carrier)"),
+        ({}, {"keys": ["carrier"]}, "the keys of one are (key), the keys of the other (carrier)"),
         ({}, {"values": {"m": Sum()}}, "they have no value column in common"),
         ({"types": {"key": "text"}}, {"types": {"key": "date"}}, "key key is a text in one and a date in the other"),
     ],

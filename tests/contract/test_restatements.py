@@ -157,7 +157,7 @@ def test_keys_that_somebody_deleted_are_named_and_nothing_is_written(make: Make,
     grants = Grants()
     state = committed(make(), grants, BEFORE)
     before = read(state)
-    with pytest.raises(NotTakenBack, match=r"key \{'key': 'c'\} is not there"):
+    with pytest.raises(NotTakenBack, match=r"key \{'key': 'c'\} is missing"):
         restate(state, grants(2), area, contribution(state, OLD), NEW)
     assert read(state) == before
 

@@ -5,19 +5,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_tx.cli.definition import TX_COMMANDS
 from airflow_tx.provider_info import OPTIONS
-
-ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    path.relative_to(ROOT).as_posix()
-    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")]
-)
+from tests.imports.doc_pages import PAGES, ROOT
 
 DAGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("dags/*.py"))
 
@@ -141,3 +135,10 @@ def _anchors(page: str) -> set[str]:
     """Give the anchors of the headings, as GitHub and the site make them."""
     headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", text.lower()).strip()) for text in headings}
+
+
+def test_the_page_of_options_has_every_option_with_its_default() -> None:
+    shown = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", (ROOT / "docs/options.md").read_text(), re.MULTILINE))
+    assert {name: text.strip("`") for name, text in shown.items()} == {
+        name: option["default"] or "below `AIRFLOW_HOME" for name, option in OPTIONS.items()
+    }

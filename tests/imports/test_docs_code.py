@@ -1,4 +1,4 @@
-"""The Python blocks of the pages fit the package: they compile, and what they import and pass exists."""
+"""The Python blocks of the pages fit the package: they compile, their imports and arguments exist, and they run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import ast
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, task
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("airflow_tx", *(f"airflow_tx.{room}" for room in ("acks", "sources", "spark", "state", "testing")))
@@ -104,3 +107,75 @@ def test_the_pages_have_python_blocks() -> None:
 )
 def test_a_wrong_block_is_named(code: str, fault: str) -> None:
     assert faults(code) == [fault]
+
+
+# --- the blocks run ----------------------------------------------------------------------------------------------
+
+RUN_ELSEWHERE = {
+    "docs/howto/move-from-storm.md": "tests/integration/test_from_storm.py",
+    "docs/howto/write-a-source.md": "tests/contract/test_source_suite.py",
+    "docs/start.md": "tests/airflow/test_first_page.py",
+}
+"""Pages whose blocks need a server or files of their own, and the test that runs them."""
+
+FRAGMENTS = {
+    "docs/acks.md": 2,
+    "docs/alarms.md": 1,
+    "docs/replay.md": 2,
+    "docs/rows.md": 1,
+    "docs/state.md": 5,
+    "docs/testing.md": 1,
+}
+"""Blocks at most that use names of a place where they stand, such as a running task. Write no more of them."""
+
+PRELUDE = """
+@task
+def count(batch=None): return []
+@task
+def send(): return []
+@task
+def collect(sent): return []
+totals = SqlState("tx_state", table="totals", keys=["carrier"], values={"n": Count()})
+"""
+AROUND = (
+    "{block}",
+    """
+with DAG("page", schedule=None, max_active_runs=8):
+{block}
+""",
+    """
+with DAG("page", schedule=None, max_active_runs=8) as dag:
+    with Transaction(source=MemorySource({{"0": []}}), max_pending=4) as tx:
+        counts, words, steps, enrich = (SparkBatchOperator(task_id=f"t{{n}}", application="a.py") for n in range(4))
+{block}
+        if not any(each.startswith("commit") for each in dag.task_ids):
+            CommitOperator(task_id="commit_all", updates=[persistent_aggregate(count(), state=totals)])
+""",
+)
+"""A block runs alone, in a DAG, or in the block of a transaction."""
+
+
+def failure(code: str) -> str:
+    """Run a block with the public names; give "", or the error of each way to run it."""
+    failed = []
+    for around in AROUND:
+        indent = "        " if "Transaction(" in around else "    " if "DAG(" in around else ""
+        named = {**_public(), "DAG": DAG, "task": task, "datetime": datetime, "timedelta": timedelta}
+        try:
+            exec(compile(PRELUDE, "prelude", "exec"), named)
+            exec(compile(around.format(block=textwrap.indent(code, indent)), "block", "exec"), named)
+        except Exception as error:  # noqa: BLE001
+            failed.append(f"{type(error).__name__}: {error}")
+        else:
+            return ""
+    return "; ".join(failed)
+
+
+@pytest.mark.parametrize("page", sorted({block.partition(":")[0] for block in BLOCKS}))
+def test_the_python_blocks_of_a_page_run(page: str) -> None:
+    if page in RUN_ELSEWHERE:
+        assert Path(page).name in (ROOT / RUN_ELSEWHERE[page]).read_text()
+        return
+    own = {block: failure(code) for block, code in BLOCKS.items() if block.partition(":")[0] == page}
+    failed = {block: error for block, error in own.items() if error}
+    assert len(failed) <= FRAGMENTS.get(page, 0), failed

@@ -173,7 +173,7 @@ def test_an_exit_code_says_done_or_refused_or_not_understood(
         assert airflow.exit_code("tx", *arguments, root=root) == code, arguments
     assert pipeline.totals() == [1, 1]
     assert airflow.exit_code("tx", "list", root="/nothing_yet") == 0
-    assert "No topology lies below /nothing_yet" in airflow.told("tx", "list", root="/nothing_yet")
+    assert "There is no topology below /nothing_yet" in airflow.told("tx", "list", root="/nothing_yet")
 
 
 def test_a_lost_state_is_accepted_only_when_a_person_confirms(

@@ -127,7 +127,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     assert done(told) == {"1": again, "2": alone}
     told = airflow.json("tx", "replay", "flights", "1", "7", "--dry-run", root=root)
     assert done(told) == {
-        "1": "refused: nothing is done to it, since transaction 7 is refused",
+        "1": "refused: not replayed, since transaction 7 is refused",
         "7": "refused: No transaction 7 of topology 'flights' in the ledger at "
         f"{pipeline.paths.transactions}. Check the name with `airflow tx list`, and the root in [tx] root.",
     }
@@ -203,7 +203,7 @@ def test_a_skip_that_a_state_does_not_take_stays_noted_and_says_so(
         patch.setitem(airflow.environment, "AIRFLOW_CONN_TX_STATE", nowhere)
         told = one_line(airflow.run(*skip, root=zookeeper_root, fails=True))
     assert told.startswith("The skip of transaction 1 is noted, but not in effect: state 'tx_state.one' (")
-    assert told.endswith("skip flights 1 --why TEXT; to replay it instead: airflow tx replay flights 1")
+    assert told.endswith("skip flights 1 --why TEXT. Or replay it: airflow tx replay flights 1")
     assert topology(pipeline).skips == [1]
     assert done(airflow.json(*skip, root=zookeeper_root))["1"].startswith("skipped.")
     assert record(pipeline, 1) is None
@@ -256,7 +256,7 @@ def test_a_skipped_batch_is_readmitted_once_and_its_run_started_again(
 
     told = airflow.json(*readmit, "1", *why, "--yes", root=root)
     assert [(row["txid"], row["run_id"]) for row in told] == [("1", "r1")]
-    how = "takes the rows of the same place, as they are now, as a new transaction"
+    how = "takes the current rows of the same place, as a new transaction"
     assert told[0]["done"] == f"re-admitted: its run was cleared, and {how}"
     told = airflow.json(*readmit, "2", *why, "--yes", root=root)
     assert told[0]["done"].startswith("re-admitted: its run did not exist, and was created again")
@@ -538,7 +538,7 @@ def test_what_is_over_is_deleted_and_its_states_are_another_ones_once_they_are_r
     runs.make(r3="running")
     told = one_line(airflow.run(*delete, "--yes", root=root, fails=True))
     assert told == (
-        "Topology 'flights' stays as it is: runs of DAG 'the_dag' work on its transactions: r3 (running). "
+        "Topology 'flights' is not changed: runs of DAG 'the_dag' work on its transactions: r3 (running). "
         "Pause the DAG, end them, and repeat."
     )
     runs.put("r3", "failed")

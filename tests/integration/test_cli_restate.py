@@ -125,8 +125,8 @@ def test_a_dry_run_says_what_would_be_replaced_and_changes_nothing(
     told = airflow.json("tx", "restate", "flights", "1", "2", "--dry-run", root=zookeeper_root)
     assert [row["done"] for row in told] == [
         "refused: Restatement of transaction 2 of flights refused: its rows cannot be read again: file 2.csv is "
-        "missing. Nothing was changed. The transaction still counts as it is.",
-        "refused: nothing is done to it, since others are refused",
+        "missing. Nothing was changed. The transaction still counts, unchanged.",
+        "refused: not restated, since others are refused",
     ]
     (told,) = airflow.json("tx", "restate", "flights", "1", "--dry-run", root=zookeeper_root)
     assert told["done"] == "restated with its rows. It replaces 1 keys of tx_state.one, 1 keys of tx_state.two"
@@ -145,7 +145,7 @@ def test_a_dry_run_says_what_would_be_replaced_and_changes_nothing(
         (("--from", "2026-01-01", "--why", "x"), "Give both --from and --to."),
         (("1", "--withdraw", "--changed-rows"), "--withdraw takes the txids, or none for all, and --dry-run."),
         (("--from", "2026-01-01", "--to", "2026-01-02", "--why", "x"), "--from, --to = 'Rows' cannot be used."),
-        (("1", "--withdraw"), "Restatement of transaction 1 of flights refused: nobody wants it"),
+        (("1", "--withdraw"), "Restatement of transaction 1 of flights refused: no one asked for it"),
         (("2", "--why", "x"), "Restatement of transaction 2 of flights refused: its rows cannot be read again"),
         (("7", "--why", "x"), "No transaction 7 of topology 'flights'"),
     ],

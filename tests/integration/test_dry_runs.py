@@ -209,7 +209,7 @@ ALONE = "its run is running; with force it is replayed all the same"
 LEFT = "its run was left alone: it is running (--force starts it again all the same)"
 KEEPS = (
     "Transaction 1 of flights keeps its rows: it may be in state tx_state.gone already, which cannot undo it. Nothing "
-    "was changed. Give the source its rows back as they were, and replay it without --changed-rows until it is "
+    "was changed. Give the source its earlier rows back, and replay it without --changed-rows until it is "
     "committed: airflow tx replay flights 1"
 )
 BACK = "To get its rows back: airflow tx readmit flights {} --why TEXT"
@@ -246,7 +246,7 @@ CASES = (
     ),
     Case(
         "replay of one that is not there", one_failed, "replay flights 1 7", replay(1, 7),
-        refused={7: NOT_OPEN, 1: "nothing is done to it, since transaction 7 is refused"}, did=NOT_OPEN,
+        refused={7: NOT_OPEN, 1: "not replayed, since transaction 7 is refused"}, did=NOT_OPEN,
     ),
     Case(
         "replay of a committed one", one_committed, "replay flights 1", replay(1),
@@ -261,7 +261,7 @@ CASES = (
     Case(
         "replay with changed rows of what a state keeps", one_in_a_state_that_is_gone,
         "replay flights 2 1 --changed-rows", replay(2, 1, changed_rows=True),
-        refused={1: KEEPS, 2: "nothing is done to it, since transaction 1 is refused"}, did=KEEPS,
+        refused={1: KEEPS, 2: "not replayed, since transaction 1 is refused"}, did=KEEPS,
     ),
     Case(
         "replay of all that failed", some_yielded, "replay flights --failed", {"name": "replay-failed"},
@@ -308,9 +308,9 @@ CASES = (
     ),
     Case(
         "readmit", one_skipped, "readmit flights 1", {"name": "readmit", "txids": (1,)},
-        would={1: "its run is cleared, and takes the rows of the same place, as they are then, as a new transaction"},
+        would={1: "its run is cleared, and takes the rows that the same place has then, as a new transaction"},
         did={
-            1: "re-admitted: its run was cleared, and takes the rows of the same place, as they are now, as a new "
+            1: "re-admitted: its run was cleared, and takes the current rows of the same place, as a new "
             "transaction"
         },
     ),

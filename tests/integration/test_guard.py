@@ -166,7 +166,7 @@ def test_several_statements_in_one_text_cannot_end_the_transaction(
         url, table, [f"{INSERT.format(table)}; {ending.format(table)}", ("UPDATE no_such_table SET n = 1", {})]
     )
     for attempt in (1, 2):
-        with pytest.raises(StateError, match="goes on with|one statement at a time"):
+        with pytest.raises(StateError, match="continues with|one statement at a time"):
             state.raise_and_write(grants(1, attempt), ROWS)
     assert _there(url, table) == []
 

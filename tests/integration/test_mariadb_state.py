@@ -171,7 +171,7 @@ def test_a_fence_that_another_session_holds_is_waited_for_and_then_named(url: st
     with holder._store.transaction() as connection:
         holder._store.read_fence(connection, lock="update")
         with pytest.raises(
-            StateLocked, match="locked by another session: .*Lock wait timeout.* the next try waits again"
+            StateLocked, match="locked by another session: .*Lock wait timeout.* The next try waits again"
         ):
             waiting.raise_fence(grants(2))
 
@@ -197,7 +197,7 @@ def test_a_deadlock_is_a_lock_and_the_next_try_gets_through(url: str, table: str
         found = sorted(pool.map(lock, [("a", "b"), ("b", "a")]), key=len)
     assert found[0] == "through"
     assert "Deadlock found" in found[1]
-    assert "the next try waits again" in found[1]
+    assert "The next try waits again" in found[1]
     grants.commit(2, state, {"a": 1})
 
 

@@ -88,7 +88,7 @@ def test_after_a_command_that_fails_the_next_try_goes_on_with_it(redis: LocalRed
     grants, guard, client = Grants(), _guard(redis, prefix), redis.client()
     client.hset(f"{prefix}:hashtags", "b", "no number")
     for attempt in (1, 2):
-        with pytest.raises(StateError, match="command 2 of transaction 1 failed: .*not an integer.*goes on with"):
+        with pytest.raises(StateError, match="command 2 of transaction 1 failed: .*not an integer.*continues with"):
             guard.raise_and_write(grants(1, attempt), _rows({"a": 1, "b": 1, "c": 1}))
         fence = guard.fence()
         assert fence is not None

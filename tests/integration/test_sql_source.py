@@ -243,7 +243,7 @@ def test_rows_beyond_the_sequence_wait_until_it_has_passed_them(shop: Shop, capl
     batch = source.initialize_transaction(1, None)
     assert batch is not None
     assert [row["id"] for row in rows(source, batch)] == [1]
-    assert "rows up to 4, and its sequence orders_id_seq is at 1" in caplog.text
+    assert "rows up to 4, but its sequence orders_id_seq is at 1" in caplog.text
     shop.run(insert, insert, "SELECT nextval('orders_id_seq')")
     assert rest(source, batch.position) == [2, 3, 4]
 

@@ -108,7 +108,7 @@ def test_floats_are_added_as_floats(url: str, table: str) -> None:
 def test_a_sum_that_does_not_fit_is_refused_and_nothing_is_written(url: str, table: str) -> None:
     grants, state = Grants(), SqlState.from_url(url, table=table, keys=["key"], values={"n": Sum()})
     grants.commit(1, state, {"a": 2**63 - 1, "b": 1})
-    with pytest.raises(StateError, match="Nothing of this update was written"):
+    with pytest.raises(StateError, match="No row of this update was written"):
         state.raise_and_write(grants(2), rows({"b": 1, "a": 1}))
     assert state.read() == [{"key": "a", "n": 2**63 - 1}, {"key": "b", "n": 1}]
 
@@ -160,7 +160,7 @@ def test_sqlite_names_the_column_whose_sum_cannot_be_stored(tmp_path: Path, kind
             update[1]["n"] = -stored
             state.raise_and_write(grants(2), update)
             break
-        with pytest.raises(StateError, match=f"{problem}.*Nothing of this update was written.*{remedy}") as failure:
+        with pytest.raises(StateError, match=f"{problem}.*No row of this update was written.*{remedy}") as failure:
             state.raise_and_write(grants(2), update)
         assert not isinstance(failure.value, StateUnavailable)
         assert [row["n"] for row in state.read()] == [stored, 1]
@@ -488,7 +488,7 @@ def test_a_portion_that_the_database_has_lost_is_found_when_the_grant_is_complet
         if lost:
             query(url, f"DELETE FROM {table} WHERE tx_txid = 2 AND tx_chunk = 1")
             query(url, f"DELETE FROM airflow_tx_portions WHERE state = '{table}' AND chunk = 1")
-            with pytest.raises(PortionsLost, match="has lost 1 of 3 portions of transaction 2 that it had confirmed"):
+            with pytest.raises(PortionsLost, match="has lost 1 of 3 confirmed portions of transaction 2"):
                 state.write(replace(grant, portions=3), (), chunk=3)
             assert not is_applied(state)
     state.write(replace(grant, portions=3), (), chunk=3)
@@ -606,7 +606,7 @@ def test_a_fence_that_another_session_holds_is_waited_for_and_then_named(postgre
     Grants().commit(1, holder, {"a": 1})
     with holder._store.transaction() as connection:
         holder._store.read_fence(connection, lock="update")
-        with pytest.raises(StateLocked, match="locked by another session: .*lock timeout.* the next try waits again"):
+        with pytest.raises(StateLocked, match="locked by another session: .*lock timeout.* The next try waits again"):
             waiting.raise_fence(Grants()(1))
 
 

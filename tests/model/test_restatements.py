@@ -382,7 +382,7 @@ class TestWant:
         assert Run(journaled, "r1").begin(2) == AlreadyCommitted(1)
         journaled.want(1)
         Run(journaled, "r1").begin(2)
-        with pytest.raises(RestateRefused, match="nobody wants it, or its restatement has begun"):
+        with pytest.raises(RestateRefused, match="no one asked for it, or its restatement has begun"):
             journaled.ledger().run(withdraw, 1)
 
     def test_a_reset_forgets_wishes(self, journaled: Topology) -> None:

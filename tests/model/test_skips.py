@@ -374,7 +374,7 @@ class TestAnswers:
 
     def test_what_nobody_asked_for_is_not_skipped(self, topology: Topology) -> None:
         Run(topology, "r1").begin(1)
-        with pytest.raises(SkipRefused, match="nobody asked"):
+        with pytest.raises(SkipRefused, match="no one asked"):
             topology.skipper(1).ask()
 
     def test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped(self, topology: Topology) -> None:

@@ -59,7 +59,7 @@ def test_a_bad_value_is_refused_in_one_line_that_names_section_option_value_and_
     with pytest.raises(ConfigError) as refused:
         _read(**{option: value})
     line = str(refused.value)
-    assert line.startswith(f"[tx] {option} = {value!r} cannot be used. It has to be ")
+    assert line.startswith(f"[tx] {option} = {value!r} cannot be used. It must be ")
     assert f"AIRFLOW__TX__{option.upper()}" in line
     assert repr(OPTIONS[option]["default"]) in line
     assert "\n" not in line

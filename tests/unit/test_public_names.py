@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import pydoc
 from enum import Enum
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 
 import airflow_tx
+import airflow_tx.acks
 import airflow_tx.sources
+import airflow_tx.spark
 import airflow_tx.state
+import airflow_tx.testing
 
-ROOMS = (airflow_tx, airflow_tx.sources, airflow_tx.state)
+ROOMS = (airflow_tx, airflow_tx.acks, airflow_tx.sources, airflow_tx.spark, airflow_tx.state, airflow_tx.testing)
 PUBLIC = [(room, name) for room in ROOMS for name in room.__all__ if name != "Json"]
 _MANY = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
@@ -46,3 +50,8 @@ def test_a_name_that_is_gone_says_what_to_use_instead() -> None:
     ) as refusal:
         exec("from airflow_tx.state import DeltaState")
     assert "\n" not in str(refusal.value)
+
+
+def test_a_public_name_is_not_hidden_by_the_module_of_the_same_name() -> None:
+    importlib.import_module("airflow_tx.testing.eventually")
+    assert [name for room, name in PUBLIC if inspect.ismodule(getattr(room, name))] == []

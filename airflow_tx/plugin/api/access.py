@@ -1,4 +1,4 @@
-"""Who may: every route asks Airflow's auth manager. What a user may not see does not exist for that user."""
+"""Access: every route asks Airflow's auth manager. Objects that a user may not see do not exist for that user."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FEWER = 16
 
 @dataclass(frozen=True)
 class Right:
-    """What a user may do to a DAG, or to a part of it."""
+    """The rights of a user to a DAG, or to a part of it."""
 
     method: ResourceMethod
     entity: DagAccessEntity | None
@@ -145,7 +145,7 @@ def _parts(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 def access_of(user: GetUserDep) -> Access:
     """Make the access of the user who is logged in.
 
-    :raises HTTPException: 401: nobody is.
+    :raises HTTPException: 401: no user is logged in.
     """
     return Access(user)
 

@@ -35,11 +35,11 @@ Txid = Annotated[int, Field(ge=1)]
 
 
 class PreviewBody(BaseModel):
-    """What is to be done.
+    """The action to preview.
 
     :param txids: of replay one or several, of skip and readmit one, else none.
     :param force: of replay: also transactions whose run is queued or running.
-    :param changed_rows: of replay: take the rows as they are now.
+    :param changed_rows: of replay: take the current rows.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -50,7 +50,7 @@ class PreviewBody(BaseModel):
 
 
 class ActionBody(PreviewBody):
-    """What is to be done, as it was previewed.
+    """The action to do, with its preview.
 
     :param version: of the preview; the action is refused if something has changed since.
     :param why: the reason, where one is needed.
@@ -62,7 +62,7 @@ class ActionBody(PreviewBody):
 
 @dataclass(frozen=True, kw_only=True)
 class ActionAnswer:
-    """What was done."""
+    """The result of an action."""
 
     done: Sequence[EffectLine]
 

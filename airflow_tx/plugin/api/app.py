@@ -23,7 +23,7 @@ def make_app() -> FastAPI:
     """Make the application. Its own pages of documentation are left out: they would be open to everybody."""
     app = FastAPI(
         title="Transactions",
-        description="What the ledger says of transactions, and what a person does to them.",
+        description="The transactions of the ledger, and the actions of a person.",
         version="1",
         openapi_url=None,
         generate_unique_id_function=lambda route: route.name,

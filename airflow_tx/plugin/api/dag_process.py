@@ -1,4 +1,4 @@
-"""The process that runs the code of DAG files for an api-server, which itself runs none of it."""
+"""The process that runs the code of DAG files for an api-server, which does not run it itself."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _USERS = "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_*"
 def dag_environment(environ: Mapping[str, str], own: Iterable[str]) -> dict[str, str]:
     """Choose the variables that the code of DAG files gets of the environment of an api-server.
 
-    :param own: names of variables that the DAG files of this Airflow need; `*` stands for any text.
+    :param own: names of variables that the DAG files of this Airflow need; `*` matches any text.
     """
     sections = [f"AIRFLOW__{section.upper()}__*" for section in _OF_SECTIONS]
     patterns = (*_OF_SYSTEM, *_OF_AIRFLOW, *sections, *own)
@@ -162,7 +162,7 @@ class DagProcess:
             self._end()
 
     def _retire(self, process: subprocess.Popen[str]) -> None:
-        """Let the next question start another process; this one may hang for good."""
+        """Let the next question start another process; this one may hang forever."""
         with self._lock:
             if self._process is process:
                 self._process = None
@@ -204,7 +204,7 @@ class DagProcess:
                 continue
             if waiting is not None and not waiting.answer.done():
                 waiting.answer.set_result(answer)
-        # Before the process is gone for good: a question that it would get now is never answered.
+        # Retire it before it ends: it would never answer another question.
         self._retire(process)
         for each in list(self._waiting.values()):
             if each.process is process and not each.answer.done():

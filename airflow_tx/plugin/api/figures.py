@@ -24,7 +24,7 @@ _EARLIEST = datetime(1971, 1, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """How values lie: half of them are not above `p50`, 95 of 100 are not above `p95`."""
+    """The distribution of values: half of them are not above `p50`, 95 of 100 are not above `p95`."""
 
     p50: float
     p95: float
@@ -32,9 +32,9 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class FigurePoint:
-    """What was committed in one stretch of time.
+    """The commits of one period.
 
-    :param rows: without those of restatements, which were counted before; null: none of the others counted its rows.
+    :param rows: without restatements, whose rows were counted before; null: no other transaction counted its rows.
     :param processing: seconds from the begin of the last attempt until every task had acked.
     :param commit: seconds from the grant until the end.
     :param size: rows of a batch.
@@ -147,7 +147,7 @@ def _rows(view: TransactionView) -> int | None:
 
 def _point(start: datetime, some: Sequence[TransactionView]) -> FigurePoint:
     sizes = {each.txid: rows for each in some if (rows := _rows(each)) is not None}
-    # Those of a restatement were counted before.
+    # The rows of a restatement were counted before.
     counted = [sizes[each.txid] for each in some if each.txid in sizes and each.restates is None]
     return FigurePoint(
         start=start,

@@ -18,7 +18,7 @@ from airflow_tx.protocol.person import Words
 
 @dataclass(frozen=True, kw_only=True)
 class SourceLine:
-    """What a topology reads.
+    """The source of a topology.
 
     :param kind: transactional, opaque or non-transactional.
     :param description: the source as its DAG file names it; null as long as that was not read.
@@ -45,7 +45,7 @@ class LagLine:
 
 @dataclass(frozen=True, kw_only=True)
 class AckersLine:
-    """What the ackers of a topology do, whose tasks emit messages.
+    """The ackers of a topology whose tasks emit messages.
 
     :param trees: of messages, that are not complete.
     :param acks_a_second: messages that were acked lately; null: they were asked once only.
@@ -113,7 +113,7 @@ class LagBoard:
         )
 
     def ask_for(self, snapshots: Sequence[TopologySnapshot]) -> None:
-        """Let the lags of these topologies be asked for, those whose answer is old."""
+        """Ask for the lags of these topologies, if the last answer is old."""
         now = time.monotonic()
         with self._lock:
             if self._thread is not None and self._thread.is_alive():

@@ -77,7 +77,7 @@ class LedgerClient:
         return self._kept.store()
 
     def failed(self) -> None:
-        """Note that a question was not answered: those that follow at once are not asked."""
+        """Note that a question was not answered: questions right after it are not asked."""
         self._failed_at = time.monotonic()
 
     def _start(self) -> None:

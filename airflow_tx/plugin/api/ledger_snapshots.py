@@ -1,4 +1,4 @@
-"""What the ledger says, read at most once a second for all viewers together."""
+"""The ledger, read at most once a second for all viewers together."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ HOURS = 24
 
 @dataclass(frozen=True)
 class TopologySnapshot:
-    """One topology, as it was read.
+    """One topology at one moment.
 
     :param view: its open transactions, and the skipped ones that may still be re-admitted; None: it cannot be read.
     :param final: the txids of the final transactions that are remembered, in order.
-    :param alarms: those that are raised.
+    :param alarms: the raised ones.
     :param finals: what is known of committed transactions, which never changes; shared by all snapshots of a ledger.
     :param problem: why it cannot be read.
     """
@@ -107,7 +107,7 @@ class TopologySnapshot:
         return found
 
     def transaction_views(self, txids: Iterable[int]) -> list[TransactionView]:
-        """Read transactions, with the names of their batches, and what restates them; those that are remembered."""
+        """Read transactions, with the names of their batches, and their restatements, if they are remembered."""
         found = (
             self.named(self.open_by_txid[txid])
             if txid in self.open_by_txid
@@ -124,7 +124,7 @@ class TopologySnapshot:
         try:
             batch = kept_batch(self.store, self.paths, view.txid)
         except UnreadableRecord:
-            return view  # its page says so
+            return view  # its page shows the error
         return view if batch is None else replace(view, batch=batch_in_words(batch.rows))
 
     def neighbours(self, txid: int) -> tuple[int | None, int | None]:
@@ -181,7 +181,7 @@ class _Kept(Generic[T]):
 
 
 class _Kind(Enum):
-    """What is kept: a name of one kind is never taken for one of another kind."""
+    """The memory: a name of one kind is never taken for one of another kind."""
 
     NAMES = "names"
     TOPOLOGY = "topology"
@@ -194,7 +194,7 @@ _Key = tuple[_Kind, str]
 class LedgerSnapshots:
     """The snapshots of an api-server: a viewer who comes while one is read waits for that one.
 
-    What is kept is bounded by the topologies that exist, not by the names that viewers ask for.
+    The existing topologies bound the memory, not the names that viewers ask for.
     """
 
     def __init__(self, places: LedgerPlaces | None = None) -> None:
@@ -205,7 +205,7 @@ class LedgerSnapshots:
         self._lock = threading.Lock()
 
     def all(self) -> tuple[TopologySnapshot, ...]:
-        """Read every topology: those where `[tx]` says, and those of other DAGs of this Airflow.
+        """Read every topology: at the place in `[tx]`, and at the places of other DAGs of this Airflow.
 
         :raises LedgerAway: the ZooKeeper that `[tx]` names does not answer.
         """
@@ -225,7 +225,7 @@ class LedgerSnapshots:
         try:
             return self.find(name)
         except LedgerAway as away:
-            # One ZooKeeper of several: the others' topologies are shown as ever.
+            # One ZooKeeper of several: the topologies of the others are still shown.
             record = TopologyRecord("", dag_id, "unknown", 0)
             return TopologySnapshot(record, self._places.named(name), None, None, problem=str(away))
 
@@ -266,7 +266,7 @@ class LedgerSnapshots:
                 del self._finals[name]
 
     def of_dag(self, dag_id: str) -> tuple[TopologySnapshot, ...]:
-        """Read the topologies of the runs of a DAG: the one that its file names first, then those of its past."""
+        """Read the topologies of the runs of a DAG: the one that its file names first, then earlier ones."""
         place = self._places.begun_by(dag_id)
         own = None if place is None else self.find(place.name)
         earlier = [each for each in self.all() if place is None or each.name != place.name]

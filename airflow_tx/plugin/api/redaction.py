@@ -23,7 +23,7 @@ EVERY_SECONDS = 60.0
 HIDDEN = "***"
 _VARIABLE = "AIRFLOW_CONN_"
 _OWN_HOSTS = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
-# Where a text has credentials or an address, whatever they are. No text is searched for a secret itself: a person could
+# Places of a text where credentials or an address are. No text is searched for a secret itself: a person could
 # find out a password by writing guesses into a reason, and a password such as "airflow" is a word of every sentence.
 _VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s,;&)}\]\"']+)"
 _NAMES = (

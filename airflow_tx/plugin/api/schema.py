@@ -11,7 +11,7 @@ OPENAPI = Path(__file__).resolve().parents[1] / "ui" / "openapi.json"
 
 
 def openapi_text() -> str:
-    """Describe the API, as it stands in `ui/openapi.json`."""
+    """Describe the API, for `ui/openapi.json`."""
     schema = {**make_app().openapi(), "servers": [{"url": PREFIX}]}
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 

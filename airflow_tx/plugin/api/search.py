@@ -28,7 +28,7 @@ class SearchBusy(Refused):
 class FoundLine:
     """A transaction that has what was looked for.
 
-    :param phase: as in the timeline; null: it is forgotten meanwhile.
+    :param phase: as in the timeline; null: it is forgotten by now.
     :param restates: the transaction that it restates; `restated_by`: the one that counts instead of it.
     """
 
@@ -42,11 +42,11 @@ class FoundLine:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchAnswer:
-    """What was found, the newest transaction first.
+    """The result, the newest transaction first.
 
     :param looked: how many transactions were looked through, down to `oldest`; null: there is none.
     :param unknown: of how many of them the source cannot tell.
-    :param complete: whether these are all that the ledger knows.
+    :param complete: whether these are all transactions of the ledger.
     """
 
     found: list[FoundLine]

@@ -116,8 +116,8 @@ class Timeline:
 class TimelineWindow:
     """Which transactions are asked for.
 
-    :param since: those that ended at this time or later, and open ones; `until`: those that began before it.
-    :param before: those of smaller txids.
+    :param since: transactions that ended at this time or later, and open ones; `until`: the ones that began before it.
+    :param before: transactions with smaller txids.
     """
 
     since: datetime | None = None
@@ -189,7 +189,7 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
     attempts = attempt_bars(view)
     tasks = task_bars(tries, attempts)
     attempts = [replace(each, failed_at=_failed_at(each, tasks)) for each in attempts]
-    # What has failed grows no more: its bars end when it failed.
+    # The bars of a failed transaction end when it failed.
     stopped = attempts[-1].failed_at if attempts and view.failed else None
     return TimelineRow(
         txid=view.txid,
@@ -216,7 +216,7 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
 
 
 def attempt_bars(view: TransactionView) -> list[AttemptBar]:
-    """List the attempts of a transaction, as far as they are remembered."""
+    """List the remembered attempts of a transaction."""
     bars = []
     begun = view.created
     for replay in view.replays:
@@ -246,7 +246,7 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
 
 
 def task_bars(tries: Sequence[TaskBar], attempts: Sequence[AttemptBar]) -> list[TaskBar]:
-    """List the tries of tasks by the time when they started; those that never did are last."""
+    """List the tries of tasks by the time when they started; tries that never started are last."""
     ordered = sorted(
         tries,
         key=lambda each: (

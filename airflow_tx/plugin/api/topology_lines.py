@@ -98,7 +98,7 @@ class SkippedLine:
 
 @dataclass(frozen=True, kw_only=True)
 class RepairLine(Person):
-    """What a person did to the ledger."""
+    """An action of a person on the ledger."""
 
     number: int
     what: str
@@ -127,7 +127,7 @@ class OverviewPart:
     """Which topologies of the overview are asked for.
 
     :param states: those in one of these states; none: in every state.
-    :param text: those whose name, DAG or sentence has this text, in upper or lower case.
+    :param text: topologies whose name, DAG or sentence has this text, in upper or lower case.
     """
 
     states: frozenset[HealthCode] = frozenset()

@@ -65,7 +65,7 @@ MOST_ROWS = 1000
 class TaggedRoute(APIRoute):
     """A route whose answers have an ETag, and belong to the user who asked.
 
-    One who has the answer already is told so, and nothing is sent.
+    A viewer who has the answer already gets only a confirmation.
     """
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
@@ -145,7 +145,7 @@ def list_transactions_of(
     before: Annotated[int | None, Query(ge=1)] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
 ) -> Response:
-    """List transactions, newest first: those that ended at `since` or later, and began before `until`."""
+    """List transactions, newest first: transactions that ended at `since` or later, and began before `until`."""
     _check_zones(since, until)
     snapshot = topology_for(access, topology)
     window = TimelineWindow(since, until, before, limit).rounded()
@@ -207,7 +207,7 @@ def get_topology(access: AccessDep, topology: str) -> TopologyPage:
 
 @topology_router.get("/dags/{dag_id}")
 def get_dag(access: AccessDep, dag_id: str) -> DagAnswer:
-    """Tell which topology a DAG has, or coordinates: its file says so, not what it once had."""
+    """Tell which topology a DAG has, or coordinates: the current file decides."""
     found = _dag_answer(access, dag_id) if access.may_read(dag_id) else None
     if found is None:
         raise no_such("topology of DAG", dag_id)

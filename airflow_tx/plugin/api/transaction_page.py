@@ -61,7 +61,7 @@ class TaskWork:
 
 @dataclass(frozen=True, kw_only=True)
 class StateWork:
-    """What the transaction did to one state.
+    """The effect of the transaction on one state.
 
     :param fenced: whether its grant was about to raise the fence of the state, or did.
     :param token: the token of that grant, as `generation/txid.attempt#epoch`: what a later one outranks.
@@ -107,7 +107,7 @@ class ReceiptLine:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditLine:
-    """What a person did to the transaction."""
+    """An action of a person on the transaction."""
 
     what: str
     who: str
@@ -132,7 +132,7 @@ class TransactionPage(TimelineRow):
     :param actions: what the user can do to it now.
     :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
     :param losses: rows before it that were accepted as lost, in words.
-    :param pinned: it stands for a batch that was skipped: its rows stay.
+    :param pinned: it has a batch that was skipped: its rows stay.
     :param stale: its predecessor ended elsewhere than its batch starts.
     :param yielded_to: the txid whose run it gave its run slot.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.

@@ -1,4 +1,4 @@
-"""What the sources of files have in common: their arguments, which files come next, and the rows of some."""
+"""The common part of the sources of files: their arguments, which files come next, and the rows of some."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class FolderSource(Source):
 
         :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at
             the same path; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
-            lies below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as `begin`
+            is below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as `begin`
             finds them: the folder travels with the batch.
         :param files_per_batch: at most so many files a transaction; by default one, or any number that
             `max_bytes_per_batch` and `target_seconds` allow.
@@ -72,8 +72,8 @@ class FolderSource(Source):
             line, in the column ``value``).
         :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
             "no value" need ``{"nullValue": "NA"}``.
-        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without one that of a csv file is found in the
-            first files of the topology: its fields are strings, unless ``{"inferSchema": True}`` is an option.
+        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without it, the schema of a csv file is found in
+            the first files of the topology: its fields are strings, unless ``{"inferSchema": True}`` is an option.
         :param base: the folder that a relative glob starts from.
         :param kind: ``transactional`` or ``opaque``.
         :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always
@@ -146,7 +146,7 @@ class FolderSource(Source):
             return Objects(self.path_glob, self.conn_id, self.spark_folder)
         for name, value in {"conn_id": self.conn_id, "spark_folder": self.spark_folder}.items():
             if value is not None:
-                remedy = f"{self.path_glob!r} lies on a disk; name an object storage, such as s3://bucket/*.csv."
+                remedy = f"{self.path_glob!r} is on a disk; name an object storage, such as s3://bucket/*.csv."
                 raise self.unusable(name, value, remedy)
         return Disk(self.path_glob, self.base)
 
@@ -301,7 +301,7 @@ class FolderSource(Source):
         try:
             yield
         except (ValueError, OSError) as error:
-            self.check_read(attempt)  # half of a file that is being replaced says nothing of either
+            self.check_read(attempt)  # a half-replaced file does not show its old or new content
             raise self._unreadable(
                 attempt, f"{path}: {error}", files.declarable(path, error)
             ) from None
@@ -323,7 +323,7 @@ class FolderSource(Source):
         folder = self._storage.root()
         if folder is None:
             remedy = "Give an absolute path, or base=, or set AIRFLOW_TX_DATA to the folder it starts from."
-            problem = "its path is relative, and neither AIRFLOW_TX_DATA nor AIRFLOW_HOME is set"
+            problem = "its path is relative, and AIRFLOW_TX_DATA and AIRFLOW_HOME are not set"
             raise self.refused(problem, remedy)
         with self._listable(folder):
             if not self._storage.is_folder(folder):
@@ -379,11 +379,11 @@ class FolderSource(Source):
 
     def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> str:
         instead = (
-            f"or take it as it is now: {self.command('replay', attempt.txid, '--changed-rows')}"
+            f"or take its current content: {self.command('replay', attempt.txid, '--changed-rows')}"
         )
         if gone:
-            instead = f"if it is gone for good: {self.command('skip', attempt.txid)}"
-        return f"Restore it as it was, then clear the task; {instead}"
+            instead = f"if it is gone permanently: {self.command('skip', attempt.txid)}"
+        return f"Restore its earlier content, then clear the task; {instead}"
 
     def _look(self, folder: str, name: str) -> Look | None:
         try:

@@ -34,7 +34,7 @@ class BatchFiles:
     """The files of a batch, and how to read them.
 
     :param for_spark: the same files, as Spark names them.
-    :param declared: the schema that the source has been given; `found`: that of the first files of its topology.
+    :param declared: the schema that the source has been given; `found`: the schema of the first files of its topology.
     """
 
     paths: Sequence[FilePath]
@@ -71,7 +71,7 @@ class BatchFiles:
             check_header(path, self.options, self.found)
 
     def misfit(self, message: str) -> tuple[FilePath, Misfit] | None:
-        """Find the value for which Spark could not read a file, and said so in its way; None if only Spark can."""
+        """Find the value that Spark could not read in a file; None if only Spark can find it."""
         for path in [path for path in self.paths if path.name in message] or self.paths:
             try:
                 for _ in self.rows(path):
@@ -96,7 +96,7 @@ class BatchFiles:
 def recorded_schema(
     storage: Storage, options: Mapping[str, Any], positions: Iterable[Any], metadata: Iterable[Any]
 ) -> dict[str, str] | None:
-    """Return the schema of csv files as it was found before; else as the files of this batch have it.
+    """Return the schema of csv files that was found before; else the schema of this batch's files.
 
     A position keeps it, and with which options it was found: others may mean another one.
 
@@ -111,7 +111,7 @@ def recorded_schema(
     paths = (
         storage.path(each["folder"]) / file["name"] for each in metadata for file in each["files"]
     )
-    with suppress(ValueError, OSError):  # whoever reads the rows says so
+    with suppress(ValueError, OSError):  # the reader of the rows reports the error
         columns = find_schema(paths, reader_options("csv", options))
         return {"columns": columns, "options": found_with} if columns else None
     return None

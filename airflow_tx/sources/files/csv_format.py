@@ -59,7 +59,7 @@ class CsvFormat:
 
 
 def named_as_spark(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Name options as Spark compares them; those of its file system do not matter to the rows."""
+    """Name options as Spark compares them; options of its file system do not change the rows."""
     return {
         key.lower(): value for key, value in options.items() if not key.lower().startswith("fs.")
     }

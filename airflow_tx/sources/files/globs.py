@@ -1,4 +1,4 @@
-"""What lies below a folder and matches a glob. A folder that cannot be listed is an error, and never an empty one."""
+"""Files and folders that match a glob. A folder that cannot be listed is an error, and never an empty one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def matching(pattern: str, listing: Listing) -> dict[str, Listed]:
 def _matching(parts: Sequence[str], within: str, listing: Listing) -> Iterator[tuple[str, Listed]]:
     part, *rest = parts
     deep = part == "**"
-    if deep and rest:  # it stands for no folder, too
+    if deep and rest:  # it also matches no folder
         yield from _matching(rest, within, listing)
     for name, found in listing(within).items():
         below = f"{within}/{name}" if within else name

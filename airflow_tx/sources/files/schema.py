@@ -1,4 +1,4 @@
-"""The columns of files: as a source declares them in Spark's DDL, or as they are found in the first csv files."""
+"""The columns of files: a source declares them in Spark's DDL, or they are found in the first csv files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_tx.sources.files.csv_format import CsvFormat
 from airflow_tx.sources.files.storage import FilePath
 
 TYPED_ROWS = 100_000
-"""Of the first batch, to find the types of its columns: all of it, unless `begin` would take long."""
+"""Bytes of the first batch that are read to find the types of its columns: all, unless `begin` would take long."""
 
 
 def _boolean(text: str) -> bool:
@@ -36,7 +36,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 class Misfit(ValueError):
     """A file that has other columns than its schema, or a value that is not of its column's type.
 
-    :ivar column: that of the value; None: the columns are others.
+    :ivar column: the column of the value; None: the columns are others.
     """
 
     def __init__(self, problem: str, column: str | None = None) -> None:
@@ -100,13 +100,13 @@ def check_names(names: Sequence[str], expected: Sequence[str]) -> None:
     else:
         first = f"column {expected[len(names)]!r} is missing"
     raise Misfit(
-        f"header {','.join(names)} is not that of the schema, {','.join(expected)}: {first}"
+        f"header {','.join(names)} does not match the schema, {','.join(expected)}: {first}"
     )
 
 
 # --- as they are found --------------------------------------------------------------------------------------------
-# As Spark's own inference has it, but for BIGINT and TIMESTAMP_NTZ: a later file may have larger numbers, and a time
-# without a zone is the same in every session. What is no value of a type in every process is a text.
+# The rules of Spark's own inference, except for BIGINT and TIMESTAMP_NTZ: a later file may have larger numbers, and a
+# time without a zone is the same in every session. A value that some process would not accept is a text.
 
 _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
 _PATTERNS = {

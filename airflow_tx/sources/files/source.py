@@ -34,7 +34,7 @@ class FileSource(FolderSource, TransactionalSource):
     ``kind="transactional"``: files are taken in the order of their names, so they must arrive in it. One that comes
     when a greater name has been taken is never read, and `begin` warns of it every time (see `late_files`).
 
-    ``kind="opaque"``: every file that was not taken yet is taken, whatever its name. A replay takes what is there then:
+    ``kind="opaque"``: every file that was not taken yet is taken, with any name. A replay takes what is there then:
     a file that vanished is left out until it is back. All names ever taken are remembered, 2 to 5 bytes each.
     """
 

@@ -65,13 +65,13 @@ class Storage(ABC):
         return self.opened(folder).is_folder("")
 
     def listing(self, folder: str, pattern: str) -> Listing:
-        """Make what lists `folder` and those below it, as they are now; `pattern` says how deep that will go."""
+        """Make a lister of `folder` and the folders below it; `pattern` says how deep the listing goes."""
         return self.opened(folder).entries
 
     def files(self, folder: str, pattern: str) -> dict[str, Listed]:
         """List the files that match, with what a listing says: relative to `folder`, sorted, without hidden ones.
 
-        :raises OSError: a folder cannot be listed, so nobody knows what is in it.
+        :raises OSError: a folder cannot be listed, so its content is unknown.
         """
         found = matching(pattern, self.listing(folder, pattern))
         return {name: each for name, each in found.items() if not each.is_folder}
@@ -88,7 +88,7 @@ class Storage(ABC):
         return sorted(names)
 
     def look(self, folder: str, name: str) -> Look:
-        """Describe a file as it is now, without reading it: one that replaces it is described otherwise.
+        """Describe the current file, without reading it: a file that replaces it has another description.
 
         :raises OSError: it cannot be read.
         """
@@ -150,7 +150,7 @@ class Disk(Storage):
         path = Path(folder, name)
         if like is None:
             return fingerprint(path)
-        # A sampled digest stands for any size, so that the limit between the two kinds may change.
+        # A sampled digest is valid for any size, so that the limit between the two kinds may change.
         return fingerprint(path, whole=-1 if like["digest"].startswith("sample:") else like["size"])
 
 

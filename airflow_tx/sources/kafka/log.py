@@ -12,7 +12,7 @@ from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, Partition
 
 @dataclass(frozen=True)
 class KafkaSnapshot(LogSnapshot):
-    """What lies behind an offset.
+    """The rows after an offset.
 
     :param begins: whether the partition gets a position now even if it has no rows.
     """

@@ -76,7 +76,7 @@ class KafkaOffsets:
         give_up = time.monotonic() + self._timeout
         while True:
             extents, away = self._request(partitions, ids)
-            # A broker that has just started, or taken over, says so for a moment.
+            # A broker that has just started, or taken over, gives this error for a moment.
             if not any(_passes(error) for error in away.values()) or time.monotonic() > give_up:
                 return extents, away
             self._admin.poll(0.1)
@@ -145,7 +145,7 @@ class KafkaOffsets:
 
     def _unreachable(self, error: KafkaError) -> KafkaUnreachable:
         kafka = needed("confluent_kafka").KafkaError
-        # That nobody answered in time says less than why no connection came about.
+        # A timeout says less than the reason why no connection was made.
         causes = [said for said in self._said if said.code() in (kafka._TRANSPORT, kafka._RESOLVE)]
         return KafkaUnreachable(
             conn_id=self._address.conn_id, reason=self._words(causes[-1] if causes else error)
@@ -173,7 +173,7 @@ def needed(module: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        remedy = "Where a Kafka topic is read, the client has to be: pip install 'airflow-provider-tx[kafka]'"
+        remedy = "Install the client where a Kafka topic is read: pip install 'airflow-provider-tx[kafka]'"
         raise ConfigError(
             option="KafkaSource", value="confluent-kafka", remedy=f"Not installed. {remedy}"
         ) from None

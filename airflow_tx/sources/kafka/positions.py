@@ -28,7 +28,7 @@ class Extent:
 class OffsetsSnapshot:
     """What Kafka said of the topics at one time.
 
-    :param extents: by partition, of those that answered.
+    :param extents: by partition, of the partitions that answered.
     :param away: by partition, why it did not answer.
     :param missing: topics that do not exist.
     :param ids: by topic, its id.

@@ -51,7 +51,7 @@ def read_messages(
 
 
 def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> list[int]:
-    """Measure some rows, of those that come next in the partitions."""
+    """Measure some of the next rows in the partitions."""
     kafka = needed("confluent_kafka")
     sizes: list[int] = []
     with _consumer(address) as consumer:

@@ -96,7 +96,7 @@ class KafkaSource(KafkaTopics):
             return None
 
     def losses(self, position: Json) -> Sequence[Loss]:
-        with self._refusals("What is lost can only be found when it is there."):
+        with self._refusals("Losses can only be found when Kafka can be reached."):
             return super().losses(position)
 
     def refuses_again(self, metadata: Json) -> str | None:
@@ -113,7 +113,7 @@ class KafkaSource(KafkaTopics):
     def _logs_of(
         self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]
     ) -> dict[str, KafkaLog]:
-        """Make the logs of the partitions there are, and of those that a topic of another id does not have now."""
+        """Make the logs of the existing partitions, and of partitions that a topic of another id no longer has."""
         taken_up = {split_name(name)[0] for name in positions}
         lacking = {name for name in positions if split_name(name)[0] in snapshot.ids}
         found = {}

@@ -64,9 +64,7 @@ class KafkaTopics(LogSource):
         self.conn_id = conn_id
         self.topics = self._topics(topic)
         if starting not in (EARLIEST, LATEST):
-            remedy = (
-                'Give "earliest" (all that Kafka still has) or "latest" (what comes from now on).'
-            )
+            remedy = 'Give "earliest" (all rows that Kafka still has) or "latest" (only new rows).'
             raise self.unusable("starting", starting, remedy)
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
             raise self.unusable("timeout", timeout, "Give seconds, a number above 0.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QueueRows:
-    """What a row is.
+    """The row of a message.
 
     :param where: the queue, in words.
     :param schema: Spark DDL of JSON objects; None: a message is a text.

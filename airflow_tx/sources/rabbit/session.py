@@ -1,4 +1,4 @@
-"""One connection to a broker, for one queue. What it has received is the broker's until it is acked."""
+"""One connection to a broker, for one queue. A received message belongs to the broker until it is acked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_tx.sources.rabbit.taken import QueueMessage
 MOST = 65_535
 """Messages that a broker hands out at most before the first one is acked: the number has 16 bits."""
 _SILENCE = 5.0
-"""Seconds after which messages that the queue had are taken to have gone to somebody else."""
+"""Seconds after which messages that the queue had count as taken by another consumer."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Delivery:
 
     :param tag: by which it is acked.
     :param earlier: how often it was delivered before, as far as the queue counts.
-    :param properties: of pika, to publish it elsewhere as it is.
+    :param properties: of pika, to publish it elsewhere unchanged.
     """
 
     tag: int
@@ -61,7 +61,7 @@ class QueueSession:
         """Receive so many messages; fewer, if others take them."""
         found = list[Delivery]()
         with self._failures():
-            # Those that it hands out and that are not received are delivered again, and counted as such.
+            # Messages that it hands out and that are not received are delivered and counted again.
             self._channel.basic_qos(prefetch_count=wanted)
             for method, properties, body in self._channel.consume(
                 self._queue, inactivity_timeout=_SILENCE
@@ -75,7 +75,7 @@ class QueueSession:
         return found
 
     def ack(self, tag: int, *, multiple: bool = False) -> None:
-        """Let the broker forget a message, or all that were received up to it; certain after the next answer."""
+        """Let the broker forget a message, or all received ones up to it; certain after the next answer."""
         with self._failures():
             self._channel.basic_ack(tag, multiple=multiple)
 

@@ -41,7 +41,7 @@ class QueuePosition:
 
     :param queue: which one it is.
     :param taken: how many messages were taken.
-    :param ids: URI of the digests of the last ids; None: nobody knows them.
+    :param ids: URI of the digests of the last ids; None: they are unknown.
     """
 
     queue: str
@@ -70,7 +70,7 @@ class RabbitQueueSource(Source):
     :param max_deliveries: a message that the queue says was delivered so often before is not taken.
     :param set_aside: queue that such messages, and those without an id, are moved to; without one they are refused.
     :param max_rows_per_batch: at most so many messages in a batch; a broker hands out 65,535 at most.
-    :param max_bytes_per_batch: at most so many bytes, but for one message that alone has more.
+    :param max_bytes_per_batch: at most so many bytes, except if one message alone has more.
     :param target_seconds: as many messages as are processed in so many seconds, by what the last transactions took.
     """
 
@@ -136,7 +136,7 @@ class RabbitQueueSource(Source):
         staged = self._staged
         known = self._known(at)
         tag = 0
-        reason = "all that were staged already"
+        reason = "all were staged already"
         messages = self._new(staged.left(at.taken), known)
         if not messages:
             messages, tag, reason = self._receive(known)
@@ -279,10 +279,8 @@ class RabbitQueueSource(Source):
         try:
             return {} if at.ids is None else read_ids(at.ids)
         except FileNotFoundError:
-            remedy = f"Bring them back, or go on without them: {self.command('accept-loss')}"
-            raise self.refused(
-                f"{_lost_ids(at)}: none of them could be recognised", remedy
-            ) from None
+            remedy = f"Bring them back, or continue without them: {self.command('accept-loss')}"
+            raise self.refused(f"{_lost_ids(at)}: no message could be recognised", remedy) from None
 
     @property
     def _where(self) -> str:
@@ -324,7 +322,7 @@ class RabbitQueueSource(Source):
             return read_taken(metadata["staged"])
         except FileNotFoundError:
             problem = f"the messages that were staged in {metadata['staged']} are gone"
-            remedy = f"Bring them back, then clear the task; if they are gone for good: {skip}"
+            remedy = f"Bring them back, then clear the task; if they are gone permanently: {skip}"
             raise self.refused(problem, remedy) from None
 
 

@@ -38,7 +38,7 @@ class QueueMessage:
     body: bytes
 
     def identity(self, by: str) -> bytes:
-        """Digest what tells it from other messages: its id, or by "content" all of it."""
+        """Digest the identity of a message: its id, or for "content" the whole message."""
         own = json.loads(self.headers)
         parts = [self.message_id.encode()]
         if by == "content":
@@ -84,7 +84,7 @@ def read_ids(uri: str) -> dict[bytes, None]:
 
 
 class TakenMessages:
-    """What a topology has taken from one queue.
+    """The messages that a topology has taken from one queue.
 
     :param root: of the staging area.
     """
@@ -135,7 +135,7 @@ class TakenMessages:
             for number in self._numbers(f"committed/{each}"):
                 self._remove(f"messages/{number}")
                 for at in self._numbers("ids"):
-                    # A ledger that is rebuilt may begin this very transaction anew.
+                    # A rebuilt ledger may begin this very transaction again.
                     if at < number:
                         self._remove(f"ids/{at}")
             self._remove(f"committed/{each}")

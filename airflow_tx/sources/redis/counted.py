@@ -22,7 +22,7 @@ class Cursor:
     """A position among counted messages.
 
     :param next: number of the message that comes next.
-    :param last: digest of the one before it; None if nobody knows.
+    :param last: digest of the one before it; None if it is unknown.
     :param life: how often numbers were given again, so that no position comes twice.
     """
 
@@ -35,7 +35,7 @@ class Cursor:
 
 
 def pages(first: int, end: int) -> list[range]:
-    """Cut the numbers from `first` up to `end` into those of one request each."""
+    """Divide the numbers from `first` up to `end` into requests."""
     return [range(start, min(start + PAGE, end)) for start in range(first, end, PAGE)]
 
 

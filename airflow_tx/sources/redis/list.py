@@ -25,8 +25,8 @@ class RedisListSource(RedisSource):
 
     A server that was killed and forgot messages is noticed: the list ends before the next number to be taken, or the
     message before that one is another one. They are named and never skipped: the source refuses until they are back,
-    or accepted as lost. What cannot be noticed: messages that the server forgot before they were in a batch, if nobody
-    wrote since; and one that was replaced by its equal.
+    or accepted as lost. These losses cannot be noticed: messages that the server forgot before they were in a batch,
+    if no message was written since; and a message that was replaced by an equal one.
 
     It needs the commands LLEN, LINDEX and LRANGE.
 
@@ -35,8 +35,8 @@ class RedisListSource(RedisSource):
     :param schema: Spark DDL, such as ``user STRING, text STRING``: messages are JSON objects with these fields, and the
         column `message` is a STRUCT of them. Without one a message is a text.
 
-    The other parameters are those of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`, `max_bytes_per_batch`
-    and `target_seconds`.
+    The other parameters are the same as of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`,
+    `max_bytes_per_batch` and `target_seconds`.
     """
 
     def __init__(

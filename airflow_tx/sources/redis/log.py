@@ -15,7 +15,7 @@ from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, Partition
 from airflow_tx.sources.redis.server import RedisDatabase
 
 RedisMessage: TypeAlias = "tuple[int | str, bytes | dict[bytes, bytes]]"
-"""A number or id, and what lies in Redis: a text, or the fields of a stream's entry."""
+"""A number or id, and its value in Redis: a text, or the fields of a stream's entry."""
 
 PAGE = 1_000
 """Messages of one request."""
@@ -26,7 +26,7 @@ _SAMPLE = 100
 class MessageLog(ABC):
     """The messages of one partition, in their order.
 
-    :param database: where they lie.
+    :param database: where they are stored.
     :param key: of the list or the stream; of numbered messages, what their keys begin with.
     """
 
@@ -67,9 +67,7 @@ class MessageLog(ABC):
 
     def gone(self, what: str) -> SourceError:
         """Make the error for a batch whose messages are gone."""
-        remedy = (
-            f"Bring them back, then clear the task; if they are gone for good: {self.database.skip}"
-        )
+        remedy = f"Bring them back, then clear the task; if they are gone permanently: {self.database.skip}"
         return self.database.refused(f"{what} ({self.database.where})", remedy)
 
     def foreign(self, position: Json) -> OtherSource:
@@ -110,7 +108,7 @@ class RedisLog(PartitionLog):
             )
 
     def set_text(self, name: str, value: Any) -> None:
-        """Set what lies under a name beside the messages."""
+        """Set the value under a name beside the messages."""
         with self.messages.database.failures():
             self.client.set(f"{self.messages.key}{name}", value)
 
@@ -125,7 +123,7 @@ class RedisLog(PartitionLog):
 class Part:
     """Messages that are read in one go. It can be pickled.
 
-    :param messages: of a batch, those of `MessageLog.parts`.
+    :param messages: of a batch, from `MessageLog.parts`.
     :param objects: whether a message is a JSON object, rather than a text.
     """
 

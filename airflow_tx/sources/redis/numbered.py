@@ -33,12 +33,12 @@ class RedisNumberedSource(RedisSource):
         RedisNumberedSource("redis_tweets", databases=[0, 1, 2, 3], max_rows_per_batch=50)
 
     A writer puts message n under the key n, and then n + 1 under NEXT_WRITE, or both in one MULTI. A message is a row
-    ``{"partition": ..., "number": 17, "message": "..."}``: numbers are those of its partition.
+    ``{"partition": ..., "number": 17, "message": "..."}``: each partition has its own numbers.
 
     A server that was killed and forgot messages is noticed: NEXT_WRITE is smaller than the next number to be taken; the
     message before that one is another one; or numbers have no message. They are named and never skipped: the source
     refuses until they are back, or accepted as lost. What cannot be noticed: messages that the server forgot before
-    they were in a batch, if nobody wrote since; and one that was replaced by its equal.
+    they were in a batch, if no message was written since; and a message that was replaced by an equal one.
 
     It needs the commands GET, MGET, EXISTS, STRLEN and TYPE; SET with `move_cursor`.
 
@@ -49,8 +49,8 @@ class RedisNumberedSource(RedisSource):
     :param move_cursor: set NEXT_READ to the position of `begin`, as the book does. If the key exists, the first batch
         begins there.
 
-    The other parameters are those of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`, `max_bytes_per_batch`
-    and `target_seconds`.
+    The other parameters are the same as of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`,
+    `max_bytes_per_batch` and `target_seconds`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class NumberedMessages(CountedMessages):
         end = self._number(NEXT_WRITE, self.checked(self.key + names[0], end))
         if cursor is None:
             if end is None:
-                reason = f"there is no key {self.key}{NEXT_WRITE} in {self.database.where}: nobody ever wrote there"
+                reason = f"there is no key {self.key}{NEXT_WRITE} in {self.database.where}: no row was written there"
                 raise self.database.unavailable(reason)
             cursor = Cursor(self._number(NEXT_READ, self.checked(self.key + names[1], other)) or 1)
             return LogSnapshot(cursor, max(end - cursor.next, 0))
@@ -184,7 +184,7 @@ class NumberedMessages(CountedMessages):
         return counts == list(map(len, found)), last
 
     def _with(self, client: Any, first: int, end: int, *, there: bool) -> Iterator[int]:
-        """Yield the numbers that have a message, or those that have none."""
+        """Yield the numbers that have a message, or the numbers without one."""
         for numbers in pages(first, end):
             pipeline = client.pipeline(transaction=False)
             for number in numbers:

@@ -13,7 +13,7 @@ from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
 
 @dataclass(frozen=True)
 class RedisPartition:
-    """Where a partition lies, as the arguments say it; without a number, the database is the connection's."""
+    """The place of a partition, from the arguments; without a number, the database is the connection's."""
 
     conn_id: str
     database: int | None
@@ -30,7 +30,7 @@ class RedisPartition:
 
 @dataclass(frozen=True)
 class RedisDatabase:
-    """Where a partition lies. It can be pickled; its repr shows no address.
+    """The place of a partition. It can be pickled; its repr shows no address.
 
     :param partition: its name.
     :param source: repr of the source that it belongs to, for messages.

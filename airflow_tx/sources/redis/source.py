@@ -1,4 +1,4 @@
-"""What the sources of Redis share: which partitions there are, what is lost, and the rows."""
+"""The common part of the sources of Redis: their partitions, losses and rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RedisSource(LogSource):
     :param conn_id: Airflow connection of type redis, or several.
     :param databases: numbers of databases of each connection; default: the one of the connection.
 
-    The other parameters are those of `LogSource`.
+    The other parameters are the same as of `LogSource`.
     """
 
     rows_can_change: ClassVar[bool] = False

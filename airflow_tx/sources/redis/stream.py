@@ -1,7 +1,7 @@
 """Redis streams: the next entries of every stream, by id, are a transaction.
 
 Redis 7 counts what was ever added to a stream. A position has that count up to itself, so the count of now less its own
-is what there has to be behind it: less, and entries were trimmed or deleted; more, and the server forgot some.
+must be the number of entries after it: less, and entries were trimmed or deleted; more, and the server forgot some.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from airflow_tx.sources.redis.source import RedisSource
 
 FIRST = "0-0"
 _STEP = 10_000
-# Entries behind ARGV[1] up to ARGV[2], at most ARGV[3]: how many, the id of the last one, and what the server says of
-# the stream at that moment. The entries themselves stay where they are.
+# Entries behind ARGV[1] up to ARGV[2], at most ARGV[3]: how many, the id of the last one, and the server's
+# description of the stream at that moment. The entries stay in the stream.
 _FIND = """
 local found = {}
 if ARGV[3] ~= '0' then found = redis.call('XRANGE', KEYS[1], '(' .. ARGV[1], ARGV[2], 'COUNT', ARGV[3]) end
@@ -51,8 +51,8 @@ class RedisStreamSource(RedisSource):
     :param conn_id: Airflow connection of type redis, or several.
     :param streams: the key of a stream, or several.
 
-    The other parameters are those of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`, `max_bytes_per_batch`
-    and `target_seconds`.
+    The other parameters are the same as of `RedisSource`: `databases`, `kind`, `max_rows_per_batch`,
+    `max_bytes_per_batch` and `target_seconds`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class StreamPosition:
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """What the server says of a stream, and of the entries behind a position.
+    """The server's description of a stream, and of the entries after a position.
 
     :param here: whether the entry at the position is there.
     :param found: how many entries were found behind it.
@@ -153,7 +153,7 @@ class StreamMessages(MessageLog):
                 raise self.database.unavailable(
                     f"there is no stream {self.key} in {self.database.where}"
                 )
-            what = f"the stream {self.key} is gone from {self.database.where}, and all that it had after {at.after}"
+            what = f"the stream {self.key} is gone from {self.database.where}, and every entry after {at.after}"
             return LogSnapshot(
                 at, 0, Gone(what, StreamPosition(read=0, life=at.life + 1).to_json())
             )
@@ -192,7 +192,7 @@ class StreamMessages(MessageLog):
             taken = taken + said.found
             to = said.to or to
             if said.found < step or to == said.final:
-                # A position of a server that did not count gets its count here: all that was added is before it.
+                # An older server did not count. Its position gets a count here: all added entries are before it.
                 read = said.added if at.read is None else at.read + taken
                 return (
                     taken,
@@ -278,7 +278,7 @@ class StreamMessages(MessageLog):
         return deleted or forgotten or (said.added <= at.read) != ended
 
     def _gap(self, at: StreamPosition, found: int, said: StreamInfo, until: str) -> Gone | None:
-        """Compare the entries found behind a position, all that there are, with what the server counted."""
+        """Compare all entries after a position with the count of the server."""
         if at.read is None or said.added is None or not (missing := said.added - at.read - found):
             return None
         where = f"the stream {self.key} in {self.database.where}"

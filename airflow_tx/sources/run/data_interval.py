@@ -24,7 +24,7 @@ PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
 class DataIntervalSource(ReaderSource):
     """What `reader` reads for the data interval of the run: ``reader(start, end, spark=None, **options)``.
 
-    A run is known by its interval: another run of the same one, as after a backfill, stands for the same transaction.
+    A run is known by its interval: another run of the same one, as after a backfill, is the same transaction.
     Runs may come in any order. An interval that overlaps one that was taken is refused, since the rows of both would
     count twice: so it is when the schedule has changed from a day to an hour.
 
@@ -36,7 +36,7 @@ class DataIntervalSource(ReaderSource):
         block reads the rows, by its own ``data_interval_start`` and ``data_interval_end``.
     :param options: further arguments for it, plain JSON.
     :param kind: ``transactional`` if it reads the same rows for an interval every time, else ``opaque``.
-    :param in_order: whether txids follow the data intervals, whichever run begins first.
+    :param in_order: whether txids follow the data intervals, in any order of the runs.
     :param connections: ids of the Airflow connections that the function looks up, with
         ``airflow.sdk.BaseHook.get_connection``. A Spark driver on this machine finds them as the task does.
     """
@@ -94,7 +94,7 @@ class DataIntervalSource(ReaderSource):
         if start < end:
             raise self.refused(
                 f"the interval {_words(interval)}{self._whose} comes before {_iso(end)}, where the order of txids "
-                f"stands: it would be transaction {txid}, after those of later dates",
+                f"stands: it would be transaction {txid}, after transactions of later dates",
                 "Nothing was allocated. To count it there, let the DAG say in_order=False, clear this run, and let the "
                 "DAG say in_order=True again.",
             )
@@ -172,7 +172,7 @@ def key_of_interval(interval: Interval) -> str:
 
 
 def interval_of_key(key: str) -> Interval | None:
-    """Read the interval of the runs of a key; None: they stand for something else."""
+    """Read the interval of the runs of a key; None: they have no interval."""
     kind, _, dates = key.partition(":")
     try:
         start, end = dates.split("/")
@@ -192,7 +192,7 @@ def order_from(start: datetime) -> Json:
 
 
 def _merged(intervals: list[Interval]) -> list[Interval]:
-    """Join adjacent intervals: few are left for a schedule, in whatever order its runs came."""
+    """Join adjacent intervals: few are left for a schedule, in any order of its runs."""
     merged: list[Interval] = []
     for start, end in sorted(intervals):
         if merged and merged[-1][1] >= start:

@@ -1,4 +1,4 @@
-"""The next data interval of a schedule, for whoever begins transactions without a run."""
+"""The next data interval of a schedule, for transactions without a run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class NextIntervalSource(DataIntervalSource):
     """A `DataIntervalSource` in order that needs no run: a batch is the interval that follows, once it has ended.
 
-    The schedule says which one that is; it leaves out none. The first one is that of the order, if it has begun, else
-    the one that Airflow would make its first run for.
+    The schedule says which one that is; it leaves out none. The first one is the next of the order, if it has begun,
+    else the one that Airflow would make its first run for.
 
     :param schedule: of the DAG; also as `IntervalSchedule.to_json` gives it.
     """
@@ -72,7 +72,7 @@ class NextIntervalSource(DataIntervalSource):
         try:
             return self.schedule.next_interval(after, datetime.now(timezone.utc))
         except ImportError as error:
-            remedy = "Let the coordinator run where Airflow's core is installed; runs of the schedule go on."
+            remedy = "Let the coordinator run where Airflow's core is installed; runs of the schedule still work."
             raise self.refused(f"the schedule cannot be read here ({error})", remedy) from None
 
     def decide(self, attempt: TransactionAttempt, position: Json) -> Batch | None:  # type: ignore[override]
@@ -94,8 +94,8 @@ class NextIntervalSource(DataIntervalSource):
             raise self.refused(
                 f"the order of txids stands at {ahead.missing.isoformat()}, and the schedule, which has an interval "
                 f"until {ahead.after.isoformat()}, has none that begins there",
-                "Nothing was allocated. Let the schedule have one; to go on without it, let the DAG say "
-                f"in_order=False, clear or create the run of {found.start.isoformat()}, and let the DAG say "
+                "Nothing was allocated. Let the schedule have one. To continue without it, set in_order=False "
+                f"in the DAG, clear or create the run of {found.start.isoformat()}, and set "
                 "in_order=True again.",
             ) from None
         return replace(batch, key=key, run_id=self.schedule.run_id(found))

@@ -20,7 +20,7 @@ class RunPartitionSource(ReaderSource):
     """What `reader` reads for the partition of the run: ``reader(partition=..., spark=None, **options)``.
 
     A run is known by its partition date, or, if it has none, by its partition key: a partitioned backfill makes a
-    second run beside a failed one, and both stand for the same transaction.
+    second run beside a failed one, and both are the same transaction.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``. It gets
         `partition`, the date in UTC (ISO 8601) or the key, and gives a DataFrame, or rows as mappings. None: a task of
@@ -64,9 +64,7 @@ class RunPartitionSource(ReaderSource):
         if run.partition_key:
             return "key", run.partition_key
         remedy = "Give the DAG a schedule with partitions; for data intervals there is DataIntervalSource."
-        raise self.refused(
-            f"run {run.run_id} has neither a partition date nor a partition key", remedy
-        )
+        raise self.refused(f"run {run.run_id} has no partition date and no partition key", remedy)
 
     def _date(self, run_id: str, value: datetime | str) -> str:
         """Convert to UTC, so that one date has one spelling."""

@@ -1,4 +1,4 @@
-"""Sources that read, with a function of the user, what the run itself stands for.
+"""Sources that read the part of a run with a function of the user.
 
 The function is known by its path, since a Spark driver must find it, too.
 """
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from airflow_tx.compat import RunInfo
 
 _REMEDY = (
-    "Give a function at the top of a module that workers and Spark drivers can import (not of a DAG file), "
-    "or its path, such as package.module.function."
+    "Give a function at the top of a module, not of a DAG file. Workers and Spark drivers import the module. "
+    "Or give its path, such as package.module.function."
 )
 _Self = TypeVar("_Self", bound="ReaderSource")
 
 
 class ReaderSource(Source):
-    """A source by a function: subclasses say which part of the data a run stands for, the function reads its rows.
+    """A source by a function: subclasses say which part of the data a run has, the function reads its rows.
 
     :param reader: a function at the top of an importable module, or its path ``package.module.function``; None: tasks
         of the block read the rows themselves.

@@ -30,7 +30,7 @@ class TableErrors:
     :param source: the source's repr.
     :param conn_id: whose database it is.
     :param partition: of a source with partitions, the table's.
-    :param replay: the command that takes the rows of the transaction as they are now.
+    :param replay: the command that takes the current rows of the transaction.
     """
 
     source: str
@@ -81,7 +81,7 @@ class Database:
 
     @contextmanager
     def connected(self) -> Iterator[Connection]:
-        """Open a connection on which each statement is a transaction, and sees what is committed by then."""
+        """Open a connection on which each statement is a transaction, and sees all earlier commits."""
         with self.failures(), self._engine.connect() as connection:
             own = connection.execution_options(isolation_level="AUTOCOMMIT")
             _prepare(own)
@@ -89,7 +89,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a connection with one transaction that only reads, all of it in one state of the database."""
+        """Open a connection with one transaction that only reads, in one state of the database."""
         with self.failures(), closing(self.hold()) as connection:
             yield connection
 
@@ -169,5 +169,5 @@ def _with_options(url: URL) -> URL:
 
 def _prepare(connection: Connection) -> None:
     if connection.dialect.name in ("mysql", "mariadb"):
-        # What a TIMESTAMP says depends on the session; and none of our requests for a lock may wait for long.
+        # A TIMESTAMP depends on the time zone of the session. No request for a lock may wait for long.
         connection.exec_driver_sql("SET SESSION time_zone = '+00:00', lock_wait_timeout = 1")

@@ -27,7 +27,7 @@ DRIVERS = {
 }
 """The class that Spark loads, and where it is."""
 _UTC = "SET time_zone = '+00:00'"
-# Of a connection's extras those that JDBC calls the same, or otherwise.
+# Extras of a connection that JDBC has under the same name, or another one.
 _POSTGRES = ("sslmode", "sslcert", "sslkey", "sslrootcert", "options")
 
 
@@ -46,7 +46,7 @@ class JdbcRows:
         self._held: Connection | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Read the rows, each range a partition of Spark; refuse if they are not those that were decided."""
+        """Read the rows, each range a partition of Spark; refuse if they differ from the decided ones."""
         try:
             return self._frame(spark)
         except BaseException:
@@ -54,7 +54,7 @@ class JdbcRows:
             raise
 
     def close(self) -> None:
-        """Let go of the state of the database; rows that Spark has not read by then cannot be read any more."""
+        """Let go of the state of the database; Spark cannot read further rows afterwards."""
         held = self._held
         self._held = None
         if held is not None:
@@ -77,7 +77,7 @@ class JdbcRows:
         )
         predicates = [form.predicate(each) for each in self._rows.ranges]
         options = {**_properties(database.url), "sessionInitStatement": in_session}
-        # What the database compares otherwise than Spark, such as texts, stays with Spark.
+        # Spark compares the values that the database compares differently, such as texts.
         options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
         try:
             read = spark.read.jdbc(

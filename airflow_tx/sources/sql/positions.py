@@ -13,7 +13,7 @@ RowKey: TypeAlias = tuple[Any, ...]
 """The values of a row in the columns that it is ordered by, as the database's driver has them."""
 
 CHECKED_ROWS = 100_000
-"""Rows that were taken are counted again with every decision: at least those of the last batch, and up to so many."""
+"""Taken rows are counted again with every decision: at least the last batch, and up to so many rows."""
 MARKED_ROWS = 4
 MARKED_COLUMNS = 16
 
@@ -39,7 +39,7 @@ class Mark:
 
     @classmethod
     def of(cls, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> Mark:
-        """Mark rows as they are read, by the column `key`."""
+        """Mark rows during the reading, by the column `key`."""
         columns = [column for row in rows[:1] for column in row if column != key]
         digests = {
             int(row[key]): {column: _digest(row[column]) for column in columns} for row in rows
@@ -58,8 +58,8 @@ class Mark:
     def is_other(self, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> bool:
         """Find out whether the rows with these keys are others now, and not the same ones after an update.
 
-        One row that is as it was is enough for the same table. Where the database has an identity for the table, this
-        one has to be another, too. Where it has none, two rows at least have to be others, in all columns together.
+        One unchanged row is enough for the same table. Where the database has an identity for the table, this
+        one must be another, too. Where it has none, at least two rows must be others, in all columns together.
         """
         if None not in (identity, self.identity) and identity == self.identity:
             return False

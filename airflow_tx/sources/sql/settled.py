@@ -52,7 +52,7 @@ class Settling(ABC):
     def earlier(
         self, key: sa.ColumnElement[object], kind: str, seconds: float
     ) -> sa.ColumnElement[bool]:
-        """Build the condition that a time lies so many seconds before now, by the database's clock.
+        """Build the condition that a time is so many seconds before now, by the database's clock.
 
         :param kind: "time" (without a zone: it is the database's own), or "instant".
         """
@@ -62,7 +62,7 @@ class Settling(ABC):
         return self.table.newest(self.connection, self.table.after(after), *conditions)
 
     def past(self) -> sa.ColumnElement[bool]:
-        """Build the condition of rows whose time lies `settle` seconds back; all rows, if no time orders them."""
+        """Build the condition of rows whose time is `settle` seconds old; all rows, if no time orders them."""
         first = self.table.order[0]
         if first.kind not in ("time", "instant"):
             return sa.true()

@@ -32,7 +32,7 @@ class MySqlSettling(Settling):
 
     def end(self, after: RowKey | None) -> RowKey | None:
         self._check_server()
-        # The times of rows that wait for our lock lie before it.
+        # Rows that wait for our lock have earlier times.
         past = self.past()
         if self.newest(after, past) is None or not self._locked():
             return None

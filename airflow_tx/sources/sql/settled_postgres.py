@@ -2,7 +2,8 @@
 
 A transaction that has drawn a value of a sequence holds a lock on that sequence until it ends, also when the statement
 is undone; a transaction that runs at all holds one on its own virtual id. Both kinds are in `pg_locks`, which any user
-may read. So those that could have drawn an id below the last committed one are noted, and waited for; no writer waits.
+may read. So transactions that could have drawn an id below the last committed one are noted, and waited for; no writer
+waits.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'relation' AND l.relation = CAST(:id AS oid) AND l.mode = 'RowExclusiveLock'
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-# A backend whose user is unknown is the server's own, such as that of autovacuum.
+# A backend whose user is unknown is the server's own, such as the backend of autovacuum.
 _OF_ALL = """
 SELECT l.virtualtransaction, l.pid, a.application_name, a.xact_start
 FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
@@ -81,8 +82,8 @@ class PostgresSettling(Settling):
         drawn = self.drawn()
         if drawn is not None and end[0] > drawn and sequence is not None:
             log.warning(
-                "%s: table %s has rows up to %s, and its sequence %s is at %d: those beyond it were given their ids "
-                "otherwise, and wait until the sequence has passed them.",
+                "%s: table %s has rows up to %s, but its sequence %s is at %d. Rows beyond it did not get their ids "
+                "from the sequence, and wait until the sequence has passed them.",
                 self.errors.source, self.table.name, shown(end), sequence.name, drawn,
             )  # fmt: skip
             end = self.newest(after, self.table.upto((drawn,)))

@@ -43,7 +43,7 @@ _SETTLING: Mapping[str, type[Settling]] = {
 
 @dataclass(frozen=True)
 class ShardSnapshot(LogSnapshot):
-    """What a table has behind a position.
+    """The rows of a table after a position.
 
     :param end: the last row that may be taken; None: there is none.
     """
@@ -81,7 +81,7 @@ class Shard(PartitionLog):
             gone = self._lost(settling, at, kept)
             if gone is not None:
                 return ShardSnapshot(at, 0, gone)
-            # A row that was deleted must not stand for one that comes too late.
+            # A deleted row must not be counted in place of a late one.
             at = replace(at, rows=kept)
             end = settling.end(at.last)
         return ShardSnapshot(at, 0 if end is None else None, end=end)
@@ -156,7 +156,7 @@ class Shard(PartitionLog):
         return mark.is_other(table.order[0].name, rows, settling.identity())
 
     def _kept(self, settling: Settling, position: TablePosition) -> int:
-        """Count the rows that are there now, of those that are counted again."""
+        """Count the current rows, of the rows that are counted again."""
         if position.last is None:
             return 0
         return settling.table.count(
@@ -200,7 +200,7 @@ class Shard(PartitionLog):
             raise self.changed(rows, found)
 
     def changed(self, rows: Rows, found: int) -> SourceError:
-        """Make the error for rows that are not those that were decided."""
+        """Make the error for rows that differ from the decided ones."""
         after = "the beginning" if rows.after is None else shown(rows.after)
         problem = f"table {self.table} had {rows.count} rows behind {after} up to {shown(rows.ends[-1])}, and has "
         problem += f"{found}: rows were deleted, changed or inserted since the batch was decided"
@@ -211,7 +211,7 @@ class Shard(PartitionLog):
         return self.errors.refused(problem, remedy)
 
     def again(self, metadata: Json) -> Json:
-        """Count the rows between the same keys as they are now; refuse more, which by the position are in no batch."""
+        """Count the current rows between the same keys; refuse more, which by the position are in no batch."""
         rows = self.parsed(metadata)
         with self.database.connected() as connection:
             table = self.checked(connection)
@@ -225,7 +225,7 @@ class Shard(PartitionLog):
         return found.to_json()
 
     def parsed(self, metadata: Json) -> Rows:
-        """Read the metadata of a batch; that of another source is refused."""
+        """Read the metadata of a batch; metadata of another source is refused."""
         try:
             return Rows.from_json(metadata, len(self.spec.order_by))
         except ValueError as error:

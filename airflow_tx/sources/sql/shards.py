@@ -28,7 +28,7 @@ class PartitionedSqlSource(SqlRows, LogSource):
     :param conn_ids: one Airflow connection, or several.
     :param tables: one table, or several.
 
-    The other parameters are those of `SqlRows`.
+    The other parameters are the same as of `SqlRows`.
     """
 
     def __init__(

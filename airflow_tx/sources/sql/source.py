@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 
 
 class SqlRows(LimitedSource):
-    """What the sources of SQL tables share: their arguments, and the rows of a batch of one table.
+    """The common part of the sources of SQL tables: their arguments, and the rows of a batch of one table.
 
     :param order_by: a column whose values grow and are unique, such as ``"id"``; or a time and such a column:
         ``["updated_at", "id"]``.
     :param columns: the columns of the rows; None: all.
-    :param settle: seconds that a row's time must lie back before it is taken; no meaning for an id alone.
+    :param settle: minimum age in seconds of a row's time before it is taken; no meaning for an id alone.
     :param patience: seconds that `begin` waits for running transactions that may still commit a row before the last
         one that is there. After that it takes no row, and names what it waited for.
     :param rows_per_read: Spark reads a batch in ranges of so many rows, in parallel.
 
-    The other parameters are those of `LimitedSource`: `kind` is ``transactional`` for rows that are only ever added.
+    The other parameters are the same as of `LimitedSource`: `kind` is ``transactional`` for rows that are only ever
+    added.
     """
 
     always_written: ClassVar[tuple[str, ...]] = (
@@ -111,7 +112,7 @@ class SqlRows(LimitedSource):
         return TablePosition.from_json(position, len(self.spec.order_by)).reaches(what)
 
     def rows_of(self, shard: Shard, metadata: Json, spark: SparkSession | None) -> EmittedRows:
-        """Read exactly the rows that were decided; those of SQLite come through this process, not by Spark."""
+        """Read exactly the decided rows; rows of SQLite come through this process, not by Spark."""
         from airflow_tx.sources.sql.jdbc import SUPPORTED, JdbcRows
 
         if spark is None or shard.database.kind not in SUPPORTED:
@@ -125,13 +126,13 @@ class SqlSource(SqlRows, TransactionalSource):
     """The next rows of a table in PostgreSQL, MySQL, MariaDB or SQLite, each in exactly one batch.
 
     Transactions commit in another order than the one in which they drew their ids. A batch ends at a row before which
-    no transaction can commit any more: the database names those that may, and they are waited for. What this
+    no transaction can commit any more: the database names the ones that may, and the source waits for them. What this
     takes, and when it does not hold, is in docs/sql_source.md.
 
     :param conn_id: Airflow connection of type postgres, mysql or sqlite; looked up when it is needed.
     :param table: "table" or "schema.table".
 
-    The other parameters are those of `SqlRows`.
+    The other parameters are the same as of `SqlRows`.
     """
 
     def __init__(self, conn_id: str, table: str, **options: Any) -> None:

@@ -15,7 +15,7 @@ ROWS_PER_READ = 100_000
 
 @dataclass(frozen=True)
 class SqlSpec:
-    """How rows are taken from a table; the parameters are those of `SqlRows`."""
+    """How rows are taken from a table; the parameters are the same as of `SqlRows`."""
 
     order_by: tuple[str, ...]
     columns: tuple[str, ...] | None = None

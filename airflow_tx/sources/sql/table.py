@@ -70,7 +70,7 @@ class Table:
 
     @cached_property
     def clause(self) -> sa.TableClause:
-        """The table in statements; its columns have no types, so values are those of the driver."""
+        """The table in statements; its columns have no types, so the driver decides the types of values."""
         names = dict.fromkeys([*self.spec.order_by, *self.columns])
         return sa.table(self._table, *map(sa.column, names), schema=self._schema)
 
@@ -251,7 +251,7 @@ def _beyond(
     """Compare keys as an index on the first column serves it in every database.
 
     :param inner: of the first column, if there is a second one.
-    :param outer: of the first column, whatever the second one has.
+    :param outer: of the first column, for any value of the second one.
     :param last: of the last column.
     """
     if len(columns) == 1:

@@ -54,7 +54,7 @@ _WRITTEN = "airflow_tx.written"
 _GIVEN = "airflow_tx.given"
 COMMIT_NOTE = "userMetadata"
 RELEASED = {"released": True}
-"""The note of a release: receipts before it are those of another ledger."""
+"""The note of a release: receipts before it belong to another ledger."""
 _DENIED = re.compile(
     "(permission|access) ?denied|operation not permitted|read-only file system|necessary privileges"
     "|valid authentication|40[13] (forbidden|unauthorized)",
@@ -112,7 +112,7 @@ class DeltaStore:
             raise StateError(
                 state=self._state,
                 problem=f"the text of its fence, {self._uri}/{path}, is missing",
-                remedy="If somebody deleted it, restore it. If not, clear the task.",
+                remedy="If it was deleted, restore it. If not, clear the task.",
             ) from None
 
     def live_files(self, at: TableVersion) -> list[LiveFile]:
@@ -201,7 +201,7 @@ class DeltaStore:
             self._publish(at, change)
 
     def _release(self, at: TableVersion, change: Released) -> None:
-        """Remove the fence and the txids in one commit: a release that is killed has done all of it, or nothing."""
+        """Remove the fence and the txids in one commit: a killed release has done everything or nothing."""
         note = {COMMIT_NOTE: json.dumps(RELEASED)}
         marks = self._raise_of(Raised("", change.number))
         once = _once(app_transactions=marks, custom_metadata=note)

@@ -1,4 +1,4 @@
-"""Whether staged files fit a table: nobody else checks them before readers do."""
+"""Whether staged files fit a table: no other check runs before readers read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the footer of a Parquet file says: its columns, its rows, its statistics. It needs pyarrow alone."""
+"""The footer of a Parquet file: its columns, its rows, its statistics. It needs pyarrow alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read_footer(
 def check_txid(stats: str, path: str, txid: int | None = None) -> None:
     """Refuse a file in which not every row says its transaction, or not the same one.
 
-    :param txid: of the transaction; None: whichever it is.
+    :param txid: of the transaction; None: any.
     :raises Misfit: a row does not.
     """
     said = json.loads(stats)

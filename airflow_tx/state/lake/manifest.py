@@ -1,6 +1,6 @@
 """The manifest of an appended output: the Parquet files that tasks have written into the folder of a table.
 
-A task stages one row per file, like any other output. Nothing of a file is in the table before its commit.
+A task stages one row per file, like any other output. No row of a file is in the table before its commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TXID = "tx_txid"
 """The column that says which transaction a row is of."""
 _TEXTS = ("path", "partition", "stats", "schema")
 _NUMBERS = ("size", "rows")
-# A name that this package gives: whatever else lies in the folder is somebody else's, and is never deleted.
+# Names that this package gives. It never deletes other files of the folder.
 _STAGED_FILE = re.compile(rf"{STAGED}/([0-9]+)\.[0-9]+\.[0-9a-f]{{16}}/.+")
 _FENCE_FILE = re.compile(rf"{FENCES}/([0-9]+)-[0-9a-f]{{16}}\.json")
 
@@ -32,10 +32,10 @@ _FENCE_FILE = re.compile(rf"{FENCES}/([0-9]+)-[0-9a-f]{{16}}\.json")
 class TableFile:
     """One Parquet file, in or for a table.
 
-    :param path: relative to the table, as it is spelled in the storage.
+    :param path: relative to the table, in the spelling of the storage.
     :param size: in bytes.
     :param rows: how many rows it has.
-    :param partition: the text of each partition column; None stands for NULL.
+    :param partition: the text of each partition column; None is NULL.
     :param stats: Delta's statistics, as JSON text.
     :param schema: Spark's schema of the file, partition columns included, as JSON text.
     """

@@ -14,7 +14,7 @@ from airflow_tx.state.lake.manifest import RESERVED
 from airflow_tx.state.lake.schema import Misfit, nullable, shown_type
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""What stands for NULL in the name of a folder. Hive, Spark and Delta spell it so."""
+"""The name of NULL in a folder. Hive, Spark and Delta spell it so."""
 _TYPES = re.compile(r"string|boolean|byte|short|integer|long|date|decimal\(.*\)")
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _IMPOSSIBLE = re.compile(r"[ ,;{}()\n\t=]")
@@ -50,7 +50,7 @@ def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[st
 
 
 def text_of(value: Any) -> str | None:
-    """Spell a value as Delta's log does; None stands for NULL."""
+    """Spell a value as Delta's log does; None is NULL."""
     if value is None or value == "":
         return None
     if isinstance(value, bool):

@@ -54,7 +54,7 @@ def check_conditional_puts(
             return
         if honoured is False:
             raise ConfigError(option="DeltaTable(uri)", value=uri, remedy=_REMEDY)
-    reason = "it cannot be told whether its server honours If-None-Match"
+    reason = "it is unknown whether its server honours If-None-Match"
     raise StateUnavailable(state=state, where=uri, reason=reason)
 
 

@@ -81,7 +81,7 @@ def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table
     for name in names:
         values = [row.get(name) for row in rows]
         column = _column(name, values, known.get(name))
-        # Of a column without values nobody knows the type; readers see NULL where a file lacks it.
+        # The type of a column without values is unknown. Readers see NULL where a file lacks the column.
         if column is not None:
             columns[name] = column
     return pa.table(columns)

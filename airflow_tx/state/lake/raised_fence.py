@@ -52,7 +52,7 @@ class RaisedFence:
         """Read what `text` wrote; None: there is no fence.
 
         :param applied: the number of the raise whose updates are all in the table.
-        :raises ValueError: a later release has written it, or somebody else.
+        :raises ValueError: a later release or another program has written it.
         """
         if not text:
             return None
@@ -93,7 +93,7 @@ def next_raise(
     """
     replaces = replaced_by(grant)
     if found is None:
-        # The rows of a table whose fence is gone may be those of any transaction.
+        # The rows of a table whose fence is gone may belong to any transaction.
         return RaisedFence(fence, number, True, replaces)
     again = may_have_written(found.fence.token, grant.token)
     taken = found.took_out(grant.txid)

@@ -98,7 +98,7 @@ def struct(fields: Sequence[FieldJson]) -> Schema:
 def new_fields(table: Schema, found: Schema) -> list[FieldJson]:
     """List the fields of a file that its table does not have yet.
 
-    :param table: its columns; `found`: those of a file, partition columns included.
+    :param table: its columns; `found`: the columns of a file, partition columns included.
     :raises Misfit: a column has another type, or a name that differs by case alone.
     """
     known = {each["name"]: nullable(each["type"], column=each["name"]) for each in table["fields"]}

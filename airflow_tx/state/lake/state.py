@@ -59,7 +59,7 @@ class DeltaTable(StoredState):
         takes from the first task of a transaction to its commit.
     :param conn_id: Airflow connection of type aws for a table on S3, looked up when the table is used. None: variables
         of the environment (AWS_*), or the role of the machine.
-    :param storage_options: those of deltalake, which go before the connection. They may be secret, and are shown
+    :param storage_options: options of deltalake, which override the connection. They may be secret, and are shown
         nowhere.
     """
 
@@ -157,7 +157,7 @@ class DeltaTable(StoredState):
         return [kept[txid] for txid in sorted(kept)]
 
     def sweep(self, txid: int) -> int:
-        """Delete staged files of transactions before a committed one that nobody needs.
+        """Delete staged files of transactions before a committed one, if they are no longer needed.
 
         :return: how many were deleted. What cannot be deleted now is left for the next sweep.
         """
@@ -209,7 +209,7 @@ class DeltaTable(StoredState):
 
     @property
     def _store(self) -> DeltaStore:
-        """Reach the table. A process may live longer than a session token, so nothing of it is kept."""
+        """Reach the table. A process may live longer than a session token, so no connection is kept."""
         return DeltaStore(self.uri, state=self.name, options=self.options())
 
     @contextmanager
@@ -265,7 +265,9 @@ class _TableTransaction:
 
     def put(self) -> int:
         if not self._write.complete:
-            problem = "it was given a part of an update, and a commit of the table takes all of it"
+            problem = (
+                "it was given a part of an update, and a commit of the table takes the whole update"
+            )
             raise StateError(
                 state=self._state.name, problem=problem, remedy="Give all files at once."
             )

@@ -88,7 +88,7 @@ def bounds_of(kind: str, column: Any) -> Callable[[Any, Any], Bounds] | None:
 
 
 def whole_bounds(least: int, most: int) -> Bounds:
-    """Give whole numbers as they are."""
+    """Give whole numbers unchanged."""
     return least, most
 
 

@@ -1,4 +1,4 @@
-"""What a state needs of the format of a table: four methods, over values that know no format."""
+"""The interface of a table format: four methods, over values without a format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_tx.state.lake.schema import FieldJson, Schema
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A table as it was read at one version.
+    """A table at one version.
 
     :param fence: the text that the last raise has left; "" if there is none.
     :param number: of that raise; 0 before the first one.
@@ -70,7 +70,7 @@ class Raised:
     """A change that leaves a new fence; the table is made if it is not there.
 
     :param fence: its text; "" leaves none.
-    :param number: of the raise, one more than that of the version before.
+    :param number: of the raise, one more than in the version before.
     """
 
     fence: str
@@ -97,7 +97,7 @@ class Published:
     """A change that puts files in and takes files out.
 
     :param applied: the number of the raise whose updates are complete with it.
-    :param written: how many rows were put in, those that were only moved left out.
+    :param written: how many rows were put in, without rows that were only moved.
     :param given: the digest of the files of the update, of 63 bits.
     :param note: kept with the commit, as long as the store keeps its log.
     """
@@ -132,7 +132,7 @@ class TableStore(Protocol):
     """
 
     def load(self) -> TableVersion | None:
-        """Read the table as it is now; None: there is none.
+        """Read the current table; None: there is none.
 
         :raises StateError: it has something that this store cannot keep right.
         :raises StateUnavailable: it cannot be read.
@@ -141,8 +141,8 @@ class TableStore(Protocol):
     def cas(self, at: TableVersion | None, change: TableChange) -> None:
         """Commit a change as the version after `at`; None: as the first one.
 
-        :raises FenceMoved: another commit has come between, or so it seems: load again.
-        :raises StateUnavailable: nobody knows whether it was committed; load again.
+        :raises FenceMoved: another commit has happened, or may have: load again.
+        :raises StateUnavailable: it is unknown whether it was committed; load again.
         """
 
     def files_of(self, at: TableVersion, txids: Collection[int]) -> list[LiveFile]:

@@ -1,4 +1,4 @@
-"""Clean-up of staged files: those that were never published, and those that a commit has taken out again.
+"""Clean-up of staged files that were never published, or that a commit has taken out again.
 
 VACUUM leaves the folder of staged files alone. A file may go once its transaction is over, no row of the table is in
 it, and readers of older versions have had their time. Delta says nowhere when a file was taken out, so the first sweep
@@ -26,7 +26,7 @@ class DeadFiles:
     """Files that no version needs once the retention has passed.
 
     :param since: by path, when a sweep first found it dead; in seconds.
-    :param over: those that may be deleted.
+    :param over: the ones that may be deleted.
     """
 
     since: Mapping[str, float]
@@ -44,7 +44,7 @@ def dead_files(
 ) -> DeadFiles:
     """Decide which staged files may be deleted.
 
-    :param there: the paths of all of them; `live`: those of the table.
+    :param there: the paths of all files; `live`: the paths of the table.
     :param known: by path, when it was first found dead.
     :param txid: a transaction that is committed: those before it are over.
     """
@@ -63,7 +63,7 @@ def dead_files(
 
 
 def old_fences(there: Iterable[str], number: int) -> set[str]:
-    """Find the texts of fences that nobody reads any more, `number` being the last raise."""
+    """Find the texts of fences that are no longer read, `number` being the last raise."""
     numbers = {path: raise_of(path) for path in there}
     return {
         path

@@ -1,4 +1,4 @@
-"""What a commit takes out of a table: whole files, and the rows of a transaction in files that others share."""
+"""The rows that a commit takes out of a table: whole files, and the rows of a transaction in shared files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TakeBack:
             whole = live.is_of(self.txids)
             mine = (live.rows or 0) if whole else count_rows(self.folder, live.path, self.txids)
             if not whole and not mine:
-                continue  # the file has transactions before and after, or nobody knew
+                continue  # the file has transactions before and after, or they are unknown
             if not live.removable:
                 raise Misfit(f"deltalake cannot spell the path {live.path}")
             removed.append(live)

@@ -39,9 +39,9 @@ class MemcachedMap(Described):
 
     A key is `<prefix>["man"]`, percent-encoded where Memcached demands it; one that would be longer than 250 bytes is
     `<prefix>#` and its SHA-256. With several servers each key has its server; while that does not answer, the key is
-    not looked for on another one, where it would begin at nothing. A value is replaced only if nobody has replaced it
-    since it was read (gets and cas; add if there was none). That refuses most writers that were overtaken, not all: one
-    that reads after the other has written is taken for a later one, as is a second write of a key within a batch.
+    not looked for on another one, where it would begin at nothing. A value is replaced only if no writer has replaced
+    it since it was read (gets and cas; add if there was none). That refuses most writers that were overtaken, not all:
+    one that reads after the other has written is taken for a later one, as is a second write of a key within a batch.
 
     :param servers: "host:port" or (host, port) of each; or the id of an Airflow connection of type memcached, which is
         looked up when the map is used.
@@ -136,7 +136,7 @@ class MemcachedState(Described):
         factory = MemcachedState.opaque(["cache1:11211", "cache2:11211"], prefix="words:")
         counts = factory.make_state({}, 0, 1)
 
-    It is exactly once among writers that take turns, as long as Memcached keeps its values. What it cannot do: keep a
+    It is exactly once among writers that take turns, as long as Memcached keeps its values. It cannot keep a
     value that it evicts or that a restart loses, whose key then begins at nothing, without a word; and refuse a
     committer thought dead that wakes up before its get (docs/stores.md). RedisState and SqlState can.
 
@@ -173,7 +173,7 @@ class MemcachedState(Described):
 
     @classmethod
     def opaque(cls, servers: Servers, **options: Any) -> MemcachedState:
-        """Keep values that remember their last txid and the value before it; options are those of the class."""
+        """Keep values that remember their last txid and the value before it; options go to the class."""
         return cls(servers, StateKind.OPAQUE, **options)
 
     @classmethod

@@ -86,7 +86,7 @@ class RedisServer:
             return replies
 
     def refused(
-        self, problem: str, remedy: str = "Nothing of this update was committed."
+        self, problem: str, remedy: str = "No value of this update was committed."
     ) -> StateError:
         return StateError(state=self._state, problem=problem, remedy=remedy)
 

@@ -30,8 +30,7 @@ Call = tuple[str, list[str], list[Any]]
 
 @dataclass(frozen=True)
 class FenceReading:
-    """What the fence held when it was read: its row, once a grant has raised it, the grant as the scripts compare it,
-    and the text that describes the columns, if there is one."""
+    """The content of a fence: its row, once a grant has raised it, the grant as scripts compare it, and the columns."""
 
     row: Fence | None
     identity: str
@@ -81,12 +80,12 @@ class RedisFence:
 
     def raised(self, held: FenceReading, grant: Grant) -> Fence:
         """Raise it by the rules of every fence."""
-        # What it holds, the script asks: values may be written until then.
+        # The script checks the values: they may be written until it runs.
         return fence.raised(held.row, grant, state=self._state, holds=lambda: False)
 
     def raise_calls(self, held: FenceReading, row: Fence, grant: Grant) -> list[Call]:
         token = row.token
-        # What a repair has accepted need not be whole.
+        # Values that a repair has accepted need not be complete.
         accept = held.row is not None and fence.accepted(held.row, grant, state=self._state)
         fields = {
             "format": _FORMAT,
@@ -211,7 +210,7 @@ class RedisTransaction:
             raise self._fence.server.restarted()
 
     def _raise_with(self, calls: list[Call]) -> list[Call]:
-        """Raise the fence and run the first script; returns those that are left."""
+        """Raise the fence and run the first script; returns the remaining ones."""
         grant = self._write.grant
         raising = self._fence.raise_calls(self._held, self._raised, grant)
         raised, *replies = self._fence.server.run(

@@ -44,11 +44,11 @@ class RedisGuard(FencedInRedis):
         RedisGuard("redis_default", prefix="tweets", commands=commands)
 
     A commit that is tried again finds the txid and runs nothing; a committer thought dead is refused by the fence.
-    Redis does not take back the commands before one that fails, nor those of earlier scripts (5,000 each): the next try
-    goes on behind them, with the same commands, once the cause is removed (docs/stores.md).
+    Redis does not take back the commands before one that fails, and not the commands of earlier scripts (5,000 each):
+    the next try continues after them, with the same commands, once the cause is removed (docs/stores.md).
 
-    What has run is not undone: a replay must have the same output, as with every transactional state, and an opaque
-    source is refused.
+    Commands that have run are not undone: a replay must have the same output, as with every transactional state, and an
+    opaque source is refused.
 
     :param conn_id: Airflow connection of type redis; looked up when the state is used.
     :param prefix: the fence is at `{<prefix>}:fence`; the keys of the commands are yours.
@@ -135,8 +135,8 @@ class _CommandsOnce(RedisTransaction):
             remedy = "Commands must be the same on every replay, in the same order."
             raise StateError(state=state, problem=problem, remedy=remedy)
         number, error = (part.decode(errors="replace") for part in rest)
-        remedy = "Those before it have run and will not run again. Remove the cause and clear the commit task: it "
-        remedy += "goes on with this command."
+        remedy = "Earlier commands have run and will not run again. Remove the cause and clear the commit task: it "
+        remedy += "continues with this command."
         problem = f"command {number} of transaction {txid} failed: {error}"
         raise StateError(state=state, problem=problem, remedy=remedy)
 

@@ -67,7 +67,7 @@ class RedisRows:
         problem = (
             f"it exists with other columns: expected {_shown(self.schema)}, found {_shown(schema)}"
         )
-        remedy = "Give the state another prefix, or make it as it was."
+        remedy = "Give the state another prefix, or its earlier columns."
         return StateDiffers(state=self.columns.state, problem=problem, remedy=remedy)
 
     # --- keys -----------------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class RedisRows:
     def updated(self, portion: Sequence[Sequence[Any]], bases: Sequence[Any]) -> list[Value]:
         """Update values.
 
-        :param bases: what each key starts from, as plain JSON; None: nothing, False: it stays as it is.
+        :param bases: what each key starts from, as plain JSON; None: nothing, False: it is not changed.
         :raises StateError: they cannot be combined, or the result does not fit.
         """
         if (

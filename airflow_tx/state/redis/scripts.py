@@ -1,14 +1,14 @@
-"""What a Redis state does inside Redis, as Lua: every script compares the fence before it changes anything.
+"""The work of a Redis state inside Redis, as Lua: every script compares the fence before it changes anything.
 
 Redis runs a script alone and whole. No value is calculated here, since Lua's numbers are doubles: values and txids are
 texts that are compared and stored.
 
-Six keys hold a state. All have the state's name as hash tag, so that they stand on one node of whatever shards keys:
+Six keys hold a state. All have the state's name as hash tag, so that a server that shards keys has them on one node:
 
 fence    hash: the grant that raised it, whether its update is complete, the run of the server, the counts below
 values   hash: key -> values
 touched  hash: key -> "<writer>|<values before>", for each key that the transaction in the fence has written
-undo     hash: the same of an outranked attempt, while its roll-back goes on
+undo     hash: the same of an outranked attempt, while its roll-back is running
 schema   text: names and types of the columns
 receipts stream: one receipt a transaction, the last ones of many
 
@@ -125,7 +125,7 @@ end
 """.replace("%d", str(RECEIPTS_KEPT))
 
 # ARGV: the grant that the fence is expected to hold, this grant, its txid, "1" if the state is opaque,
-# "1" to accept values that are not as counted, "1" to refuse if the state holds something of the transaction, then the
+# "1" to accept values that differ from the counts, "1" to refuse if the state has values of the transaction, then the
 # fields of the fence.
 RAISE = (
     _COMMON
@@ -155,7 +155,7 @@ return {'ok', cursor}
 """
 )
 
-# ARGV: this grant, where to go on.
+# ARGV: this grant, where to continue.
 UNDO = (
     _COMMON
     + """
@@ -166,9 +166,9 @@ return {'ok', cursor}
 """
 )
 
-# Where the update of each key starts from, as one JSON array: its values, null (no such key), or false (a transactional
-# value that has this transaction in it already).
-# ARGV: the grant that the fence is expected to hold, "1" if that is of this txid, "1" if the state is opaque,
+# The values from which the update of each key starts, as one JSON array: null is no such key, false is a transactional
+# value that already contains this transaction.
+# ARGV: the grant that the fence is expected to hold, "1" if it has this txid, "1" if the state is opaque,
 # the token of this writer if the fence holds it, else "", this writer, the keys.
 FETCH = (
     _COMMON
@@ -206,8 +206,8 @@ return {'ok', '[' .. table.concat(values, ',') .. ']'}
 """
 )
 
-# ARGV: this grant, its token, this writer, "1" if the state is opaque, "1" if the update is complete with this,
-# the schema, the receipt in four parts, then, if there are any, the keys and the values of each.
+# ARGV: this grant, its token, this writer, "1" if the state is opaque, "1" if this completes the update,
+# the schema, the receipt in four parts, then the keys and the values of each, if there are any.
 PUT = (
     _COMMON
     + """
@@ -254,9 +254,9 @@ return {'ok'}
 """
 )
 
-# A guard has the fence alone, and in it how far the commands of a transaction are.
-# ARGV: this grant, the receipt in four parts, the digest of all commands, how many come before these, "1" if these are
-# the last ones, then per command the number of its parts and the parts.
+# A guard has only the fence. It holds how many commands of a transaction are done.
+# ARGV: this grant, the receipt in four parts, the digest of all commands, the number of earlier commands, "1" if these
+# are the last ones, then per command the number of its parts and the parts.
 COMMANDS = (
     _COMMON
     + """

@@ -138,7 +138,7 @@ class RedisState(FencedInRedis, QueryableState):
         return self._copy_at(self._url or redis_url(self.conn_id, what="RedisState"))
 
     def stored_rows(self, held: FenceReading) -> RedisRows | None:
-        """Read the columns as they are stored; None before the first update; a StateError if they are others."""
+        """Read the stored columns; None before the first update; a StateError if they are others."""
         return (
             None if held.schema is None else RedisRows.stored(self.columns, self.kind, held.schema)
         )
@@ -147,7 +147,7 @@ class RedisState(FencedInRedis, QueryableState):
 class _RedisUpdate(RedisTransaction):
     """An update of values, computed from what is stored before anything is written.
 
-    The values are read as they are, or as the raise of the fence will make them. That is the same at any time: what
+    The values are read before or after the raise of the fence. The result is the same: a key that
     the transaction has touched starts from the values before it.
     """
 

@@ -40,7 +40,7 @@ class PrimaryKeys:
 
     @classmethod
     def leading(cls, table: sa.Table, kinds: Sequence[str], arrays: Arrays) -> PrimaryKeys:
-        """Take the keys from columns that begin with those of the primary key."""
+        """Take the keys from columns that begin with the primary key."""
         width = len(table.primary_key.columns)
         return cls(table, kinds[:width], arrays[:width])
 

@@ -13,8 +13,8 @@ from sqlalchemy.engine import URL, Engine
 from sqlalchemy.pool import NullPool
 
 NOTHING_KEPT: Mapping[str, Any] = {"poolclass": NullPool}
-# One connection is kept; a second one at the same time is closed after its use. One that the server has ended since is
-# replaced before it is used, and each after 30 seconds: a server ends sessions that are silent for 60.
+# One connection is kept. A second one at the same time is closed after its use. A connection that the server has ended
+# is replaced before use. Each is replaced after 30 seconds: a server ends sessions that are silent for 60.
 _KEEPING: Mapping[str, Any] = {
     "pool_size": 1,
     "max_overflow": -1,
@@ -26,7 +26,7 @@ _engines: dict[tuple[type[MakesEngines], URL], Engine] = {}
 
 
 class MakesEngines(Protocol):
-    """What a `Dialect` does here."""
+    """The work of a `Dialect` here."""
 
     def engine(self, url: URL, pool: Mapping[str, Any]) -> Engine: ...
 
@@ -42,7 +42,7 @@ def keeping_engine(dialect: MakesEngines, url: URL) -> Engine:
 
 
 def _leave_to_parent() -> None:
-    """Forget the connections without a word to the server: they are those of the process that has forked."""
+    """Forget the connections without a word to the server: they belong to the process that has forked."""
     for engine in _engines.values():
         engine.dispose(close=False)
 

@@ -52,7 +52,7 @@ DIALECTS: dict[str, type[Dialect]] = {
     "mariadb": MySql,
 }
 COMPLETE = "the tables of fences, portions and receipts are there"
-NOTHING = "Nothing of this update was written."
+NOTHING = "No row of this update was written."
 _TOKEN = tuple(each.name for each in fields(Token))
 
 
@@ -214,7 +214,7 @@ class FencedStore:
         connection.execute(self._dialect.insert_or_replace(self._portions), inserted(row))
 
     def check_portions(self, connection: Connection, grant: Grant) -> None:
-        """Compare the portions that are here with those that the store has confirmed, and forget them.
+        """Compare the existing portions with the confirmed ones, and forget them.
 
         :raises PortionsLost: the store lost some.
         """

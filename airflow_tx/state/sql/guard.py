@@ -24,12 +24,12 @@ class SqlGuard(FencedInSql["GuardStore"]):
     """SQL statements that run once per transaction, in the database transaction that notes its txid.
 
     A commit that is tried again, by this process or another, finds the txid in the table `airflow_tx_guard` and runs
-    nothing; a committer thought dead is refused by the fence. What has run is not undone: a replay must have the same
-    output, as with every transactional state, and an opaque source is refused.
+    nothing; the fence refuses a committer that was declared dead. Statements that ran are not undone: a replay must
+    have the same output, as with every transactional state, and an opaque source is refused.
 
     Parameters are written `:name` in every database; `:txid` is the transaction. A statement must not end the database
     transaction: COMMIT and the like are refused before anything runs; what ends it out of sight, such as a procedure,
-    is found afterwards, and the error says how to go on. Tables must be there already (docs/fence.md).
+    is found afterwards, and the error says what to do. Tables must be there already (docs/fence.md).
 
     :param conn_id: Airflow connection of type sqlite, postgres or mysql; looked up when the state is used.
     :param name: of the guard; two guards in one database have two names.

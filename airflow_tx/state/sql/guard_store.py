@@ -34,7 +34,8 @@ _ENDING_IN_MYSQL = {
     "revoke",
 }
 _ENDING_IN_MYSQL |= {"repair", "set", "truncate", "unlock", "xa"}
-# What is no code: texts, quoted names, comments. MySQL runs a comment that begins with an exclamation mark.
+# Parts of a statement that are no code: texts, quoted names, comments. MySQL runs a comment that begins with an
+# exclamation mark.
 _NO_CODE = re.compile(
     r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | "(?:[^"]|"")*" | `[^`]*` | \$(\w*)\$.*?\$\1\$
     | --[^\n]* | /\*.*?\*/""",
@@ -45,15 +46,15 @@ _NO_CODE_IN_MYSQL = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _FIRST_WORD = re.compile(r"[\s(]*(?:/\*m?!\d*\s*)?([a-z]+)")
-# It is gone as soon as the transaction has ended, whatever has ended it.
+# It is gone as soon as the database transaction has ended, for any reason.
 _SAVEPOINT = "airflow_tx_guard"
 
 
 class GuardStore(FencedStore):
-    """What a SqlGuard does, inside transactions that it opens with `transaction()`.
+    """The work of a SqlGuard, inside transactions that it opens with `transaction()`.
 
     The txid is noted before the statements run, as a negative number, and made positive when they have run and the
-    transaction is still the one that began. A negative number that somebody else can see was left by statements that
+    transaction is still the one that began. A negative number that another session can see was left by statements that
     ended the transaction in between: they are not run again.
 
     :param guard: name of the guard in this database.
@@ -91,7 +92,7 @@ class GuardStore(FencedStore):
         return abs(self.noted(connection) or 0) == txid
 
     def noted(self, connection: Connection) -> int | None:
-        """Read the last transaction whose statements ran; negative: they ended the database transaction meanwhile."""
+        """Read the last transaction whose statements ran; negative: they ended the database transaction."""
         if not self._has_table(connection, GUARD_TABLE):
             return None
         query = sa.select(self._guard.c.txid).where(self._guard.c.guard == self._guard_name)
@@ -173,14 +174,15 @@ class GuardStore(FencedStore):
         for part in [code] if connection.dialect.name == "sqlite" else code.split(";"):
             word = _FIRST_WORD.match(part)
             if word is not None and word[1] in ending:
-                where = "begins" if code.startswith(part) else "goes on"
+                where = "begins" if code.startswith(part) else "continues"
                 problem = f"statement {number} {where} with {word[1].upper()}, which would end the guard's transaction"
                 remedy = f"{NOTHING} Take it out; make tables beforehand."
                 raise StateError(state=self.state, problem=problem, remedy=remedy)
 
     def _check_open(self, connection: Connection, txid: int) -> None:
-        """Refuse to go on if the transaction has ended, by a procedure, say: what was fenced and noted is then not what
-        was written, and the statements are not run again."""
+        """Refuse to continue if the transaction has ended, for example by a procedure.
+
+        The fenced and noted rows then differ from the rows that were written. The statements are not run again."""
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except sa.exc.DBAPIError as error:
@@ -200,9 +202,9 @@ class GuardStore(FencedStore):
             state=self.state,
             problem="its statements ended the guard's transaction while they ran (by COMMIT, ROLLBACK, DDL, or a "
             f"procedure), so a part of transaction {txid} may be written",
-            remedy="They are not run again. Take out what ended it, look at what is written, and say how it stands: "
-            f"UPDATE {table} SET txid = N WHERE guard = '{name}', where N is {txid} if all is written, and 0 if "
-            "nothing is. Then clear the commit task.",
+            remedy="They are not run again. Remove the statement that ended it, and look at the rows that are written. "
+            f"Then set: UPDATE {table} SET txid = N WHERE guard = '{name}', where N is {txid} if all rows are written, "
+            "and 0 if no row is. Then clear the commit task.",
         )
 
     def _refused(self, reason: str) -> StateError:

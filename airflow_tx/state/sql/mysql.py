@@ -55,7 +55,7 @@ _SIGNS_OF_LIFE = {
 }
 # Seconds; in the query of the URL, or in the extra of the connection, under these names.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
-# The client's own errors, and those of a server (or of its disk) that is full, going down, or not there for this user.
+# Errors of the client, and errors of a server that is full (or its disk), going down, or not there for this user.
 _UNAVAILABLE = {
     *range(2000, 3000),
     0,
@@ -113,8 +113,8 @@ class MySql(Dialect):
     assigns_in_order = True
 
     def engine(self, url: URL, pool: Mapping[str, Any] = NOTHING_KEPT) -> Engine:
-        """READ COMMITTED and strict, whatever the server's default: the statement after a lock has to see what the
-        holder wrote, and a value that does not fit has to fail."""
+        """READ COMMITTED and strict, for any server default: the statement after a lock must see the rows of the
+        holder, and a value that does not fit must fail."""
         times = {
             name: self._seconds(name, url.query.get(name, default))
             for name, default in _TIMEOUTS.items()
@@ -182,7 +182,7 @@ class MySql(Dialect):
     @contextmanager
     def ddl(self, connection: Connection) -> Iterator[Connection]:
         with connection.engine.connect() as other:
-            # Not kept: its end is that of the lock.
+            # Not kept: when it ends, the lock ends.
             other.detach()
             other.execute(sa.text("SELECT GET_LOCK('airflow_tx', 30)"))
             yield other
@@ -202,7 +202,7 @@ class MySql(Dialect):
         connection.exec_driver_sql(f"{text[:end]}{keys}) {how}".replace("%", "%%"))
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
-        # SQLAlchemy describes the table. MySQL then locks the name of a table that is missing until the transaction
+        # SQLAlchemy describes the table. If the table is missing, MySQL locks its name until the transaction
         # ends, and the connection that makes the table waits for this lock.
         of_table = {"schema": schema, "name": name}
         return _when_made(

@@ -22,7 +22,7 @@ _WHOLE = 35
 _FRACTION = 30
 _MANY = Context(prec=100_000)
 
-# A type of JSON_TABLE holds a value whole or cuts it without a word: only those that cannot are used.
+# Some types of JSON_TABLE cut a value without an error. Only types that do not are used.
 _READ_AS = {"bigint": "BIGINT", "double": "DOUBLE", "boolean": "BIGINT"}
 _AFTERWARDS = {
     "numeric": "CAST({} AS DECIMAL(65,30))",

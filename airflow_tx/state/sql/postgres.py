@@ -29,7 +29,7 @@ from airflow_tx.state.sql.dialect import (
 from airflow_tx.state.sql.engines import NOTHING_KEPT
 from airflow_tx.state.sql.types import array_literal, pg_type
 
-# What a session gets unless its user, database or connection says otherwise: without them, a committer
+# Defaults of a session; its user, database or connection may set others. Without them, a committer
 # whose machine vanished would hold the fence until its TCP connection is given up, which takes hours.
 _TIMEOUTS = {"lock_timeout": "30s", "idle_in_transaction_session_timeout": "60s"}
 _CHOSEN = (

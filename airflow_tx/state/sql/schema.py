@@ -30,9 +30,9 @@ RAISED_BY = "raised_by"
 DEFINITION = "definition"
 WROTE = "wrote"
 PREV = "tx_prev_"
-# The writer of a row: its token, but for the nonce (the fence admits one nonce per rank), and its part of the batch.
+# The writer of a row: its token without the nonce (the fence admits one nonce per rank), and its part of the batch.
 WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
-# A previous value of these types is kept from the first, when it says nothing: a row that grows later is moved.
+# A previous value of these types is stored from the start, even if it is empty: a row that grows later is moved.
 _OF_ONE_SIZE = ("bigint", "double", "boolean", "date", "timestamp", "timestamptz")
 LONGEST_NAME = 63
 
@@ -271,7 +271,7 @@ def upsert(
 ) -> Any:
     """Make an upsert of many rows by any writer; rows that it may not update stay and are not counted.
 
-    :param names: columns that differ from row to row: those of the key, then the values.
+    :param names: columns that differ from row to row: the key columns, then the values.
     :param pushed: whether the rows bring deltas, or new values that were computed from what is stored.
     """
     writer = dialect.writer(WRITER)

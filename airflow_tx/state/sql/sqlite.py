@@ -42,8 +42,8 @@ PARAMETERS = 30_000
 # One by one they take half as long again; more at once save nothing.
 ROWS_A_STATEMENT = 500
 _ROWS = "(VALUES (tx_rows))"
-# Stands for a number of the writer until the text is ready: no name has this character. From Python 3.14 on, a sequence
-# of parameters is refused where the text numbers them, as in ?1.
+# A placeholder for a number of the writer until the text is ready: no name has this character. From Python 3.14 on, a
+# sequence of parameters is refused where the text numbers them, as in ?1.
 _MARK = "\0"
 _NUMBER = re.compile(f"{_MARK}(\\d)")
 _TEXTS = ("text", "json")
@@ -210,7 +210,7 @@ class Sqlite(Dialect):
         rows = {column.name: f"column{i}" for i, column in enumerate(columns, 1)}
         rows |= {name: rows[value] for name, value in copied.items()}
         select: Any = sa.select(*also.values(), *map(sa.literal_column, rows.values()))
-        # Without a condition, SQLite takes what follows for that of a join.
+        # Without a condition, SQLite reads the next clause as the condition of a join.
         select = select.select_from(sa.text(_ROWS)).where(sa.true())
         return sqlite.insert(table).from_select([*also, *rows], select)
 

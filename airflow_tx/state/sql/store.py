@@ -44,7 +44,7 @@ _HALF = 2**32
 
 
 class SqlStore(FencedStore):
-    """What a SqlState does, inside transactions that it opens with `transaction()`."""
+    """The work of a SqlState, inside transactions that it opens with `transaction()`."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class SqlStore(FencedStore):
         """Compute the new values, in place of the deltas: for what SQL cannot express.
 
         No other writer changes the rows before they are written back. Writers of other grants wait for the fence, and
-        the upsert refuses those of this grant.
+        the upsert refuses other writers of this grant.
         """
         split = len(arrays) - len(self.columns.values)
         keys = arrays[:split]
@@ -189,7 +189,7 @@ class SqlStore(FencedStore):
         try:
             yield from map(tuple, connection.execute(query))
         except sa.exc.DBAPIError as error:
-            # Here, since whoever reads two states at once would take it for an error of the other one.
+            # Raised here: a caller that reads two states at once would take it for an error of the other state.
             raise self._failure(error, committing=False) from None
 
     def _every_row(self, table: sa.Table) -> sa.Select[Any]:
@@ -290,14 +290,14 @@ class SqlStore(FencedStore):
         )
         connection.execute(table.delete().where(outranked, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
-        # What an earlier raise has rolled back keeps its writer; it need not be written again.
+        # Rows that an earlier raise has rolled back keep their writer and need no second write.
         changed = sa.or_(*[self._dialect.differs(value, prev) for value, prev in restored.items()])
         connection.execute(table.update().where(outranked, changed).values(restored))
 
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Name the columns of ours and of the user that make a key, those of the primary key first, and their types."""
+        """Name the columns of ours and of the user that make a key, the primary key first, and their types."""
         names = list(self.columns.keys)
         kinds = [key_types[key] for key in names]
         if not has_own_key(table):

@@ -97,7 +97,7 @@ class TridentAggregate(TridentState, QueryableState):
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         types = self.key_types()
         wanted = wanted_keys(self.columns, keys, types)
-        if types is None:  # the map keeps none: the keys are taken as they are
+        if types is None:  # the map keeps none: the keys are taken unchanged
             wanted = [
                 (number, key) for number, key in enumerate(map(as_key, keys)) if None not in key
             ]
@@ -151,7 +151,7 @@ class _Combined:
 
 
 class _OneValue:
-    """A Snapshottable as a map of one key. An update that changes nothing rolls it back: no key has to be noted."""
+    """A Snapshottable as a map of one key. An update that changes nothing rolls it back: no key must be noted."""
 
     def __init__(self, state: Any, *, rolls_back: bool) -> None:
         self._state = state
@@ -173,7 +173,7 @@ class _OneValue:
 
 
 def _cells(columns: Columns, key: Cells, stored: Any) -> Cells:
-    """Split the stored value of a key into those of the value columns; a StateError if something else is kept there."""
+    """Split the stored value of a key into the values of the columns; a StateError if something else is kept there."""
     names = tuple(columns.values)
     if len(names) == 1 and (
         not isinstance(stored, dict) or columns.values[names[0]].type == "json"
@@ -183,5 +183,5 @@ def _cells(columns: Columns, key: Cells, stored: Any) -> Cells:
         return tuple(stored[name] for name in names)
     shown = dict(zip(columns.keys, key, strict=True))
     problem = f"key {shown} holds {str(stored)[:200]}, which is not a value of {', '.join(names)}"
-    remedy = "Other columns need another store, such as another prefix; this one keeps those of an earlier DAG."
+    remedy = "Other columns need another store, such as another prefix; this one keeps the columns of an earlier DAG."
     raise StateError(state=columns.state, problem=problem, remedy=remedy)

@@ -18,7 +18,7 @@ _V = TypeVar("_V")
 class CachedMap(Generic[_V]):
     """Keeps the values that were used last, between a map and its store: `OpaqueMap(CachedMap(backing))`.
 
-    It is used inside a batch only. It is emptied when a batch begins, unless the fence proves that nobody else has
+    It is used inside a batch only. It is emptied when a batch begins, unless the fence proves that no other writer has
     written since the last batch of this very object: see `begin_commit`.
 
     :param backing: where the values are.
@@ -44,11 +44,11 @@ class CachedMap(Generic[_V]):
     def begin_commit(
         self, txid: int | None, *, token: Token | None = None, found: Token | None = None
     ) -> None:
-        """Begin a batch, and keep the values only if nobody else can have changed them.
+        """Begin a batch, and keep the values only if no other writer can have changed them.
 
         :param token: of its grant.
         :param found: what the fence held before `token` raised it. If it is the token of the last batch that this
-            object completed, nobody has written since; but a replay of that batch has undone what it wrote.
+            object completed, there was no write since; but a replay of that batch has undone its writes.
         """
         ended = self._ended
         self._ended = None

@@ -1,6 +1,6 @@
 """Keys and values of Trident's maps as JSON text, for stores of texts: Redis and Memcached. Exact, and readable.
 
-Plain JSON stays as it is; what JSON lacks stands in an object of one field, whose name begins with "$".
+Plain JSON stays unchanged; other values are in an object of one field, whose name begins with "$".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     counts.multi_update([("man",), ("dog",)], [CombinerValueUpdater(Count(), 2), CombinerValueUpdater(Count(), 1)])
     counts.commit(3)
 
-What they promise is what Trident promises: exactly once among writers that take turns. A writer that was thought dead
+Their promise is the promise of Trident: exactly once among writers that take turns. A writer that was declared dead
 can still overwrite a value, and a key that only a failed attempt touched keeps what that attempt wrote; the fenced
 states of this package (SqlState …) are without these two gaps. Source: trident-state seed, protocol.md §7.
 """
@@ -38,7 +38,7 @@ _BEFORE_ALL = 0
 
 
 class BackingMap(Protocol[_V]):
-    """A store of values by key: all that a store has to bring. A put of one key happens as a whole or not at all."""
+    """A store of values by key, with its two methods. A put of one key happens as a whole or not at all."""
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[_V | None]:
         """Read the value of each key, in the order of the keys; None: there is none."""
@@ -66,15 +66,15 @@ class MapState(State, Protocol[_T]):
 
 
 def store_name(backing: Any) -> str:
-    """Name a backing map; one without a name has that of its class."""
+    """Name a backing map; one without a name has the name of its class."""
     return str(getattr(backing, "name", type(backing).__name__))
 
 
 class _Map(Generic[_V, _T]):
-    """What the maps have in common: one get and one put for each update, and the memory of the open batch.
+    """The common part of the maps: one get and one put for each update, and the memory of the open batch.
 
     :param backing: where the values are.
-    :param name: for messages, and for the ledger; None: that of the store, or of its class.
+    :param name: for messages, and for the ledger; None: the name of the store, or of its class.
     """
 
     kind: ClassVar[StateKind]
@@ -136,7 +136,7 @@ class _Map(Generic[_V, _T]):
         """Update the value of each key, with one get and one put; returns the new values.
 
         :raises TxidBehind: a later transaction has been here, and nothing was put.
-        :raises StateError: an earlier update of the batch failed: it has to be begun again.
+        :raises StateError: an earlier update of the batch failed: begin it again.
         """
         if len(keys) != len(updaters):
             raise ValueError(f"{len(keys)} keys, but {len(updaters)} values or updaters")
@@ -145,7 +145,7 @@ class _Map(Generic[_V, _T]):
         stored = self._stored(normal)
         changed = dict[Key, Any]()
         results = list[_T | None]()
-        # An update that breaks off has to be replayed: what the store holds is unknown.
+        # An interrupted update must be replayed: the values of the store are unknown.
         self._failed = True
         for key, updater in zip(normal, updaters, strict=True):
             before = stored[key]
@@ -202,7 +202,7 @@ class NonTransactionalMap(_Map[_T, _T]):
     """Keeps the value only: a replay counts twice.
 
     :param backing: where the values are, such as a `MemoryMap`.
-    :param name: for messages, and for the ledger; None: that of the store, or of its class.
+    :param name: for messages, and for the ledger; None: the name of the store, or of its class.
     """
 
     kind = StateKind.NON_TRANSACTIONAL
@@ -222,7 +222,7 @@ class TransactionalMap(_Map[TransactionalValue[_T], _T]):
     A removed key leaves a value of None, so that a replay knows of it.
 
     :param backing: where the values are, such as a `MemoryMap`.
-    :param name: for messages, and for the ledger; None: that of the store, or of its class.
+    :param name: for messages, and for the ledger; None: the name of the store, or of its class.
     """
 
     kind = StateKind.TRANSACTIONAL
@@ -262,7 +262,7 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
     A removed key leaves a value of None, so that a replay can bring it back.
 
     :param backing: where the values are, such as a `MemoryMap`.
-    :param name: for messages, and for the ledger; None: that of the store, or of its class.
+    :param name: for messages, and for the ledger; None: the name of the store, or of its class.
     """
 
     kind = StateKind.OPAQUE

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def portable(made: Any, *parts: str) -> Any:
-    """Copy a map or factory for executors of Spark, with the address that its connection names; else leave it as it is.
+    """Copy a map or factory for executors of Spark, with the address of its connection; else return it unchanged.
 
     :param parts: attributes that hold other maps.
     """

@@ -110,7 +110,7 @@ class RollBackMap(SnapshottableMap[Any]):
         return [(NOTE, each * self._writers + self._index) for each in range(start, start + number)]
 
     def _touched(self, txid: int) -> Iterator[list[Key]]:
-        """Read the keys that are noted of a transaction; notes of other ones lie behind its last."""
+        """Read the keys that are noted of a transaction; notes of other ones come after its last."""
         for start in count(0, _NOTES_AT_ONCE):
             for text in self._map.multi_get(self._names(start, _NOTES_AT_ONCE)):
                 noted = None if text is None else from_text(text)

@@ -45,7 +45,7 @@ def has_methods(made: Any, *names: str) -> bool:
 def made_by(
     given: Any, conf: Mapping[str, Any] | None = None, index: int = 0, count: int = 1
 ) -> Any:
-    """Let a factory make the state of one writer; what is no factory stays as it is.
+    """Let a factory make the state of one writer; another object stays unchanged.
 
     :param conf: what the update gives the factory.
     :param index: the partition of the writer, one of `count`.
@@ -62,7 +62,7 @@ class TridentState(FencedState):
     :param kind: what it promises; None: its attribute `kind`, and without one it is non-transactional.
     :param option: where it was given, for messages.
     :param rolls_back: whether it can, unless it has an attribute `can_roll_back`; None: if it is an opaque map.
-    :param conf: what a factory is given; nobody is shown it.
+    :param conf: the argument of a factory; it is shown nowhere.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class TridentState(FencedState):
         """Say, once in the life of the state, that there is no fence."""
         if grant.last_txids.get(self.name) is None:
             _log.warning(
-                "State %s has no fence: commits to it are in order, and a replay is exact as its kind says (%s), but "
-                "a committer thought dead that writes late is not refused, nor is a store that lost its values noticed "
-                "(docs/state.md, States without a fence)",
+                "State %s has no fence: commits to it are in order, and a replay is exact for its kind (%s). But "
+                "a late write of a committer that was declared dead is not refused. Lost values of the store are not "
+                "noticed (docs/state.md, States without a fence).",
                 self.name,
                 self.kind.value,
             )

@@ -1,4 +1,4 @@
-"""What a state remembers with a value, so that a replay does not count twice, and what updates a value.
+"""The memory of a state with a value, so that a replay does not count twice, and the updates of a value.
 
 Source: trident-state seed (OpaqueValue, ValueUpdater, persistentAggregate).
 """
@@ -61,7 +61,7 @@ class TransactionalValue(Generic[_T]):
     :param token: the grant that wrote it; a value outside a fenced state has none.
     :param chunk: the writer within that grant.
     :param updates: how many updates of `txid` are in it, for a batch that updates a key several times and ends between
-        two of them; None: all that there are.
+        two of them; None: all.
     """
 
     txid: int
@@ -89,7 +89,7 @@ class TransactionalValue(Generic[_T]):
         return self.update(writer.txid, value, writer.token, writer.chunk)
 
     def undone(self, writer: Writer) -> TransactionalValue[_T]:
-        """Return the value as it is: it does not know the one before it."""
+        """Return the value unchanged: it does not know the one before it."""
         return self
 
 
@@ -97,7 +97,7 @@ class TransactionalValue(Generic[_T]):
 class OpaqueValue(Generic[_T]):
     """A value, the last transaction in it and the value before that one (Trident's OpaqueValue).
 
-    Exact even when a replay has other rows. The fields are those of TransactionalValue, and:
+    Exact even when a replay has other rows. The fields are the same as of TransactionalValue, and:
 
     :param prev: the value before `txid`; None: there was none.
     :param value: with it; None: the key was removed.
@@ -210,7 +210,7 @@ class ReducerValueUpdater(Generic[_T]):
 
 
 class Replace(Generic[_T]):
-    """Sets a value, whatever was stored; None removes the key.
+    """Sets a value, for any stored value; None removes the key.
 
     :param value: None removes the key.
     """

@@ -155,7 +155,7 @@ class LocalServer(ABC):
         return clean_environment()
 
     def _prepare(self) -> None:
-        """What has to be there before a start, such as data and settings."""
+        """Requirements of a start, such as data and settings."""
 
     def _remove_data(self) -> None:
         if self._temporary:
@@ -209,7 +209,7 @@ class LocalServer(ABC):
         """End the server in order, after `timeout` seconds by SIGKILL; what it keeps is there after a :meth:`start`."""
         if self._process is not None and self.running:
             self._process.send_signal(self.end_signal)
-            # Hanging (SIGSTOP), it only sees the signal once it goes on.
+            # A stopped process (SIGSTOP) sees the signal only after it resumes.
             signal_process(self._process.pid, signal.SIGCONT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout)
@@ -293,7 +293,7 @@ class JavaServer(LocalServer):
     def frozen(self) -> Iterator[None]:
         """Let the server hang within the block: connections stay open, requests go unanswered.
 
-        The signal is told to one thread after the other; until all have stopped, one may still answer.
+        One thread after the other gets the signal; until all have stopped, one may still answer.
         """
         if self._process is None or not self.running:
             raise TxError(message="A server that is not running cannot hang. Call start() first.")
@@ -303,6 +303,6 @@ class JavaServer(LocalServer):
         try:
             yield
         finally:
-            # Only if it is still ours: killed meanwhile and reaped, its id may be another's.
+            # Only if it is still our process: after its end another process may have its id.
             if self.running:
                 signal_process(pid, signal.SIGCONT)

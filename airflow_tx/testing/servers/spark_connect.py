@@ -35,6 +35,7 @@ class LocalSparkConnect(LocalServer):
     :param master: of the session, such as ``local[2]``.
     :param conf: settings of Spark, on top of those for a small server.
     :param env: what its processes get besides this process's environment.
+    :param start_timeout: seconds until a start counts as failed.
     """
 
     title = "Spark Connect"

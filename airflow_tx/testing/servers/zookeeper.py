@@ -48,6 +48,7 @@ class LocalZooKeeper(JavaServer):
     :param port: port to listen on; default: a free one, the same for the life of the object.
     :param fsync: force every write to the disk, as production does; without it, writes are faster and survive
         the death of the process all the same.
+    :param start_timeout: seconds until a start counts as failed.
     """
 
     title = "ZooKeeper"
@@ -70,7 +71,7 @@ class LocalZooKeeper(JavaServer):
         return f"127.0.0.1:{self.port}"
 
     def snapshot_to(self, path: str | os.PathLike[str]) -> None:
-        """Copy all data to the folder ``path``, replacing what is there; a running server is stopped meanwhile."""
+        """Copy all data to the folder ``path``, replacing its content; a running server is stopped for it."""
         with self._stopped():
             _replace_tree(self.data_dir / _DATA, Path(path) / _DATA)
 

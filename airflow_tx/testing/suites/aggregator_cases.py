@@ -71,7 +71,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Balance:
-    """A reducer that no partial value can stand for: a balance that never falls below zero."""
+    """A reducer without partial values: a balance that never falls below zero."""
 
     name: ClassVar[str] = "balance"
     type: ClassVar[str] = "bigint"

@@ -36,7 +36,7 @@ from airflow_tx.testing.suites.map_tools import (
 class MapSuite:
     """The behaviour of the maps over a backing map. Override the fixture `make_backing`.
 
-    :cvar values: what the store has to give back as it was; some stores take less than JSON.
+    :cvar values: the values that the store must give back unchanged; some stores take less than JSON.
     :cvar examples: how many random programs are tried.
     """
 

@@ -36,7 +36,7 @@ class Lost(Exception):
 
 
 class Counting:
-    """A backing map that counts round trips, and that fails when it is told to."""
+    """A backing map that counts round trips, and that fails on demand."""
 
     def __init__(self, backing: BackingMap[Any]) -> None:
         self._backing = backing
@@ -82,7 +82,7 @@ class Opened:
         return opened
 
     def put(self, values: dict[Key, Any]) -> None:
-        """Store values as they are, behind all maps."""
+        """Store values unchanged, behind all maps."""
         self._make(self.kind).multi_put(list(values), list(values.values()))
 
     def stored(self, key: Key) -> Any:

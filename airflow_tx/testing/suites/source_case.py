@@ -1,4 +1,4 @@
-"""What the tests of a source stand on: what its suite says of it, and the ledger's side of every step."""
+"""The base of the tests of a source: the methods of its suite, and the ledger's side of every step."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _MANY = 1_000  # more batches than any test makes
 
 
 class SourceLedger:
-    """What a ledger does with a source, without anything that can fail: a position per txid, one batch after another.
+    """The ledger's side of a source, without failures: a position per txid, one batch after another.
 
-    :param suite: makes the source, anew for every step as another process would.
+    :param suite: makes the source, once for every step as another process would.
     """
 
     def __init__(self, suite: SourceCase) -> None:
@@ -56,7 +56,7 @@ class SourceLedger:
         self.close()
 
     def run(self) -> RunInfo | None:
-        """Return the next run, if the batch of the source is that of a run."""
+        """Return the next run, if the batch of the source belongs to a run."""
         for run in self.suite.runs():
             if run is None or self.suite.make().key(run) not in self.keys:
                 return run

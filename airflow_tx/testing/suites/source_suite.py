@@ -31,7 +31,7 @@ _CREDENTIALS = re.compile(r"://[^/\s]*:[^/\s]*@|\bpassw(or)?d\W+\w|\bat 0x[0-9a-
 class SourceSuite(SourceCase):
     """The behaviour of a source. Override `make` and `add`, and what else it has of the methods that skip a test.
 
-    The rows that `add` gives are all different, and those that the source gives are equal to them. For a source that
+    The rows that `add` gives are all different, and the rows of the source are equal to them. For a source that
     only Spark can read override the fixture `spark`.
     """
 
@@ -277,7 +277,7 @@ class SourceSuite(SourceCase):
         self, ledger: SourceLedger
     ) -> None:
         if self.make().kind is SourceKind.OPAQUE:
-            pytest.skip("an opaque source goes on")
+            pytest.skip("an opaque source continues")
         added = self.add()
         batches = [self.some(ledger)]
         self.lose_partition()
@@ -299,7 +299,7 @@ class SourceSuite(SourceCase):
         before = ledger.places[-1]
         self.lose_partition()
         without = ledger.rest()
-        # What was read while it was away is read now; of the first batch, when it is back.
+        # The batches without the partition are read now; the first batch is read when the partition is back.
         found = self.all_rows(without)
         assert {name for batch in without for name in plain(batch.metadata)} < set(before)
         self.return_partition()

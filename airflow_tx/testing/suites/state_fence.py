@@ -1,4 +1,4 @@
-"""What a fence lets through and what it refuses, as tests; `StateSuite` brings them along."""
+"""The writes that a fence accepts and refuses, as tests; `StateSuite` brings them along."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Grants:
         return Receipt("suite", self.incarnation, *of_the_token, *of_the_run, *where, previous="")
 
     def final(self, grant: Grant, *states: FencedState) -> None:
-        """Note that the transaction of `grant` became final; the next grant says so."""
+        """Note that the transaction of `grant` became final; the next grant knows it."""
         self.last.update({state.name: grant.txid for state in states})
         self.births.update({state.name: grant.token.birth for state in states})
 

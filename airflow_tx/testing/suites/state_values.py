@@ -22,7 +22,7 @@ from airflow_tx.testing.suites.aggregator_cases import (
 )
 from airflow_tx.testing.suites.state_tools import Grants, MakeState, StateTests, rows
 
-# Ours, or those of a database that adds up by itself.
+# Our errors, or errors of a database that adds up by itself.
 _TOO_LARGE = "the (sum|count) of column v|out of range"
 
 

@@ -85,7 +85,7 @@ def test_a_later_transaction_gives_its_worker_back_and_says_for_whom_it_waits(ma
     assert counts(state) == {}
     assert second.log.lines[-1] == (
         "Transaction 2 of numbers waits for transaction 1 (PROCESSING) of run r1, which is failed. "
-        "To go on, clear that run, or replay it: airflow tx replay numbers 1; to go on without it: "
+        "To continue, clear that run, or replay it: airflow tx replay numbers 1; to continue without it: "
         "airflow tx skip numbers 1 --why TEXT"
     )
 
@@ -570,7 +570,7 @@ def test_a_source_that_is_not_ready_has_no_data(make: Any) -> None:
     assert make("r1", source=NotReady()).begin().txid == 1
 
 
-OR = "or replay it: airflow tx replay numbers 3; to go on without it: airflow tx skip numbers 3 --why TEXT"
+OR = "or replay it: airflow tx replay numbers 3; to continue without it: airflow tx skip numbers 3 --why TEXT"
 
 
 @pytest.mark.parametrize(
@@ -578,9 +578,9 @@ OR = "or replay it: airflow tx replay numbers 3; to go on without it: airflow tx
     [
         ("running", "There is nothing to do."),
         ("queued", "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."),
-        ("failed", f"To go on, clear that run, {OR}"),
-        ("success", f"To go on, clear that run, {OR}"),
-        (None, f"To go on, start a run with the run id r3, {OR}"),
+        ("failed", f"To continue, clear that run, {OR}"),
+        ("success", f"To continue, clear that run, {OR}"),
+        (None, f"To continue, start a run with the run id r3, {OR}"),
     ],
 )
 def test_a_waiting_task_says_what_to_do(state: str | None, text: str) -> None:
@@ -906,7 +906,7 @@ def test_a_committed_batch_names_its_rows_again_as_long_as_the_ledger_keeps_them
     forgotten = committed_batch(run.spec, 1)
     assert (forgotten["txid"], forgotten["attempt"]) == (1, 0)
     processing = Processing(run.spec, Begun.from_json(forgotten), TaskTry("notify", -1, "1"), anchored=False)
-    with pytest.raises(RowsNotKept, match="The rows of committed transaction 1 of numbers are no longer in the ledger"):
+    with pytest.raises(RowsNotKept, match="The ledger no longer has the rows of committed transaction 1 of numbers"):
         CurrentBatch(processing).read()
     run.begun = Begun.from_json(forgotten)
     assert run.commit_now() is None  # the committer of such a run has nothing to do

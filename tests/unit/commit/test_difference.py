@@ -213,7 +213,7 @@ def test_a_key_that_somebody_has_deleted_is_refused(area: StagingArea) -> None:
     grants = Grants()
     grants.commit_rows(1, state, rows(a=1, b=2))
     del state.database.rows["b",]
-    with pytest.raises(NotTakenBack, match=r"key \{'key': 'b'\} is not there.*deleted it.*tx skip numbers 2 "):
+    with pytest.raises(NotTakenBack, match=r"key \{'key': 'b'\} is missing.*was deleted.*tx skip numbers 2 "):
         restate(state, grants(2), area, contribution(state, rows(a=1, b=2)), rows(a=1))
     assert values_of(state) == {("a",): {"n": 1}}
 

@@ -137,9 +137,9 @@ def test_a_batch_without_rows_leaves_an_entry_without_rows(make: Any) -> None:
 @pytest.mark.parametrize(
     ("state", "refusal"),
     [
-        (PersistedState(Noted(), Noted(), "opaque"), "PersistedState takes rows as they are"),
+        (PersistedState(Noted(), Noted(), "opaque"), "PersistedState takes rows unchanged"),
         (MemoryState("m", keys=["word"], values={"n": Balance()}), "column n has a reducer"),
-        (DeltaTable("/tmp/t"), "DeltaTable takes rows as they are"),
+        (DeltaTable("/tmp/t"), "DeltaTable takes rows unchanged"),
         (MemoryState("m", keys=["word"], values={"n": Sum()}), ""),
     ],
     ids=["persisted", "reducer", "appended", "keyed"],
@@ -152,7 +152,7 @@ def test_what_cannot_be_taken_back_is_noted_in_the_entry(make: Any) -> None:
     run = begun(make, updates=[update(PersistedState(Noted(), Noted(), "opaque"))])
     run.commit_now()
     (contribution,) = entries(run)[0].contributions.values()
-    assert (contribution.refusal, list(contribution.rows())) == ("PersistedState takes rows as they are", [])
+    assert (contribution.refusal, list(contribution.rows())) == ("PersistedState takes rows unchanged", [])
 
 
 def test_without_a_journal_nothing_is_written_or_named(make: Any, store: CountingStore) -> None:

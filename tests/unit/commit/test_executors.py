@@ -284,8 +284,8 @@ def test_a_connection_names_the_driver_and_its_command(
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
-        (RuntimeError("exit code 1\nand a trace"), WritersFailed, "in transaction 1 failed: exit code 1. What they"),
-        (RuntimeError(""), WritersFailed, "failed: RuntimeError. What they"),
+        (RuntimeError("exit code 1\nand a trace"), WritersFailed, "in transaction 1 failed: exit code 1. Their rows"),
+        (RuntimeError(""), WritersFailed, "failed: RuntimeError. Their rows"),
         (StateError(state="words", problem="no disk", remedy="Get one."), StateError, "no disk"),
         (subprocess.TimeoutExpired("spark-submit", 5), WritersFailed, "timed out"),
     ],

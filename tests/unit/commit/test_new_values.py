@@ -218,7 +218,7 @@ def test_what_an_updater_returns_and_nobody_asks_for_is_told_in_the_log(
     run = make("r1", [partition_persist(SOURCE, state=Places(), updater=Moves())])
     with caplog.at_level("INFO"):
         assert committed(run, [word("man", 1)]) == {}
-    assert "Moves emitted 1 new values, which nobody asks for" in caplog.text
+    assert "Moves emitted 1 new values, which no task reads" in caplog.text
 
 
 def test_names_and_states_that_cannot_be_are_refused_when_the_dag_is_parsed(state: MemoryState) -> None:

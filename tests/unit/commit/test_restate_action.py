@@ -210,7 +210,7 @@ def test_dates_stand_for_the_transactions_that_count_for_them(world: World, monk
     assert dated_transactions(target, days[1], days[1]) == [9]
     with pytest.raises(ConfigError, match="None of the 1 intervals between these dates has a transaction"):
         dated_transactions(target, days[3], days[3])
-    with pytest.raises(ConfigError, match=r"Its runs stand for no dates: airflow tx restate numbers TXID"):
+    with pytest.raises(ConfigError, match=r"Its runs have no dates: airflow tx restate numbers TXID"):
         dated_transactions(world.target(), days[0], days[1])
 
 
@@ -272,7 +272,7 @@ def test_rows_that_are_gone(world: World) -> None:
     told = refusal(world, 1)
     assert told == (
         "Restatement of transaction 1 of numbers refused: its rows cannot be read again: file a.csv is missing. "
-        "Nothing was changed. The transaction still counts as it is."
+        "Nothing was changed. The transaction still counts, unchanged."
     )
     assert world.follow(1, changed_rows=True) == ["All 1 are restated."]
 

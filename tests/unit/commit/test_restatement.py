@@ -196,7 +196,7 @@ def test_a_deleted_key_is_refused_before_anything_is_written(makes: Any) -> None
     committed(makes, rows(a=1, b=2), **how)
     del states[1].database.rows["b",]
     run = begun(makes, rows(a=5, b=2), instead_of=1, **how)
-    with pytest.raises(NotTakenBack, match=r"'two' refused: key \{'word': 'b'\} is not there"):
+    with pytest.raises(NotTakenBack, match=r"'two' refused: key \{'word': 'b'\} is missing"):
         run.commit_now()
     assert [counts(each) for each in states] == [{"a": 1, "b": 2}, {"a": 1}]
     fences = [each.fence() for each in states]
@@ -252,7 +252,7 @@ def test_the_same_states_and_more_columns_can_be_restated(makes: Any) -> None:
         ),
         ([update(MemoryState("other", keys=["word"], values={"count": Count()}))], (), "does not write any more"),
         ([update(keyed()), update(keyed(count=Balance()))], (), "column count has a reducer"),
-        ([update(keyed()), update(PersistedState(Noted(), Noted(), "opaque"))], (), "takes rows as they are"),
+        ([update(keyed()), update(PersistedState(Noted(), Noted(), "opaque"))], (), "takes rows unchanged"),
         ([update(keyed(), "b")], ("b",), "its rows come from task b, which runs in the commit phase"),
     ],
     ids=["column", "aggregator", "key", "state", "reducer", "persisted", "new values"],
@@ -306,6 +306,6 @@ def test_in_a_phase_a_deleted_key_is_refused_before_anything_is_written(make: An
     del two.database.rows["b",]
     wanted(phase.run, 1)
     again = PhaseRun(make, update(one), update(two), rows(a=5))
-    with pytest.raises(NotTakenBack, match="is not there"):
+    with pytest.raises(NotTakenBack, match="is missing"):
         again.acquire()
     assert counts(one) == {"a": 1, "b": 2}

@@ -184,7 +184,7 @@ def details(run: Run) -> TransactionDetails:
     ("how", "said"),
     [
         ({"times": 2}, TWICE),
-        ({"rows": 5}, "task count: it stopped after 5 rows of the batch, and nobody knows how many there are"),
+        ({"rows": 5}, "task count: it stopped after 5 rows of the batch, and the total is unknown"),
         ({"reliable": False}, "no task has counted the rows of the batch"),
     ],
 )

@@ -216,7 +216,7 @@ def test_the_missing_fence_is_told_once_in_the_life_of_a_state(
     told = [line for line in caplog.messages if "has no fence" in line]
     assert len(told) == 1
     assert "State words has no fence" in told[0]
-    assert "a committer thought dead that writes late is not refused" in told[0]
+    assert "a late write of a committer that was declared dead is not refused" in told[0]
 
 
 def test_a_committer_thought_dead_is_not_refused_until_a_later_transaction_has_written() -> None:

@@ -222,8 +222,8 @@ def test_an_ack_that_is_removed_while_it_is_read_counts_for_nothing(
     [
         ("running", "There is nothing to do"),
         ("queued", "That run needs a run slot"),
-        ("failed", "To go on, clear that run, or replay it: airflow tx replay t 7; .* airflow tx skip t 7 --why TEXT"),
-        (None, "To go on, start a run with the run id r7, or replay it"),
+        ("failed", "To continue, clear that run, or replay it: airflow tx replay t 7;.* airflow tx skip t 7 --why"),
+        (None, "To continue, start a run with the run id r7, or replay it"),
     ],
 )
 def test_what_a_person_can_do_about_the_one_that_is_waited_for(state: str | None, expected: str) -> None:

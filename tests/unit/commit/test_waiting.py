@@ -129,8 +129,8 @@ def test_it_waits_briefly_for_one_before_it_that_still_works(
     ("by_lane", "found", "text"),
     [
         (True, None, r"\(PROCESSING\), in the lane of its coordinator. There is nothing to do: what leaves the lane"),
-        (True, "failed", "of run r1, which is failed. To go on, clear that run"),
-        (False, None, "of run r1, which was deleted. To go on, start a run with the run id r1"),
+        (True, "failed", "of run r1, which is failed. To continue, clear that run"),
+        (False, None, "of run r1, which was deleted. To continue, start a run with the run id r1"),
     ],
 )
 def test_it_says_what_has_become_of_the_run_that_it_waits_for(

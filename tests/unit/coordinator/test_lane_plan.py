@@ -204,7 +204,7 @@ DAILY = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
     [
         (DataIntervalSource("a.b"), DAILY, "its data intervals have no order, which in_order=True gives them"),
         (DataIntervalSource("a.b", in_order=True), None, "DAG 'planned' has no schedule that says which data interval"),
-        (RunPartitionSource("a.b"), None, "each of its runs stands for a batch of its own"),
+        (RunPartitionSource("a.b"), None, "each of its runs has a batch of its own"),
     ],
 )
 def test_a_source_of_runs_goes_by_runs_unless_the_schedule_says_which_one_is_next(
@@ -233,7 +233,7 @@ def test_a_coordinator_without_a_lane_says_that_it_starts_no_runs_of_days() -> N
     with DAG("daily", schedule=DAILY, max_active_runs=8), Transaction(source=source) as tx:
         commit(count(tx.batch))
     assert coordinator_dag("daily").description == "Replays, but does not start, the transactions of daily"
-    expected = "Starts and replays the transactions of daily, those that go well in its lane"
+    expected = "Starts and replays the transactions of daily, undisturbed ones in its lane"
     assert coordinator_dag("daily", lane=True).description == expected
 
 

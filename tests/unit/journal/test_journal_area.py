@@ -239,7 +239,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(local: StagingArea, tmp_path
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StagingUnavailable, match=r"cannot be written: No space left on device\. .*make room"):
+    with pytest.raises(StagingUnavailable, match=r"cannot be written: No space left on device\. .*Make room"):
         journal.write(entry())
     assert journal.names() == []
     monkeypatch.undo()

@@ -239,9 +239,9 @@ def test_a_call_that_was_taken_over_ends_nothing(store: Listing, topology: Topol
     moved._paths = NEW
     first, second = (mover._close("being renamed to new: x", NEW, RENAME) for _ in range(2))
     before = store.snapshot()
-    with pytest.raises(MoveRefused, match="another call of the command has taken over. It goes on"):
+    with pytest.raises(MoveRefused, match="another call of the command has taken over. That call continues"):
         moved._finish(topology.paths, first, own, "dag", AUDIT)
-    with pytest.raises(MoveRefused, match="another call of the command has taken over. It goes on"):
+    with pytest.raises(MoveRefused, match="another call of the command has taken over. That call continues"):
         moved._guarded(first, iter([Create(f"{NEW.base}/late", b"")]))
     assert store.snapshot() == before
     rename(mover)
@@ -259,7 +259,7 @@ def test_a_call_that_is_taken_over_between_two_portions_stops(
         Mover(topology.ledger()).close_for_deletion()
 
     store.before = taken_over
-    with pytest.raises(MoveRefused, match=r"its records changed, .*Repeat the command: it goes on where it was"):
+    with pytest.raises(MoveRefused, match=r"its records changed, .*Repeat the command: it resumes"):
         mover.delete()
     mover.delete()
     assert store.get(topology.paths.base) is None

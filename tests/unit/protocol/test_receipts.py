@@ -256,7 +256,7 @@ def test_a_receipt_that_the_ledger_has_forgotten_is_put_together_from_the_states
     books.states[0].database.receipts.pop(2)
     found = books.verify()
     assert (found.first, found.findings) == (4, ())
-    assert found.notes == ("transaction 3: not all of its receipt is left, so nobody can compare it",)
+    assert found.notes == ("transaction 3: a part of its receipt is missing, so it cannot be compared",)
 
 
 def test_a_range_is_compared_alone(books: Books) -> None:
@@ -327,7 +327,7 @@ def test_a_receipt_that_is_taken_out_of_the_history_is_found(books: Books) -> No
 def test_another_last_receipt_in_the_topology_record_is_found(books: Books) -> None:
     books.change(books.pipeline.paths.record, lambda value: value.update(receipt="0" * 64))
     (finding,) = books.verify().findings
-    assert finding.startswith("ledger: the last receipt is that of transaction 5")
+    assert finding.startswith("ledger: the last receipt is of transaction 5")
 
 
 def test_another_last_transaction_of_a_state_in_the_topology_record_is_found(books: Books) -> None:
@@ -349,7 +349,7 @@ def test_another_turn_is_found(books: Books, turn: int) -> None:
 
 def test_another_position_is_found(books: Books) -> None:
     books.change(books.pipeline.paths.meta(5), lambda value: value.update(position=4))
-    assert books.verify().findings == ("ledger: it goes on at 4, and transaction 5 ended at 5",)
+    assert books.verify().findings == ("ledger: it continues at 4, and transaction 5 ended at 5",)
 
 
 @pytest.mark.parametrize("name", ["generation", "txid", "attempt", "epoch", "nonce", "birth"])
@@ -396,9 +396,7 @@ def test_a_forged_receipt_in_a_state_is_found(books: Books) -> None:
     database = books.states[0].database
     own = Receipt.from_json(json.loads(database.receipts[2].text))
     database.receipts[2] = StoredReceipt.of(replace(own, written={"s0": {"keys": 9, "digest": "0" * 16}}))
-    assert books.verify().findings == (
-        "transaction 3: its receipt in state s0 and that of the ledger differ in written",
-    )
+    assert books.verify().findings == ("transaction 3: its receipts in state s0 and in the ledger differ in written",)
 
 
 @settings(max_examples=40, deadline=None)

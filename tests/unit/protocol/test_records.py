@@ -95,7 +95,7 @@ def test_an_older_release_that_knows_no_restatement_cannot_read_its_record() -> 
         (b"7", "not a record"),
         (b"{}", "not a record"),
         (b'{"format":2,"txid":1}', "it has format 2, this version reads format 1"),
-        (b'{"format":1,"txid":1,"new":1}', r"its fields are not those of Counter \(txid\)"),
+        (b'{"format":1,"txid":1,"new":1}', r"its fields do not match Counter \(txid\)"),
     ],
 )
 def test_what_is_no_record_of_its_class_is_never_taken_for_one(data: bytes, reason: str) -> None:

@@ -232,7 +232,7 @@ def test_that_rows_are_to_be_decided_again_fails_the_attempt_and_outranks_its_gr
     assert after.counted is None
     assert (after.phase, after.epoch) == (Phase.FAILED, before.epoch + 1)
     assert after.changed == [{**NOTED, "attempt": 1}]
-    assert after.error == "its rows are to be decided anew (ada: it breaks the job)"
+    assert after.error == "its rows are to be decided again (ada: it breaks the job)"
     assert changed(topology) == Done()
     assert record(topology) == after
 

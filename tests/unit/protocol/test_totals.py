@@ -144,7 +144,7 @@ def test_a_receipt_without_keys_adds_nothing() -> None:
 
 def test_what_cannot_be_compared_is_named(books: Books) -> None:
     assert compared(books, {}).notes == (not_compared("no column of it can be added up"),)
-    assert not_compared("it has no fence, so somebody may be writing to it") in compared(books, fence=None).notes
+    assert not_compared("it has no fence, so a process may be writing to it") in compared(books, fence=None).notes
     short = replace(books.ledger, histories={5: books.ledger.histories[5]})
     states = [replace(StateEvidence("s0", books.states[0].fence(), None), totals={"n": 16})]
     assert not_compared("the receipts do not go back to transaction 1") in verified(short, states).notes
@@ -155,7 +155,7 @@ def test_after_a_repair_nobody_knows_from_what_the_values_go_on(books: Books, wh
     repair = RepairRecord(1, what, "ada", "then", "why", "told", 1, "op")
     ledger = replace(books.ledger, repairs=[repair])
     states = [replace(each, totals={"n": 16}) for each in books.evidence[:1]]
-    why = f"the ledger was repaired ({what}), so it is not known from what they go on"
+    why = f"the ledger was repaired ({what}), so their starting values are unknown"
     assert verified(ledger, states).notes == (not_compared(why),)
 
 

@@ -17,7 +17,7 @@ from airflow_tx.protocol.verification import Verified, verified
 from airflow_tx.state.api import StoredReceipt
 from tests.unit.protocol.books import Books
 
-ALONE = "keeps their receipts no more; the ledger alone vouches for them"
+ALONE = "keeps their receipts no more; only the ledger has them"
 AUDIT = {"who": "ada", "when": "then", "why": "bad rows"}
 
 
@@ -142,7 +142,7 @@ def test_a_state_that_was_renamed_keeps_its_receipts_under_the_name_of_then(
 
 def test_a_receipt_of_a_state_that_the_ledger_does_not_name_is_found(ledger: LedgerEvidence, states: Any) -> None:
     found = verified(ledger, [held(states[0], 3, written={"other": {"keys": 1}}), states[1]])
-    assert said(found) == (["transaction 3: its receipt in state s0 and that of the ledger differ in written"], [])
+    assert said(found) == (["transaction 3: its receipts in state s0 and in the ledger differ in written"], [])
 
 
 def test_what_comes_after_a_receipt_that_was_changed_is_compared(ledger: LedgerEvidence, states: Any) -> None:
@@ -240,7 +240,7 @@ def test_a_receipt_of_which_one_state_has_lost_its_part_cannot_be_compared(
         begins,
         5,
         (),
-        tuple(f"transaction {txid}: not all of its receipt is left, so nobody can compare it" for txid in told),
+        tuple(f"transaction {txid}: a part of its receipt is missing, so it cannot be compared" for txid in told),
     )
 
 
@@ -250,7 +250,7 @@ def test_receipts_that_all_states_have_changed_alike_are_found_by_the_next_one(
     changed = [held(each, 1, rows=7) for each in states]
     findings, notes = said(verified(forgetting(ledger, 1, 2), changed))
     first, forged = books.receipt(1), replace(books.receipt(1), rows=7)
-    follows = f"it follows receipt {first.hash[:16]}, and that of transaction 1 is {forged.hash[:16]}"
+    follows = f"it follows receipt {first.hash[:16]}, and the receipt of transaction 1 is {forged.hash[:16]}"
     assert (findings, notes) == ([f"transaction 2: {follows}"], [])
 
 
@@ -298,7 +298,7 @@ def test_a_final_transaction_of_which_the_ledger_knows_nothing_is_found(ledger: 
     assert said(verified(forgetting(ledger, 3), [])) == (
         [
             "transaction 3: it is final, and its record in the history is missing",
-            f"transaction 4: it follows receipt {three}, and that of transaction 2 is {two}",
+            f"transaction 4: it follows receipt {three}, and the receipt of transaction 2 is {two}",
         ],
         [],
     )
@@ -308,7 +308,7 @@ def test_a_chain_that_was_broken_is_found(ledger: LedgerEvidence, books: Books) 
     other = rechained(ledger, t3={"previous": ""})
     findings, _ = said(verified(other, []))
     second = Receipt.from_json(other.histories[2].receipt).hash[:16]
-    assert findings == [f"transaction 3: it follows receipt none, and that of transaction 2 is {second}"]
+    assert findings == [f"transaction 3: it follows receipt none, and the receipt of transaction 2 is {second}"]
 
 
 def test_behind_a_receipt_that_was_changed_nothing_is_compared_until_there_is_another_one(
@@ -340,7 +340,7 @@ def test_of_what_comes_before_a_rebuilt_ledger_nothing_is_known(
         f"transaction {txid}: it is final, and its record in the history is missing" for txid in missing
     ]
     assert found[1] == [
-        f"transaction {txid}: the ledger was rebuilt after it, and knows nothing of it" for txid in notes
+        f"transaction {txid}: the ledger was rebuilt after it, and has no record of it" for txid in notes
     ]
 
 
@@ -349,7 +349,7 @@ def test_the_topology_record_names_the_last_receipt(
     ledger: LedgerEvidence, states: Any, books: Books, receipt: str, named: str
 ) -> None:
     other = replace(ledger, topology=replace(ledger.topology, receipt=receipt))
-    last = f"the last receipt is that of transaction 5 ({books.receipt(5).hash[:16]})"
+    last = f"the last receipt is of transaction 5 ({books.receipt(5).hash[:16]})"
     assert said(verified(other, states)) == ([f"ledger: {last}, and the topology record names {named}"], [])
     assert said(verified(other, states, last=4)) == ([], [])
 
@@ -389,7 +389,7 @@ def test_a_rebuilt_ledger_begins_with_a_receipt_that_follows_none(ledger: Ledger
     other = replace(other, topology=replace(other.topology, generation=2))
     third = Receipt.from_json(other.histories[3].receipt).hash[:16]
     findings, _ = said(verified(repaired(other, "ledger-lost", "it went back", 2), []))
-    assert findings == [f"transaction 4: it follows receipt {'x' * 16}, and that of transaction 3 is {third}"]
+    assert findings == [f"transaction 4: it follows receipt {'x' * 16}, and the receipt of transaction 3 is {third}"]
 
 
 # --- positions
@@ -401,7 +401,7 @@ def test_a_rebuilt_ledger_begins_with_a_receipt_that_follows_none(ledger: Ledger
         ({"t3": {"before": 7}}, "transaction 3: it begins at 7, and transaction 2 ended at 2"),
         ({"t2": {"before": 7}}, "transaction 2: it begins at 7, and transaction 1 ended at 1"),
         ({"t1": {"before": 7}}, "transaction 1: it begins at 7, and the source begins at null"),
-        ({"t5": {"after": 7}}, "ledger: it goes on at 5, and transaction 5 ended at 7"),
+        ({"t5": {"after": 7}}, "ledger: it continues at 5, and transaction 5 ended at 7"),
         ({"t5": {"before": 7}}, "transaction 5: it begins at 7, and transaction 4 ended at 4"),
     ],
 )
@@ -463,7 +463,7 @@ def fence(state: StateEvidence, **token: Any) -> StateEvidence:
 
 def test_a_state_without_fence_and_receipts_is_named(ledger: LedgerEvidence, states: Any) -> None:
     own = StateEvidence("own", None, None)
-    note = "state own: it keeps neither fence nor receipts; the ledger alone vouches for it"
+    note = "state own: it keeps no fence and no receipts; only the ledger knows its commits"
     assert said(verified(ledger, [*states, own])) == ([], [note])
     assert said(verified(ledger, [*states, own], last=4)) == ([], [])
 
@@ -550,7 +550,7 @@ def test_losses_and_changed_rows_are_told(ledger: LedgerEvidence) -> None:
     other = rechained(ledger, t2={"lost": ["row 7"], "changed": [AUDIT]}, t3={"lost": ["row 9"]})
     notes = [
         "transaction 2: before it, accepted as lost: row 7",
-        "transaction 2: its rows were decided anew: bad rows (ada, then)",
+        "transaction 2: its rows were decided again: bad rows (ada, then)",
         "transaction 3: before it, accepted as lost: row 9",
     ]
     assert said(verified(other, [])) == ([], notes)

@@ -147,7 +147,7 @@ def test_a_file_that_was_corrected_is_read_once_a_person_says_so(tmp_path: Path)
     with pytest.raises(SourceError, match="Correct the file, then: airflow tx replay flights 1 --changed-rows --why"):
         rows_of(source, batch.metadata)
     put(tmp_path, "a.csv", "b.csv", content="carrier,delay\nUA,5\n")
-    with pytest.raises(SourceError, match="or take it as it is now: airflow tx replay flights 1 --changed-rows --why"):
+    with pytest.raises(SourceError, match="or take its current content: airflow tx replay flights 1 --changed-rows"):
         rows_of(source, batch.metadata)
     again = source.decide_again(TransactionAttempt(1, 2), batch.metadata)
     assert rows_of(source, again) == [{"carrier": "UA", "delay": 5}] * 2
@@ -158,7 +158,7 @@ def test_a_file_that_is_gone_is_not_left_out_of_its_batch_but_may_be_empty(tmp_p
     source = FileSource(f"{tmp_path}/*.csv", 2).named("flights")
     batch = take(source)
     (tmp_path / "a.csv").unlink()
-    with pytest.raises(SourceError, match="if it is gone for good: airflow tx skip flights 1 --why TEXT"):
+    with pytest.raises(SourceError, match="if it is gone permanently: airflow tx skip flights 1 --why TEXT"):
         rows_of(source, batch.metadata)
     with pytest.raises(SourceError, match=r"a\.csv is missing or unreadable\. Put it there, if only one without rows"):
         source.decide_again(ATTEMPT, batch.metadata)
@@ -209,9 +209,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(
     source.check_read(ATTEMPT)
     change(tmp_path / "eu" / "a.csv")
     assert len(list(rows)) >= 2
-    where = (
-        rf"file {tmp_path}/eu/a\.csv changed while it was read: {found}\. Restore it as it was, then clear the task; "
-    )
+    where = rf"file {tmp_path}/eu/a\.csv changed while it was read: {found}\. Restore its earlier content, then clear "
     with pytest.raises(SourceError, match=where):
         source.check_read(ATTEMPT)
     source.check_read(TransactionAttempt(1, 2))
@@ -244,7 +242,7 @@ def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
     [
         ("a,b\n1,x\n", "a INT, b INT", {}, "a.csv: line 2: b = 'x' does not fit the schema"),
         ("a,b\n1\n", None, {}, "a.csv: line 2: 1 fields, and 2 columns"),
-        ("b,a\n1,2\n", "a INT, b INT", {}, "a.csv: header b,a is not that of the schema, a,b"),
+        ("b,a\n1,2\n", "a INT, b INT", {}, "a.csv: header b,a does not match the schema, a,b"),
         ("a\n1\n", "a MAP<INT,INT>", {}, "has no type that rows without Spark can have"),
         ("a\n1\n", None, {"multiLine": True}, "option 'multiline' is only known to Spark"),
     ],
@@ -275,7 +273,7 @@ def test_a_relative_glob_starts_at_base_then_the_data_folder_then_airflow_home(
     monkeypatch.delenv("AIRFLOW_TX_DATA")
     # The folder travels with the batch: a Spark driver knows none of these variables.
     assert len(rows_of(FileSource("in/*.csv"), batch.metadata)) == 2
-    with pytest.raises(SourceError, match=r"neither AIRFLOW_TX_DATA nor AIRFLOW_HOME is set\. Give an absolute path"):
+    with pytest.raises(SourceError, match=r"AIRFLOW_TX_DATA and AIRFLOW_HOME are not set\. Give an absolute path"):
         FileSource("in/*.csv").initialize_transaction(1, None)
 
 

@@ -175,7 +175,7 @@ def test_a_run_is_known_by_its_partition_date_else_by_its_key() -> None:
     assert made.key(run(None, date="2026-01-01T01:00:00+01:00")) == made.key(run(None, date="2026-01-01T00:00:00Z"))
     assert made.key(run(None, key="eu|2026")) == "partition-key:eu|2026"
     assert made.key(run(None, date=FIRST)) == "partition-date:2026-01-01T00:00:00+00:00"
-    with pytest.raises(SourceError, match=r"run r has neither a partition date nor a partition key\. Give the DAG"):
+    with pytest.raises(SourceError, match=r"run r has no partition date and no partition key\. Give the DAG"):
         made.for_run(run(FIRST))
     with pytest.raises(SourceError, match=r"has the partition date 'soon'"):
         made.key(run(None, date="soon"))
@@ -220,7 +220,7 @@ def test_a_reader_that_nobody_else_can_import_is_refused(readers: ModuleType) ->
             DataIntervalSource(cast("Any", reader))
         said = str(refusal.value)
         assert said.startswith("reader of DataIntervalSource = ")
-        assert "Give a function at the top of a module that workers and Spark drivers can import" in said
+        assert "Give a function at the top of a module, not of a DAG file. Workers and Spark drivers import" in said
         assert " at 0x" not in said
         assert "\n" not in said
     del sys.modules[dag_file.__name__]

@@ -94,7 +94,7 @@ def test_content_that_was_changed_is_not_what_was_acked(where: TryDir) -> None:
     document = json.loads(manifest.read_text())
     document["outputs"]["counts"]["content"] = document["outputs"]["counts"]["content"].replace("k1", "k2")
     manifest.write_text(json.dumps(document))
-    with pytest.raises(StagingError, match="is not what the reference names"):
+    with pytest.raises(StagingError, match="is not the one that the reference names"):
         read_output(StagingArea(where.files.root), ref)
 
 

@@ -112,7 +112,7 @@ def test_output_written_again_is_not_what_the_reference_names(area: StagingArea)
     ref = emit(try_dir(area))
     where = try_dir(area)
     write_manifest(where, {"counts": write_rows(where, "counts", ROWS[:1])})
-    with pytest.raises(StagingError, match="is not what the reference names"):
+    with pytest.raises(StagingError, match="is not the one that the reference names"):
         read_output(area, ref)
 
 
@@ -156,7 +156,7 @@ def test_a_sweep_takes_every_attempt_and_may_be_repeated(area: StagingArea) -> N
     for _ in range(2):
         assert area.sweep("flights", 4) == []
     for ref in refs[:2]:
-        with pytest.raises(StagingError, match=r"nothing of its transaction is staged.*committed.*read the state"):
+        with pytest.raises(StagingError, match=r"no output of its transaction is staged.*committed.*read the state"):
             read_output(area, ref)
     assert all(list(read_output(area, ref)) == ROWS for ref in refs[2:])
 

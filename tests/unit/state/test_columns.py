@@ -113,7 +113,7 @@ def test_a_value_that_grows_above_the_limit_is_refused() -> None:
 @pytest.mark.parametrize(
     ("aggregator", "stored", "delta", "message"),
     [
-        (Sum(), 2**63 - 1, 1, 'the sum of column v leaves 64 bits. Nothing of this update was written. Use Sum."num'),
+        (Sum(), 2**63 - 1, 1, 'the sum of column v leaves 64 bits. No row of this update was written. Use Sum."num'),
         (Sum("double"), 1.7e308, 1.7e308, "larger than any double"),
         (Count(), 2**63 - 1, 1, "the count of column v does not fit into 64 bits"),
         (CollectSet(2), [1, 2], [3], "has 3 distinct values, more than CollectSet.bound=2."),
@@ -175,7 +175,7 @@ def test_an_aggregator_of_ones_own_is_taken_if_its_name_is_its_own() -> None:
 def test_a_reducer_without_a_name_and_a_type_is_no_column() -> None:
     with pytest.raises(ConfigError, match="Concat.* needs attributes of its own: name and type"):
         columns({"v": Concat()})  # type: ignore[dict-item]
-    with pytest.raises(ConfigError, match="neither combine.* nor reduce"):
+    with pytest.raises(ConfigError, match="no combine.* and no reduce"):
         columns({"v": "sum"})  # type: ignore[dict-item]
 
 

@@ -121,7 +121,7 @@ def test_a_grant_is_completed_where_each_portion_is_that_was_confirmed(written: 
 
 
 def test_a_grant_is_not_completed_where_a_portion_is_missing() -> None:
-    with pytest.raises(PortionsLost, match="lost 1 of 3 portions of transaction 1 that it had confirmed"):
+    with pytest.raises(PortionsLost, match="lost 1 of 3 confirmed portions of transaction 1"):
         check_portions(2, replace(_grant(1, 1), portions=3), state="s", where="here")
 
 

@@ -70,7 +70,7 @@ def test_a_row_without_its_key_or_a_combined_column_is_named() -> None:
 def test_a_reducer_that_fails_refuses_the_whole_update_and_names_the_row() -> None:
     grants, users = Grants(), state("user")
     rows = [ROWS[1], {"user": "a", "n": 1, "delay": 1.0, "stride": 5}]
-    with pytest.raises(StateError, match=r"key {'user': 'a'}: the balance .*'stride': 5.*KeyError: 'step'.*Nothing"):
+    with pytest.raises(StateError, match=r"key {'user': 'a'}: the balance .*'stride': 5.*KeyError: 'step'.*No row"):
         grants.commit_rows(1, users, combined(rows, users))
     assert users.read() == []
 

@@ -64,9 +64,9 @@ def test_new_values_of_a_committer_are_not_appended(tmp_path: Path) -> None:
 
 
 def test_a_table_takes_appends_alone_and_appends_go_to_tables_alone(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="A table takes rows as they are: append"):
+    with pytest.raises(ConfigError, match="A table takes rows unchanged: append"):
         persistent_aggregate(None, state=table(tmp_path))
-    with pytest.raises(ConfigError, match="A table takes rows as they are: append"):
+    with pytest.raises(ConfigError, match="A table takes rows unchanged: append"):
         partition_persist(None, state=table(tmp_path))
     with pytest.raises(ConfigError, match="Give a table"):
         append(None, state=state())

@@ -156,7 +156,7 @@ function ReplayOptions({ value, onChange }: { value: Options; onChange: (value: 
 }
 
 function RowsOption({ value, onChange }: { value: Options; onChange: (value: Options) => void }) {
-  return <Option label="take its rows as they are now" name="changed_rows" onChange={onChange} value={value} />;
+  return <Option label="take its current rows" name="changed_rows" onChange={onChange} value={value} />;
 }
 
 function Option({ label, name, value, onChange }: { label: string; name: keyof Options; value: Options; onChange: (value: Options) => void }) {

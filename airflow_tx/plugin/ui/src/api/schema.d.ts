@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Get Dag
-         * @description Tell which topology a DAG has, or coordinates: its file says so, not what it once had.
+         * @description Tell which topology a DAG has, or coordinates: the current file decides.
          */
         get: operations["get_dag"];
         put?: never;
@@ -173,7 +173,7 @@ export interface paths {
         };
         /**
          * List Transactions Of
-         * @description List transactions, newest first: those that ended at `since` or later, and began before `until`.
+         * @description List transactions, newest first: transactions that ended at `since` or later, and began before `until`.
          */
         get: operations["list_transactions_of"];
         put?: never;
@@ -229,7 +229,7 @@ export interface components {
         };
         /**
          * AckersLine
-         * @description What the ackers of a topology do, whose tasks emit messages.
+         * @description The ackers of a topology whose tasks emit messages.
          *
          *     :param trees: of messages, that are not complete.
          *     :param acks_a_second: messages that were acked lately; null: they were asked once only.
@@ -248,7 +248,7 @@ export interface components {
         };
         /**
          * ActionAnswer
-         * @description What was done.
+         * @description The result of an action.
          */
         ActionAnswer: {
             /** Done */
@@ -256,7 +256,7 @@ export interface components {
         };
         /**
          * ActionBody
-         * @description What is to be done, as it was previewed.
+         * @description The action to do, with its preview.
          *
          *     :param version: of the preview; the action is refused if something has changed since.
          *     :param why: the reason, where one is needed.
@@ -287,7 +287,7 @@ export interface components {
         };
         /**
          * ActionName
-         * @description What a person can do to the transactions of a topology.
+         * @description The actions of a person on the transactions of a topology.
          * @enum {string}
          */
         ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "restate" | "withdraw" | "pause" | "unpause";
@@ -317,7 +317,7 @@ export interface components {
         };
         /**
          * AuditLine
-         * @description What a person did to the transaction.
+         * @description An action of a person on the transaction.
          */
         AuditLine: {
             /** What */
@@ -357,7 +357,7 @@ export interface components {
         };
         /**
          * ChangedRows
-         * @description Who let the rows be decided anew, instead of those of which attempt.
+         * @description Who let the rows be decided again, and of which attempt.
          */
         ChangedRows: {
             /** Attempt */
@@ -414,7 +414,7 @@ export interface components {
         };
         /**
          * EffectLine
-         * @description What is done to one transaction, or to one run; null: to the topology.
+         * @description The effect on one transaction, or on one run; null: on the topology.
          */
         EffectLine: {
             /** Run Id */
@@ -426,9 +426,9 @@ export interface components {
         };
         /**
          * FigurePoint
-         * @description What was committed in one stretch of time.
+         * @description The commits of one period.
          *
-         *     :param rows: without those of restatements, which were counted before; null: none of the others counted its rows.
+         *     :param rows: without restatements, whose rows were counted before; null: no other transaction counted its rows.
          *     :param processing: seconds from the begin of the last attempt until every task had acked.
          *     :param commit: seconds from the grant until the end.
          *     :param size: rows of a batch.
@@ -485,7 +485,7 @@ export interface components {
          * FoundLine
          * @description A transaction that has what was looked for.
          *
-         *     :param phase: as in the timeline; null: it is forgotten meanwhile.
+         *     :param phase: as in the timeline; null: it is forgotten by now.
          *     :param restates: the transaction that it restates; `restated_by`: the one that counts instead of it.
          */
         FoundLine: {
@@ -589,7 +589,7 @@ export interface components {
          *     :param version: give it back with the action.
          *     :param sentence: what is about to happen, as a question for a person.
          *     :param refused: what cannot be done, and why; if nothing is left in `effects`, the action would be refused.
-         *     :param needs_reason: whether `why` has to be given.
+         *     :param needs_reason: whether `why` is required.
          */
         PreviewAnswer: {
             /** Effects */
@@ -605,11 +605,11 @@ export interface components {
         };
         /**
          * PreviewBody
-         * @description What is to be done.
+         * @description The action to preview.
          *
          *     :param txids: of replay one or several, of skip and readmit one, else none.
          *     :param force: of replay: also transactions whose run is queued or running.
-         *     :param changed_rows: of replay: take the rows as they are now.
+         *     :param changed_rows: of replay: take the current rows.
          */
         PreviewBody: {
             /**
@@ -659,7 +659,7 @@ export interface components {
         };
         /**
          * RepairLine
-         * @description What a person did to the ledger.
+         * @description An action of a person on the ledger.
          */
         RepairLine: {
             /** Done */
@@ -697,11 +697,11 @@ export interface components {
         };
         /**
          * SearchAnswer
-         * @description What was found, the newest transaction first.
+         * @description The result, the newest transaction first.
          *
          *     :param looked: how many transactions were looked through, down to `oldest`; null: there is none.
          *     :param unknown: of how many of them the source cannot tell.
-         *     :param complete: whether these are all that the ledger knows.
+         *     :param complete: whether these are all transactions of the ledger.
          */
         SearchAnswer: {
             /** Complete */
@@ -729,7 +729,7 @@ export interface components {
         };
         /**
          * SourceLine
-         * @description What a topology reads.
+         * @description The source of a topology.
          *
          *     :param kind: transactional, opaque or non-transactional.
          *     :param description: the source as its DAG file names it; null as long as that was not read.
@@ -744,7 +744,7 @@ export interface components {
         };
         /**
          * Spread
-         * @description How values lie: half of them are not above `p50`, 95 of 100 are not above `p95`.
+         * @description The distribution of values: half of them are not above `p50`, 95 of 100 are not above `p95`.
          */
         Spread: {
             /** P50 */
@@ -766,7 +766,7 @@ export interface components {
         };
         /**
          * StateWork
-         * @description What the transaction did to one state.
+         * @description The effect of the transaction on one state.
          *
          *     :param fenced: whether its grant was about to raise the fence of the state, or did.
          *     :param token: the token of that grant, as `generation/txid.attempt#epoch`: what a later one outranks.
@@ -1066,7 +1066,7 @@ export interface components {
          *     :param actions: what the user can do to it now.
          *     :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
          *     :param losses: rows before it that were accepted as lost, in words.
-         *     :param pinned: it stands for a batch that was skipped: its rows stay.
+         *     :param pinned: it has a batch that was skipped: its rows stay.
          *     :param stale: its predecessor ended elsewhere than its batch starts.
          *     :param yielded_to: the txid whose run it gave its run slot.
          *     :param ack_val: 16 hex digits; all 0: everything emitted was acked.

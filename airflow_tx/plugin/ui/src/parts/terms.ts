@@ -33,11 +33,11 @@ export const TERMS = {
   token: of(
     "Token",
     "fence.md",
-    "What the ledger gives to each commit: generation, txid, attempt and epoch. A later token outranks an earlier one.",
+    "The ledger gives it to each commit: generation, txid, attempt and epoch. A later token outranks an earlier one.",
   ),
   digest: of("Digest of rows", "rows.md", "The sum of the hashes of all rows. Equal rows have equal digests, in any order."),
   position: of("Position", "sources.md", "Where the source stands after a batch. The next batch begins there."),
-  receipt: of("Receipt", "receipts.md", "What a transaction was and wrote, with the hash of the receipt before it."),
+  receipt: of("Receipt", "receipts.md", "The record of a transaction and its writes, with the hash of the receipt before it."),
   stale: of("Stale", "replay.md", "The transaction before it ended elsewhere than this batch begins. A replay takes the right rows."),
   readmit: of("Re-admit", "replay.md", "The rows of a skipped transaction come back as a new transaction."),
   restate: of("Restate", "protocol.md", "A committed transaction is processed again, as a new one. The new one replaces what the old one counted."),

@@ -84,7 +84,7 @@ function Results({ answer, topology, what }: { answer: SearchAnswer; topology: s
 export function outcome({ found, looked, oldest, unknown, complete }: SearchAnswer, what: string): string {
   const has = found.length === 0 ? `No transaction has ${what}.` : `${counted(found.length, "transaction has", "transactions have")} ${what}:`;
   const parts = [
-    found.length > 0 && complete ? "" : oldest === null ? "The ledger knows no transaction." : `Looked through ${counted(looked, "transaction")}, down to ${oldest}.`,
+    found.length > 0 && complete ? "" : oldest === null ? "The ledger has no transaction." : `Looked through ${counted(looked, "transaction")}, down to ${oldest}.`,
     unknown > 0 ? `Of ${counted(unknown, "transaction")} the source cannot tell.` : "",
     complete ? "" : "There may be more.",
   ];

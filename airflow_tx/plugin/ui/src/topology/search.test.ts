@@ -16,7 +16,7 @@ describe("what a search says", () => {
     expect(outcome(part, "7")).toBe(
       "Looked through 1\u202f000 transactions, down to 501. Of 3 transactions the source cannot tell. There may be more. 2 transactions have 7:",
     );
-    expect(outcome({ found: [], looked: 0, oldest: null, unknown: 0, complete: true }, "x")).toBe("The ledger knows no transaction. No transaction has x.");
+    expect(outcome({ found: [], looked: 0, oldest: null, unknown: 0, complete: true }, "x")).toBe("The ledger has no transaction. No transaction has x.");
   });
 });
 

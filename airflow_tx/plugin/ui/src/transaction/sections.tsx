@@ -97,10 +97,10 @@ function taskName(page: TransactionPage, taskId: string, mapIndex: number): Reac
 export function Work({ page }: Props) {
   if (page.work.length === 0) return null;
   return (
-    <Section title="What was acked">
+    <Section title="Acks">
       <Rows
         headers={["Task", "Instances", "Acked", "Rows read", "Outputs", "Digests", "Code"]}
-        label="What was acked"
+        label="Acks"
         rows={page.work.map((each) => [
           each.task_id,
           each.instances,
