@@ -165,7 +165,7 @@ def test_rows_that_are_not_where_the_task_looks_for_them_are_refused(
     from airflow_tx.processing import appended
 
     monkeypatch.setattr(appended, "staged_files", lambda *where: [])
-    with pytest.raises(StagingError, match="Spark wrote 1000 rows, 0 of them lie in"):
+    with pytest.raises(StagingError, match="Spark wrote 1000 rows, 0 of them are in"):
         processed(topology, connect())
 
 

@@ -124,7 +124,7 @@ def test_output_that_lies_on_another_disk_is_refused(flights: Topology, monkeypa
     monkeypatch.setattr(LocalFiles, "spark_uri", lambda self, name: f"file://{elsewhere}/{name}")
     flights.dag.fileloc = str(flights.folder / "dag.py")
     run = flights.begin("r1")
-    with pytest.raises(ApplicationFailed, match=r"Spark wrote 5 rows, 0 of them lie in .*storage that .* share"):
+    with pytest.raises(ApplicationFailed, match=r"Spark wrote 5 rows, 0 of them are in .*storage that .* share"):
         run.execute(SparkConnectBatchOperator(task_id="count", application="app.py"))
 
 
