@@ -41,7 +41,7 @@ def test_staging(disk: SmallDisk) -> None:
     where = area.try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "1"))
     some: Any = [{"word": f"word {number}", "n": number} for number in range(50_000)]
     disk.fill()
-    with pytest.raises(StagingUnavailable, match=r"flights/1/1/.* cannot be written: No space left .*make room"):
+    with pytest.raises(StagingUnavailable, match=r"flights/1/1/.* cannot be written: No space left .*Make room"):
         write_rows(where, "counts", some)
     assert not [each for each in where.files.list(where.child("counts")) if each.endswith(".parquet")]
     disk.free()
