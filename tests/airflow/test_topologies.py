@@ -74,7 +74,7 @@ def test_a_renamed_dag_goes_on_where_it_stood_also_after_the_old_one_was_deleted
     file.write_text(_RENAMED.format(dag_id="after"))
     stack.start("after", "r3")
     airflow.wait_run("after", "r3", state="failed")
-    assert "if the DAG was renamed: airflow tx rename OLD after --why TEXT" in airflow.whole_log(
+    assert "If the DAG was renamed: airflow tx rename OLD after --why TEXT" in airflow.whole_log(
         "after", "r3", "commit"
     )
     airflow.command("dags", "delete", "before", "--yes")

@@ -49,7 +49,7 @@ def written_again() -> Mutant:
         (_RedisUpdate._bases, "int(held.is_of(grant.txid))", "0"),
         (GuardStore.put, "if last != grant.txid:", "if last is None or last >= 0:"),
         (OpaqueValue.get, "self.prev if txid == self.txid else self.value", "self.value"),
-        (_TableTransaction._take_back, "if self._held.again:", "if False:"),
+        (_TableTransaction._take_back, "if self._held.again or self._has_written:", "if self._has_written:"),
     )
     return Mutant("written again", changes, ONE)
 

@@ -125,7 +125,7 @@ def test_what_the_renamed_dag_has_begun_before_is_replaced(each_store: Store, zo
     old, new = grown(each_store, zookeeper_root)
     begun = new.begin("r1")
     grant = new.acquire(begun, new.process(begun))
-    with pytest.raises(FenceForeign, match="if the DAG was renamed: airflow tx rename OLD new --why TEXT"):
+    with pytest.raises(FenceForeign, match="If the DAG was renamed: airflow tx rename OLD new --why TEXT"):
         new.write(grant, begun.metadata)
     rename(old, new)
     assert [new.run(run) for run in ("r4", "r5", "r6")] == [4, 5, 6]
