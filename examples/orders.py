@@ -28,7 +28,7 @@ class Orders(Example):
 
     def prepare(self) -> None:
         """Two regions, two files each."""
-        self.away: Path = self.folder / "away"
+        self.away: Path = self.folder / "orders_away"
         self._random = random.Random(1)
         self._files = 0
         for region in ("eu", "us"):
