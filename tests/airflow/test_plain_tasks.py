@@ -113,6 +113,7 @@ def test_the_dag_of_the_first_page_counts_each_word_of_each_file_once_with_its_c
         assert state.execute("SELECT lines, characters FROM text_sizes").fetchall() == [(2, 26)]
 
 
+@pytest.mark.worth("what a task of a new installation imports is what each run costs")
 def test_a_task_finds_imported_what_it_needs_and_the_client_of_spark_connect_that_a_dag_file_uses(stack: Stack) -> None:
     stack.start("preloaded", "r1")
     stack.airflow.wait_run("preloaded", "r1")

@@ -343,6 +343,7 @@ CASES = (
 )  # fmt: skip
 
 
+@pytest.mark.worth("each action of a person has a preview; the first test makes Airflow's database")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, case: Case

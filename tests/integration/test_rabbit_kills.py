@@ -102,6 +102,7 @@ def make_shop(
         rabbit.start()
 
 
+@pytest.mark.worth("a queue forgets what it has given: each step of a worker is a chance to lose a message")
 @pytest.mark.parametrize("queue_type", ["classic", pytest.param("quorum", marks=pytest.mark.long)])
 def test_a_worker_killed_between_any_two_steps_counts_each_message_exactly_once(
     make_shop: Callable[..., Shop], queue_type: str

@@ -27,6 +27,7 @@ print("FOUND", json.dumps([sorted(sys.modules), threading.active_count() - befor
 """
 
 
+@pytest.mark.worth("what a scheduler imports ahead makes every task of every DAG cheap, or the scheduler slow")
 def test_a_component_that_starts_has_what_a_task_needs_and_nothing_heavy_and_no_thread() -> None:
     done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
     modules, threads = json.loads(done.stdout.split("FOUND ")[1])
