@@ -84,8 +84,8 @@ def make_airflow(home: Path, dags: Path, hosts: str, failpoints: Failpoints) -> 
         "AIRFLOW_CONN_SPARK_DEFAULT": connection("spark", host="local[1]"),
         # A task may die together with its supervisor: Airflow would wait 300 s before it starts the task again.
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-        # A scheduler looks for dead tasks of its own only. It takes over those of a dead one now and then: every five
-        # minutes by default.
+        # A scheduler finds only its own dead tasks. It takes over the tasks of a dead scheduler at this interval. The
+        # default is five minutes.
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
         "AIRFLOW__TX__ROOT": ROOT,
         "AIRFLOW__TX__STAGING": (home / "staging").as_uri(),
