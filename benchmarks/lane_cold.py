@@ -2,8 +2,8 @@
 
 The files of twelve batches are there before a process begins (waiting), or appear once it has waited (later). Both
 sum up the same rows into PostgreSQL. Times are from the first begin: of the lane that of its first transaction, of
-Structured Streaming the start of its query; or from the moment when the files appear. By then the process of the lane
-has imported what a scheduler or worker imports before it forks tasks, and Structured Streaming has its session.
+Structured Streaming the start of its query; or from the moment when the files appear. Before that, the process of the
+lane imports what a scheduler or worker imports before it forks tasks, and Structured Streaming opens its session.
 Usage: script/bench lane_cold [10 | 30] [rounds] [waiting | later]
 """
 

@@ -146,7 +146,7 @@ class TransactionRecord:
     :param by_phase: whether the last grant is held by several tasks, one after the other.
     :param size: how many rows the source counted in the batch, and why it took so many; of files, how many files.
     :param lost: rows of the source that come before the batch and were accepted as lost, in words.
-    :param changed: who let its rows be decided again, when and why, and of which attempt.
+    :param changed: who let its rows be decided again, when and why, and the attempt whose rows they replace.
     :param birth: random, kept by every attempt: a ledger that went back gives a txid twice, never a birth; "": unknown.
     :param error: why the last try failed, until another one works on it; `remedy`: what its refusal says to do.
     :param acks: the name of the folder with the acks of this attempt, unique in all lives of a ledger.

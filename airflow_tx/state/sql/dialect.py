@@ -239,8 +239,7 @@ class Dialect:
 
         :param values: the parameters of both.
         """
-        own = {name: value for name, value in values.items() if not name.startswith(_INSERTED)}
-        connection.execute(update, own)
+        connection.execute(update, values)
         connection.execute(self.insert_or_replace(table), values)
 
     def writer(self, names: Sequence[str]) -> Constants:

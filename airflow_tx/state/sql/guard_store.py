@@ -182,7 +182,8 @@ class GuardStore(FencedStore):
     def _check_open(self, connection: Connection, txid: int) -> None:
         """Refuse to continue if the transaction has ended, for example by a procedure.
 
-        The fenced and noted rows then differ from the rows that were written. The statements are not run again."""
+        The fence and the noted txid may then say something else than the tables. The statements are not run again.
+        """
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except sa.exc.DBAPIError as error:
