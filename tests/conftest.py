@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import TYPE_CHECKING
 
 import pytest
@@ -88,7 +89,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(line)
     for kind in ("failed", "error"):
         for report in terminalreporter.getreports(kind):
-            late = NotInTime.__name__ in report.longreprtext.rpartition("\n")[2]
+            reason = report.longreprtext.rpartition("\n")[2]
+            late = any(error.__name__ in reason for error in (NotInTime, TimeoutExpired))
             terminalreporter.write_line(f"{'not in time' if late else 'wrong'}: {report.nodeid}")
 
 

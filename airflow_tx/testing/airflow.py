@@ -16,7 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from airflow_tx.testing.airflow_client import AirflowAnswer, AirflowClient, JsonObject
+from airflow_tx.testing.airflow_client import (
+    AIRFLOW_PATIENCE,
+    AirflowAnswer,
+    AirflowClient,
+    JsonObject,
+)
 from airflow_tx.testing.eventually import Hopeless, eventually
 from airflow_tx.testing.processes import ProcessFamily, signal_process
 from airflow_tx.testing.servers.server import free_ports
@@ -106,10 +111,11 @@ class LocalAirflow(AirflowClient):
             raise
         return self
 
-    def command(self, *arguments: str, timeout: float = 90) -> str:
+    def command(self, *arguments: str, timeout: float = AIRFLOW_PATIENCE) -> str:
         """Run `airflow` with these arguments and return its output.
 
         :raises AssertionError: it did not end with 0.
+        :raises subprocess.TimeoutExpired: it did not end within `timeout` seconds.
         """
         done = subprocess.run(
             [sys.executable, "-m", "airflow", *arguments],
