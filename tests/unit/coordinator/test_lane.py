@@ -494,7 +494,7 @@ def test_whichever_reply_is_lost_it_goes_on_by_itself(make: Any, pending: int, a
     for last in range(1, 1000):
         world = make(source=Bounded(3), options={"max_pending": pending})
         store = LossyStore(world.store, last, arrives=arrives)
-        world.coordinate(store=store, linger=0.0, rules=replace(RULES, max_pending=pending))
+        world.settle(store=store, linger=0.0, rules=replace(RULES, max_pending=pending))
         world.assert_exact(3)
         assert world.runs == {}
         assert {entry.attempts for entry in world.history.values()} == {1}

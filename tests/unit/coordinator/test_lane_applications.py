@@ -379,7 +379,11 @@ def test_a_batch_that_waits_for_a_session_which_cannot_be_prepared_has_another_o
             assert begun.wait(60)
             raise RuntimeError("not prepared")
 
-    server.at = fails_late
+    def waits(session: Session, descriptor: Any) -> None:
+        # A session that took two batches would leave another one without any.
+        assert begun.wait(60)
+
+    server.at, server.on_batch = fails_late, waits
     lane = world.lane()
     with lane.opened():
         while lane.begun < 4:

@@ -140,7 +140,7 @@ def test_whichever_reply_is_lost_no_day_is_left_out(make: Any, arrives: bool) ->
     for last in range(1, 1000):
         world = make(DayWorld)
         store = LossyStore(world.store, last, arrives=arrives)
-        world.coordinate(store=store, linger=0.0)
+        world.settle(store=store, linger=0.0)
         world.assert_exact(3)
         assert world.runs == {}
         if store.left > 0:
