@@ -249,6 +249,8 @@ def environment(folder: Path, hosts: str) -> dict[str, str]:
         "AIRFLOW__TX__PRELOAD": "auto, colorsys",
         # A waiting run holds a slot, and many tests wait; each waiting task is a process of 150 MB.
         "AIRFLOW__CORE__PARALLELISM": "10",
+        # A scheduler that has nothing to do asks the database: five times a second, by the default of a `LocalAirflow`.
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
         # A file that changes is parsed at once; all of them again and again would keep a core busy.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "900",
         "AIRFLOW_TX_DATA": str(folder),

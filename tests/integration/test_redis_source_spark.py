@@ -78,7 +78,9 @@ def people() -> RedisNumberedSource:
 
 
 @pytest.mark.worth("Redis read by executors")
-@pytest.mark.parametrize("part", [1_000, 20], ids=["read here", "read by executors"])
+@pytest.mark.parametrize(
+    "part", [pytest.param(1_000, marks=pytest.mark.long), 20], ids=["read here", "read by executors"]
+)
 @pytest.mark.parametrize("source", [people(), RedisStreamSource("tweets", "events", databases=[0, 1])], ids=type)
 def test_rows_are_the_same_in_spark_whoever_reads_them(
     spark: SparkSession, source: RedisSource, part: int, monkeypatch: pytest.MonkeyPatch

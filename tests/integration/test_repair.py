@@ -295,7 +295,9 @@ def test_a_state_that_the_ledger_does_not_know_cannot_be_lost(
 
 
 @KINDS_AND_STATES
-@pytest.mark.parametrize("moment", ["before begin", "after begin", "after the grant"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("before begin", marks=pytest.mark.long), "after begin", "after the grant"]
+)
 def test_zookeeper_restored_to_an_older_snapshot_is_refused_and_repaired(
     server: LocalZooKeeper,
     store: ZooKeeperStore,
@@ -340,7 +342,9 @@ def test_zookeeper_restored_to_an_older_snapshot_is_refused_and_repaired(
 
 
 @KINDS_AND_STATES
-@pytest.mark.parametrize("by_interval", [False, True], ids=["by position", "by data interval"])
+@pytest.mark.parametrize(
+    "by_interval", [False, pytest.param(True, marks=pytest.mark.long)], ids=["by position", "by data interval"]
+)
 def test_zookeeper_set_back_by_exactly_one_transaction_is_refused_and_repaired(
     server: LocalZooKeeper,
     store: ZooKeeperStore,

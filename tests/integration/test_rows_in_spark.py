@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timezone
 from decimal import Context, Decimal
 from functools import partial
@@ -215,11 +215,14 @@ def test_half_of_the_rows_are_half_of_the_rows(any_spark: SparkSession, parquet:
 
 
 @pytest.mark.worth("the digest of rows is the same on both sides of a server")
+@pytest.mark.parametrize(
+    "jobs", [ALL, pytest.param([*NOTHING_SAID, *NO_PROOF], marks=pytest.mark.long)], ids=["counted", "not counted"]
+)
 def test_rows_that_come_back_from_a_server_are_counted_as_those_that_it_writes(
-    spark_connect: LocalSparkConnect, parquet: str
+    spark_connect: LocalSparkConnect, parquet: str, jobs: Sequence[Callable[[DataFrame, Emit], object]]
 ) -> None:
     with session(f"sc://127.0.0.1:{spark_connect.port}", tag="rows", server="test") as spark:
-        for job in (*ALL, *NOTHING_SAID, *NO_PROOF):
+        for job in jobs:
             observer = RowsObserver()
 
             def fetch(df: DataFrame, observer: RowsObserver = observer) -> None:

@@ -26,7 +26,7 @@ SHAPES: list[Any] = [
     long(Shape("transactional", 1, 2, 1)),
     long(Shape("transactional", 2, 1, 1)),
     Shape("opaque", 1, 1, 1, varies=True),
-    Shape("opaque", 2, 1, 1, people=("skip", "withdraw")),
+    long(Shape("opaque", 2, 1, 1, people=("skip", "withdraw"))),
     long(Shape("transactional", 2, 1, 1, people=("skip", "withdraw"))),
     long(Shape("opaque", 1, 1, 1, people=("press",))),
     long(Shape("opaque", 1, 1, 1, people=("recovers", "late"), replays=0)),

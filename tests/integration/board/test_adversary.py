@@ -237,13 +237,13 @@ _ON_ONE_BOARD = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
 
 @pytest.mark.worth("starts the api-server of the board, then asks it anything")
-@settings(max_examples=examples(200, 2000), suppress_health_check=_ON_ONE_BOARD)
+@settings(max_examples=examples(100, 2000), suppress_health_check=_ON_ONE_BOARD)
 @given(wrong=_wrong("get"))
 def test_any_question_is_answered_with_bounded_work(viewer: Adversary, wrong: Wrong) -> None:
     viewer.send(wrong)
 
 
-@settings(max_examples=examples(60, 500), suppress_health_check=_ON_ONE_BOARD)
+@settings(max_examples=examples(40, 500), suppress_health_check=_ON_ONE_BOARD)
 @given(wrong=_wrong("post"))
 def test_any_preview_is_answered_with_bounded_work(user: Adversary, wrong: Wrong) -> None:
     user.send(wrong)
