@@ -103,7 +103,8 @@ def make_shop(
 
 
 @pytest.mark.worth("a queue forgets what it has given: each step of a worker is a chance to lose a message")
-@pytest.mark.parametrize("queue_type", ["classic", pytest.param("quorum", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_a_worker_killed_between_any_two_steps_counts_each_message_exactly_once(
     make_shop: Callable[..., Shop], queue_type: str
 ) -> None:

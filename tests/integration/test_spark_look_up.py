@@ -209,7 +209,8 @@ class QueryPlaces:
         return [{"place": place, "number": number} for number, place in enumerate(result)]
 
 
-@pytest.mark.parametrize("static", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("static", [False, True])
 def test_a_query_and_a_state_of_ones_own_are_asked_once_for_each_batch_of_a_partition(
     batch: Any, tmp_path: Path, static: bool
 ) -> None:

@@ -83,7 +83,8 @@ def expected(*batches: list[dict[str, Any]]) -> dict[str, tuple[int, list[int]]]
     return found
 
 
-@pytest.mark.parametrize("store", ["postgres", pytest.param("redis", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["postgres", "redis"])
 def test_executors_reduce_the_rows_of_a_key_in_their_order_and_stage_the_new_values_for_a_later_application(
     store: str, request: pytest.FixtureRequest, spark_connect: LocalSparkConnect, tmp_path: Path
 ) -> None:

@@ -193,7 +193,7 @@ def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chu
     ("by", "keys"),
     [
         pytest.param("submit", KEYS, marks=pytest.mark.long),
-        ("server", KEYS),
+        pytest.param("server", KEYS, marks=pytest.mark.long),
         pytest.param("server", 1_000_000, marks=pytest.mark.long),
     ],
 )

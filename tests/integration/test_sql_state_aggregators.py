@@ -186,7 +186,11 @@ def _statements(state: SqlState, grant: Any, count: int) -> list[str]:
     return seen
 
 
-@pytest.mark.parametrize(("values", "each"), [(PUSHED, 1), (COMBINED, 2)], ids=["pushed", "combined"])
+@pytest.mark.parametrize(
+    ("values", "each"),
+    [pytest.param(PUSHED, 1, marks=pytest.mark.long), (COMBINED, 2)],
+    ids=["pushed", "combined"],
+)
 def test_ten_thousand_keys_take_one_statement_or_two(
     url: str, table: str, values: dict[str, Aggregator], each: int
 ) -> None:

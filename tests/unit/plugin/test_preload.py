@@ -276,8 +276,8 @@ def test_a_dag_file_of_a_bundle_with_a_path_is_a_use(tmp_path: Path, monkeypatch
     ("command", "executor", "forks"),
     [
         ("scheduler", "LocalExecutor", True),
-        ("triggerer", "LocalExecutor", False),
-        ("scheduler", "airflow.executors.base_executor.BaseExecutor", False),
+        pytest.param("triggerer", "LocalExecutor", False, marks=pytest.mark.long),
+        pytest.param("scheduler", "airflow.executors.base_executor.BaseExecutor", False, marks=pytest.mark.long),
     ],
 )
 def test_only_a_scheduler_with_an_executor_of_its_machine_forks_tasks(command: str, executor: str, forks: bool) -> None:
