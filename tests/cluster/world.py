@@ -38,7 +38,7 @@ class SharedPostgres(LocalPostgres):
     def _make_data(self) -> None:
         super()._make_data()
         with (self.data_dir / "data" / "pg_hba.conf").open("a") as file:
-            file.write("host all all all scram-sha-256\n")
+            file.write("host all all all md5\n")
 
 
 class World:
