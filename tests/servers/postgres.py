@@ -21,7 +21,7 @@ class LocalPostgres(SqlServer):
     Data survive :meth:`stop` and :meth:`kill` followed by :meth:`start`. Started by root, it runs as the system user
     `postgres`.
 
-    :param fsync: force every commit to the disk, as production does.
+    :param fsync: force every commit to the disk and log in by scram, as production does.
     """
 
     title = "PostgreSQL"
@@ -62,7 +62,8 @@ class LocalPostgres(SqlServer):
         self._run(
             postgres_program("initdb"),
             *("-D", str(self.data_dir / "data"), "-U", POSTGRES_USER, f"--pwfile={password}"),
-            "--auth=md5",  # tests connect thousands of times, and scram is made to be slow
+            # Tests connect thousands of times, and scram is made to be slow.
+            f"--auth={'scram-sha-256' if self._fsync else 'md5'}",
             *("--encoding=UTF8", "--no-locale", "--no-sync"),
         )
 
