@@ -31,8 +31,7 @@ def break_rule(name: str) -> None:
 
 
 def written_again() -> Mutant:
-    """Give the product without AGAIN, in each kind of state."""
-    from airflow_tx.state.lake.state import _TableTransaction
+    """Give the product without AGAIN, in each kind of state that keeps values."""
     from airflow_tx.state.redis.fence import RedisFence
     from airflow_tx.state.redis.state import _RedisUpdate
     from airflow_tx.state.sql import schema, store
@@ -49,7 +48,6 @@ def written_again() -> Mutant:
         (_RedisUpdate._bases, "int(held.is_of(grant.txid))", "0"),
         (GuardStore.put, "if last != grant.txid:", "if last is None or last >= 0:"),
         (OpaqueValue.get, "self.prev if txid == self.txid else self.value", "self.value"),
-        (_TableTransaction._take_back, "if self._held.again or self._has_written:", "if self._has_written:"),
     )
     return Mutant("written again", changes, ONE)
 

@@ -126,10 +126,11 @@ def test_under_random_faults_each_number_is_counted_once_and_in_order(tmp_path: 
 def test_what_a_second_grant_adds_to_is_found_in_each_kind_of_store(tmp_path: Path) -> None:
     """A commit that dies between write and mark is done again; with the rule that it then replaces taken out.
 
-    Each topology is killed three times, since a skip may take the transaction of one kill away.
+    Each topology is killed three times, since a skip may take the transaction of one kill away. The table of a lake is
+    not among them: a file that is added again is there once.
     """
-    aimed = ("--mutant", "again", "--at", "commit.before_mark", "--faults", "21", "--every", "21")
-    done = chaos(*aimed, "--record", str(tmp_path / "run.jsonl"))
+    aimed = ("--mutant", "again", "--at", "commit.before_mark", "--faults", "18", "--every", "18")
+    done = chaos(*aimed, "--without", "Spark", "--record", str(tmp_path / "run.jsonl"))
     assert done.returncode == 1, done.stdout[-3000:]
     (rest,) = Record(tmp_path / "run.jsonl").rests()
     twice = [line for line in rest.wrong if "numbers that were not counted once" in line]
@@ -140,7 +141,6 @@ def test_what_a_second_grant_adds_to_is_found_in_each_kind_of_store(tmp_path: Pa
         "rows: fire_postgres.rows",
         "stream: fire_redis",
         "events: fire_mariadb",
-        "sparked: delta",
     ):
         assert any(line.startswith((f"{state}.", f"{state}:")) for line in twice), done.stderr[-9000:]
 
