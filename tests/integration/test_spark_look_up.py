@@ -101,10 +101,7 @@ def carriers(state: Any) -> Any:
 
 @pytest.fixture(scope="module", autouse=True)
 def reader(postgres: LocalPostgres) -> None:
-    with sa.create_engine(postgres.url(), poolclass=sa.pool.NullPool).begin() as connection:
-        # Where a run begins in the middle of this module, its fixtures are made twice.
-        role = f"CREATE ROLE reader LOGIN SUPERUSER PASSWORD '{SECRET}'"
-        connection.execute(sa.text(f"DO $$ BEGIN {role}; EXCEPTION WHEN duplicate_object THEN NULL; END $$"))
+    postgres.add_superuser("reader", SECRET)
 
 
 def secret_url(postgres: LocalPostgres) -> str:

@@ -77,10 +77,7 @@ def state_of(url: str, kind: str = "opaque") -> SqlState:
 
 @pytest.fixture(scope="module", autouse=True)
 def writer(postgres: LocalPostgres) -> None:
-    with sa.create_engine(postgres.url(), poolclass=sa.pool.NullPool).begin() as connection:
-        # Where a run begins in the middle of this module, its fixtures are made twice.
-        role = f"CREATE ROLE writer LOGIN SUPERUSER PASSWORD '{SECRET}'"
-        connection.execute(sa.text(f"DO $$ BEGIN {role}; EXCEPTION WHEN duplicate_object THEN NULL; END $$"))
+    postgres.add_superuser("writer", SECRET)
 
 
 def secret_url(postgres: LocalPostgres) -> str:

@@ -39,6 +39,14 @@ class LocalPostgres(SqlServer):
         url = URL.create("postgresql+psycopg2", POSTGRES_USER, POSTGRES_PASSWORD, "127.0.0.1", self.port, database)
         return url.render_as_string(hide_password=False)
 
+    def add_superuser(self, name: str, password: str) -> None:
+        """Let somebody else log in, too. Where a run begins in the middle of a module, its fixtures ask twice."""
+        import sqlalchemy as sa
+
+        role = f"CREATE ROLE {name} LOGIN SUPERUSER PASSWORD '{password}'"
+        with sa.create_engine(self.url(), poolclass=sa.pool.NullPool).begin() as connection:
+            connection.execute(sa.text(f"DO $$ BEGIN {role}; EXCEPTION WHEN duplicate_object THEN NULL; END $$"))
+
     def _command(self) -> list[str]:
         settings = {
             "port": str(self.port),
