@@ -6,15 +6,26 @@ run all of them.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 import pytest
+from pytest_timeout import Settings, timeout_sigalrm  # type: ignore[import-untyped]
+
+from airflow_tx.testing.deadline import Deadline
+from tests.changes import changed_files
+from tests.closure import Sources
 
 T = TypeVar("T")
+
+ROOT = Path(__file__).resolve().parents[1]
 
 GRACE = 600.0
 """Seconds that a test may take which starts at the very end of a budget."""
@@ -85,7 +96,7 @@ BUDGET = pytest.StashKey[Budget]()
 
 
 class LimitsPlugin:
-    """Lets tests that failed once end with the budget, so that a run has an end."""
+    """Gives each test its time limit, without the seconds in which it waited for a processor."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
@@ -93,8 +104,66 @@ class LimitsPlugin:
     # Before pytest-timeout looks at the limit.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        item.add_marker(pytest.mark.timeout(self._budget.limit(limit_of(item))), append=False)
+        if self._budget.again:
+            item.add_marker(pytest.mark.timeout(self._budget.limit(limit_of(item))), append=False)
         return (yield)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Settings) -> bool | None:
+        if settings.method != "signal" or threading.current_thread() is not threading.main_thread():
+            return None
+        deadline = Deadline(settings.timeout)
+
+        def ring(number: int, frame: FrameType | None) -> None:
+            __tracebackhide__ = True
+            left = deadline.left()
+            if left > 0:
+                signal.setitimer(signal.ITIMER_REAL, max(left, 0.1))
+            else:
+                timeout_sigalrm(item, settings)
+
+        def cancel() -> None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+        # pytest-timeout calls what stands there.
+        item.cancel_timeout = cancel  # type: ignore[attr-defined]
+        signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout)
+        return True
+
+
+class DonePlugin:
+    """Leaves out the tests that have passed in an earlier part of a run, and writes down those that pass.
+
+    :param file: a line for each test; each is written at once, so that a run that is killed can go on.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._done = set(file.read_text().splitlines()) if file.exists() else set[str]()
+
+    # Before those with an order of their own.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in self._done])
+        items[:] = [item for item in items if item.nodeid not in self._done]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if (report.when == "call" and report.passed) or (report.when == "setup" and report.skipped):
+            with self._file.open("a") as file:
+                file.write(f"{report.nodeid}\n")
+
+
+def met(items: Sequence[pytest.Item], commit: str) -> list[pytest.Item]:
+    """Return the tests that meet a change: their modules import a changed file. The nearest come first.
+
+    :param commit: what the change is compared with.
+    """
+    sources = Sources(ROOT)
+    near = sources.distances(changed_files(ROOT, None if commit == "nothing" else commit))
+    paths = {item: str(item.path.relative_to(ROOT)) for item in items}
+    return sorted((item for item in items if paths[item] in near), key=lambda item: near[paths[item]])
 
 
 def limit_of(item: pytest.Item) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -14,9 +15,10 @@ from airflow_tx import compat
 from airflow_tx.testing.eventually import NotInTime
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
-from tests.budget import BUDGET, Budget, LimitsPlugin, limit_of, rotated
+from tests.budget import BUDGET, Budget, DonePlugin, LimitsPlugin, limit_of, met, rotated
 from tests.costs import CostsPlugin
 from tests.examples import examples
+from tests.groups import Group
 from tests.servers.kafka import LocalKafka
 from tests.servers.mariadb import LocalMariaDB
 from tests.servers.mysql import LocalMySQL, MySQLUnavailable, mysql_root
@@ -45,24 +47,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--again", action="store_true", help="these tests failed before: one that --budget leaves out fails the run"
     )
     group.addoption("--costs", type=Path, metavar="FILE", help="write what each test took, and all of them")
+    group.addoption("--shares", type=int, default=1, metavar="N", help="take N times the processor of another run")
+    group.addoption("--cores", type=float, metavar="N", help="use no more than N cores, 0.2 for example")
     group.addoption(
         "--commit", metavar="ID", help="start at the place in the order of tests that belongs to this commit"
+    )
+    group.addoption(
+        "--met", metavar="ID", help="only tests that files meet which differ from this commit, nearest first"
+    )
+    group.addoption(
+        "--done", type=Path, metavar="FILE", help="leave out the tests in this file, and add those that pass"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     budget = config.stash[BUDGET] = Budget.of(config.getoption("--budget"), again=config.getoption("--again"))
-    if budget.again:
-        config.pluginmanager.register(LimitsPlugin(budget))
+    config.pluginmanager.register(LimitsPlugin(budget))
     if config.getoption("--costs"):
-        config.pluginmanager.register(CostsPlugin(config.getoption("--costs")))
+        name = f"airflow-tx-{os.environ.get('AIRFLOW_TX_TEST_RUN', 'run')}-{os.getpid()}"
+        group = Group(name, shares=config.getoption("--shares"), cores=config.getoption("--cores"))
+        config.pluginmanager.register(CostsPlugin(config.getoption("--costs"), group))
+    if config.getoption("--done"):
+        config.pluginmanager.register(DonePlugin(config.getoption("--done")))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    commit = config.getoption("--commit")
-    if commit:
-        items[:] = rotated(items, commit)
+    if config.getoption("--met"):
+        chosen = met(items, config.getoption("--met"))
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+    if config.getoption("--commit"):
+        leading = [item for item in items if item.get_closest_marker("lead")]
+        items[:] = [
+            *leading,
+            *rotated([item for item in items if item not in set(leading)], config.getoption("--commit")),
+        ]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,23 +7,23 @@ docs/testing.md, each with the words of its mark `worth`.
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
-import time
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.groups import Group
+
 SLOWEST = 30
-GROUPS = (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup"))
 PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
 TABLE = re.compile(r"(?<=<!-- slowest -->\n).*?(?=<!-- end of slowest -->)", re.DOTALL)
 NO_REASON = "–"
 LATER = ("chaos", "cluster", "long")
+SECOND = "second"
+"""The part of a run with the tests that had a second chance."""
 
 
 @dataclass
@@ -31,11 +31,13 @@ class Costs:
     """What one process of pytest notes.
 
     :ivar seconds: per test, with its fixtures and their end.
+    :ivar used: seconds of all processors while a test ran, servers included, per test that used a tenth of one.
     :ivar worth: per test that says so, why it is worth its time.
     :ivar wall: seconds from the first to the last line of pytest.
     :ivar processor: seconds of all processors, servers included.
     :ivar whole: whether `processor` counts what left the tree of processes, too.
     :ivar ran: the tests whose body ran and did not skip itself.
+    :ivar passed: those of them that passed.
     :ivar later: the tests that were left out for a mark of `LATER`.
     """
 
@@ -46,57 +48,17 @@ class Costs:
     whole: bool = False
     ran: list[str] = field(default_factory=list)
     later: list[str] = field(default_factory=list)
-
-
-class Meter:
-    """Counts the processor time of this process and of all that it starts, in a control group of its own."""
-
-    def __init__(self, name: str) -> None:
-        self._began = time.monotonic()
-        self._group = next((made for top in GROUPS if (made := _joined(top / name))), None)
-
-    def read(self, costs: Costs) -> None:
-        """Note the time since the beginning."""
-        costs.wall = time.monotonic() - self._began
-        costs.whole = self._group is not None
-        costs.processor = sum(os.times()[:4]) if self._group is None else _used(self._group)
-
-    def close(self) -> None:
-        """Leave the control group, and remove it unless a server is still in it: `script/test` does so later."""
-        if self._group is None:
-            return
-        with suppress(OSError):
-            (self._group.parent / "cgroup.procs").write_text(str(os.getpid()))
-            self._group.rmdir()
-
-
-def _joined(group: Path) -> Path | None:
-    """Make a control group and move this process into it; None where this is not allowed."""
-    try:
-        group.mkdir()
-        with (group / "cgroup.procs").open("r+") as processes:
-            processes.write(str(os.getpid()))
-        _used(group)
-    except (OSError, ValueError):
-        return None
-    return group
-
-
-def _used(group: Path) -> float:
-    usage = group / "cpuacct.usage"
-    if usage.exists():
-        return int(usage.read_text()) / 1e9
-    lines = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
-    return int(lines["usage_usec"]) / 1e6
+    used: dict[str, float] = field(default_factory=dict)
+    passed: list[str] = field(default_factory=list)
 
 
 class CostsPlugin:
     """Notes what each test took, and writes it to a file when pytest ends."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, group: Group) -> None:
         self._file = file
+        self._group = group
         self._costs = Costs()
-        self._meter = Meter(f"airflow-tx-{os.environ.get('AIRFLOW_TX_TEST_RUN', 'run')}-{os.getpid()}")
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         marks = {item.nodeid: item.get_closest_marker("worth") for item in session.items}
@@ -105,15 +67,28 @@ class CostsPlugin:
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         self._costs.later += [item.nodeid for item in items if any(map(item.get_closest_marker, LATER))]
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        before = self._group.used()
+        try:
+            return (yield)
+        finally:
+            used = self._group.used() - before
+            if used >= 0.1:
+                self._costs.used[item.nodeid] = round(used, 2)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and not report.skipped:
             self._costs.ran.append(report.nodeid)
+            if report.passed:
+                self._costs.passed.append(report.nodeid)
         seconds = self._costs.seconds
         seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
 
     def pytest_unconfigure(self) -> None:
-        self._meter.read(self._costs)
-        self._meter.close()
+        self._costs.wall = self._group.wall()
+        self._costs.processor = self._group.used()
+        self._costs.whole = self._group.whole
         self._file.write_text(json.dumps(asdict(self._costs)))
 
 
@@ -154,6 +129,15 @@ def _named(test: str) -> str:
     return f"{file} {name}".replace("|", "/")
 
 
+def summary(parts: dict[str, Costs]) -> list[str]:
+    """Return the slowest tests, those that had a second chance, and what each part took."""
+    lines = [f"{taken:6.1f} s  {test}: {worth}" for taken, test, worth in slowest(parts.values())]
+    second = parts.get(SECOND)
+    if second is not None:
+        lines.append(f"{len(second.seconds)} tests had a second chance: {', '.join(second.seconds)}")
+    return [*lines, *sums(parts)]
+
+
 def main() -> None:
     """Print what a run took; with ``--write``, put its slowest tests into the page."""
     parts = read(Path(sys.argv[1]))
@@ -162,9 +146,7 @@ def main() -> None:
     if "--write" in sys.argv:
         PAGE.write_text(TABLE.sub(lambda _: table(slowest(parts.values())), PAGE.read_text()))
         return
-    for taken, test, worth in slowest(parts.values()):
-        print(f"{taken:6.1f} s  {test}: {worth}")
-    print("\n".join(sums(parts)))
+    print("\n".join(summary(parts)))
 
 
 if __name__ == "__main__":

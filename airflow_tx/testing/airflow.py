@@ -22,6 +22,7 @@ from airflow_tx.testing.airflow_client import (
     AirflowClient,
     JsonObject,
 )
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import Hopeless, eventually
 from airflow_tx.testing.processes import ProcessFamily, signal_process
 from airflow_tx.testing.servers.server import free_ports
@@ -117,15 +118,14 @@ class LocalAirflow(AirflowClient):
         :raises AssertionError: it did not end with 0.
         :raises subprocess.TimeoutExpired: it did not end within `timeout` seconds.
         """
-        done = subprocess.run(
+        done = run_command(
             [sys.executable, "-m", "airflow", *arguments],
+            timeout=timeout,
             env=self._env,
             cwd=self.home,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
         )
         if done.returncode:
             raise AssertionError(

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from airflow_tx.testing.deadline import Deadline
+
 T = TypeVar("T")
 # On a busy machine a check takes long. The pause is this many times longer, so that checks do not keep it busy.
 _PAUSE = 12
@@ -31,14 +33,14 @@ def eventually(
     """Call `check` until its answer is true, and return that answer.
 
     :param check: a question without side effects; what it raises counts as "not yet".
-    :param timeout: seconds.
+    :param timeout: seconds, without those in which the processes of this test waited for a processor.
     :param what: what is waited for, for the message: "run r1 has ended".
     :param interval: seconds between two calls at least; more if a call takes long.
     :param explain: asked once when time is up; its text goes below the message.
     :raises NotInTime: it stayed false; says the last answer or error.
     :raises Hopeless: `check` raised it.
     """
-    deadline = time.monotonic() + timeout
+    deadline = Deadline(timeout)
     while True:
         began = time.monotonic()
         try:
@@ -52,8 +54,7 @@ def eventually(
         except Exception as error:  # noqa: BLE001 - what a check raises means "not yet"
             last = f"the last call raised {type(error).__name__}: {error}"
             cause = error
-        now = time.monotonic()
-        if now >= deadline:
+        if deadline.left() <= 0:
             told = f"\n{explain()}" if explain else ""
             raise NotInTime(f"not within {timeout:g} s: {what}; {last}{told}") from cause
-        time.sleep(max(interval, min(_PAUSE * (now - began), _LONGEST_PAUSE)))
+        time.sleep(max(interval, min(_PAUSE * (time.monotonic() - began), _LONGEST_PAUSE)))

@@ -19,6 +19,7 @@ from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 from sqlalchemy import create_engine, text
 
 from airflow_tx.testing.airflow import connection
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.server import free_ports
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
@@ -124,7 +125,7 @@ class Stack:
     def tx(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run `airflow tx` as a person does, whatever it ends with."""
         command = [sys.executable, "-m", "airflow", "tx", *arguments]
-        return subprocess.run(command, env=self.airflow.environment, capture_output=True, text=True, timeout=300)
+        return run_command(command, env=self.airflow.environment, capture_output=True, timeout=300)
 
     def totals(self, table: str, database: str = "state.db") -> dict[str, tuple[int, int]]:
         """Per parity, how many numbers the state holds, and their sum."""

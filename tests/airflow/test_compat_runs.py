@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.client import TriedAirflow
 from tests.airflow.stack import Signal, Stack, parent
@@ -58,7 +58,7 @@ def from_task(airflow: TriedAirflow, calls: Calls) -> list[Any]:
 def from_command(airflow: TriedAirflow, calls: Calls) -> list[Any]:
     """What functions of `compat` answer in a process of its own that has the database."""
     command = [sys.executable, "-c", COMMAND, json.dumps(calls)]
-    done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=300)
+    done = run_command(command, env=airflow.environment, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr
     answers: list[Any] = json.loads(done.stdout.splitlines()[-1])
     return answers

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.processes import ProcessFamily
 from airflow_tx.testing.servers.server import free_ports
@@ -57,9 +57,7 @@ def test_each_command_of_the_first_page_does_what_the_page_says(tmp_path: Path) 
     def shell(command: str) -> str:
         """Type a command in a new shell with the exports of the page."""
         script = "\n".join([*exported, command])
-        done = subprocess.run(
-            ["bash", "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
+        done = run_command(["bash", "-c", script], env=env, cwd=tmp_path, capture_output=True, timeout=120)
         return done.stdout + done.stderr
 
     def ends_well(command: str, wanted: str) -> None:

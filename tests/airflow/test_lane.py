@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.dags.daily import DAY, FIRST, SIZE
 from tests.airflow.feed import Feed, worker
@@ -69,7 +69,7 @@ def test_the_lane_takes_the_days_of_a_schedule_and_one_that_fails_becomes_the_ru
     eventually(lambda: "deferred" in waiting.coordinators().values(), 240, "it waits in the triggerer")
     dates = ("--from", FIRST.isoformat(), "--to", (FIRST + 5 * DAY).isoformat(), "--in-flight", "0")
     command = [sys.executable, "-m", "airflow", "tx", "backfill", dag, *dates]
-    done = subprocess.run(command, env=airflow.environment, capture_output=True, text=True, timeout=300, check=False)
+    done = run_command(command, env=airflow.environment, capture_output=True, timeout=300)
     assert done.stdout.endswith("All 6 intervals are done.\n"), done.stdout + done.stderr
     history = stack.ledger(dag).history()
     assert [(entry.txid, entry.attempts) for entry in history] == [(1, 1), (2, 1), (3, 2), (4, 1), (5, 1), (6, 1)]

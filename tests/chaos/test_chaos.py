@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.testing.deadline import run_command
 from tests.chaos.dags.under_fire import REMAINDERS
 from tests.chaos.judge import Counting, Row, wrong_rows
 from tests.chaos.mutant import RULES, WHOLE
@@ -108,7 +109,7 @@ def test_the_rules_that_the_mutant_lacks_are_in_the_product(rule: str) -> None:
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`script/chaos`, in an environment that is made already."""
     command = [sys.executable, "-m", "tests.chaos", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    return run_command(command, cwd=ROOT, capture_output=True, timeout=1500)
 
 
 @pytest.mark.chaos

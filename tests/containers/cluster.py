@@ -12,6 +12,7 @@ from pathlib import Path
 
 from airflow_tx.failpoints import Rule
 from airflow_tx.testing.airflow_client import AirflowClient
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,7 +97,7 @@ class Cluster(AirflowClient):
         folder = f"/shared/data/{name}"
         script = f"mkdir -p {folder} && cat >{folder}/.{number:02} && mv {folder}/.{number:02} {folder}/{number:02}.csv"
         command = [self._engine, "exec", "--interactive", self.container(FILES), "sh", "-c", script]
-        subprocess.run(command, input=f"{lines}\n", text=True, check=True, timeout=_COMMAND, env=self._env)
+        run_command(command, input=f"{lines}\n", check=True, timeout=_COMMAND, env=self._env)
 
     def arm(self, point: str, topology: str, **match: object) -> Rule:
         """Let the first process that comes by the point stand still until `release`."""
@@ -136,7 +137,7 @@ class Cluster(AirflowClient):
         return self.inside(FILES, "sh", "-c", f"test -e {path} && echo yes || true").strip() == "yes"
 
     def _run(self, *command: str) -> str:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_COMMAND, env=self._env)
+        done = run_command(command, capture_output=True, check=True, timeout=_COMMAND, env=self._env)
         return done.stdout
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
 DAG = """
@@ -99,12 +100,11 @@ class Commands:
 
     def in_a_process(self, *arguments: str, root: str = "/unused") -> str:
         """The output of a command as the console script gives it, in a process of its own."""
-        done = subprocess.run(
+        done = run_command(
             [str(Path(sys.executable).parent / "airflow"), *arguments],
             env={**self.environment, "AIRFLOW__TX__ROOT": root},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
             timeout=120,
         )
         assert done.returncode == 0, done.stdout + done.stderr

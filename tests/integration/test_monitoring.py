@@ -18,6 +18,7 @@ from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 from airflow_tx.compat import MetricKind
 from airflow_tx.metrics import Metric
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.server import free_ports
 
@@ -56,7 +57,7 @@ tests:
 
 
 def promtool(*arguments: str | Path) -> str:
-    done = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+    done = run_command(["promtool", *map(str, arguments)], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -40,6 +40,7 @@ from airflow_tx.staging import (
 from airflow_tx.staging.area import dir_of
 from airflow_tx.staging.output import Output
 from airflow_tx.staging.small_rows import SMALL_ROWS
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.servers.redis import REDIS_PASSWORD, LocalRedis
 
@@ -93,7 +94,7 @@ def test_an_application_through_spark_submit_leaves_whole_output(area: StagingAr
     quick = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "SPARK_LOCAL_IP": "127.0.0.1"}
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **quick}
     command = [*submit, FLIGHT_COUNTS, write_descriptor(area, descriptor)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    ended = run_command(command, env=environment, capture_output=True, timeout=240)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "flight_counts.py, flights 3.2 count: emitted counts (3 rows), overall (1 rows)" in ended.stdout
     assert ordered(area, dir_of(area, descriptor), "counts") == COUNTS
@@ -144,7 +145,7 @@ def test_a_reader_finds_its_connection_in_a_driver_and_the_cause_of_its_jdbc_err
     }
     command = [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", str(tmp_path / "app.py")]
     command.append(write_descriptor(area, descriptor))
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    ended = run_command(command, env=environment, capture_output=True, timeout=240)
     assert ended.returncode == 1
     assert seen.read_text() == f"db.example ann {len(password)}"
     failure = read_failure(dir_of(area, descriptor))

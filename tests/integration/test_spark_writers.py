@@ -25,6 +25,7 @@ from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.spark.writers import WritersFailed
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
@@ -433,7 +434,7 @@ def test_the_memory_of_the_writer_is_flat_at_a_million_keys(
     how = {"writers": "worker"} if "worker" in path else {"writers": "spark", "spark": spark}
     told = {"url": url, "how": how, "staging": area.root, "ref": ref, "kind": "transactional"}
     command = [sys.executable, "-c", FLAT, json.dumps(told)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = run_command(command, capture_output=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     peak = int(done.stdout.splitlines()[-1])
     assert peak < 300

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from airflow_tx.errors import TxError
+from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.servers.server import pyspark_jars
 
 DELTA_VERSION = "4.4.0"
@@ -114,7 +115,7 @@ def _fetch(coordinate: str, module: str, folder: Path, timeout: float) -> None:
         command = [str(java), cache, "-jar", str(ivy), "-ivy", str(wanted), "-confs", "default"]
         command += ["-retrieve", f"{retrieved}/[artifact]-[revision].[ext]"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+            done = run_command(command, capture_output=True, timeout=timeout)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise JarsUnavailable(coordinate=coordinate, reason=type(error).__name__, folder=folder) from None
         if done.returncode != 0 or not list(retrieved.glob(f"{coordinate.split(':')[1]}-*.jar")):

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from airflow_tx.errors import TxError
+from airflow_tx.testing.deadline import run_command
 from tests.servers.jars import cache_dir
 from tests.servers.mariadb import LocalMariaDB
 
@@ -96,7 +97,7 @@ def _told(*command: str) -> str:
     """
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        done = run_command(command, env=environment, capture_output=True, timeout=600)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MySQLUnavailable(reason=f"{command[0]}: {type(error).__name__}") from None
     if done.returncode != 0:

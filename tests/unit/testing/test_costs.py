@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.costs import SLOWEST, Costs, Meter, read, slowest, sums, table
+from tests.costs import SLOWEST, Costs, read, slowest, sums, table
 
 
 def test_the_slowest_tests_of_all_parts_are_told_with_what_makes_them_worth_it() -> None:
@@ -28,10 +28,3 @@ def test_the_time_of_all_parts_is_that_of_the_longest_and_their_processor_time_a
     *_, together, warning = sums(read(tmp_path))
     assert together.split() == ["together", "|", "100", "s", "2.0", "processor-minutes", "2", "tests"]
     assert "lacks servers" in warning
-
-
-def test_where_no_control_group_can_be_made_the_time_of_the_process_is_told() -> None:
-    costs = Costs()
-    Meter("there/is/no such folder").read(costs)
-    assert not costs.whole
-    assert costs.processor > 0

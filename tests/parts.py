@@ -1,0 +1,346 @@
+"""Runs the tests in parts beside each other, each in a process of its own, and says what failed and what it cost.
+
+`script/test` calls it. Parts that compute are taken from a queue, the longest first, and no more of them run at once
+than there are cores. A part that waits for servers most of its time needs no core of its own.
+
+A test whose wait ran out is run once more, alone, and is named with its count. Any other failure is final. A run of
+the rest is watched and does not judge by itself: see `tests.before`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests import before, changes, costs
+
+ROOT = Path(__file__).resolve().parents[1]
+LONG = "(long or chaos) and not cluster"
+MARKS = {
+    "quick": "not chaos and not long and not cluster",
+    "all": "not cluster",
+    "met": LONG,
+    "rest": LONG,
+    "hosts": "cluster",
+    "starve": "not chaos and not cluster",
+}
+STARVED = 0.2
+"""Of a core: what a test has at least, on the busiest machine that was seen."""
+TIMES = 3
+AGAIN = 600.0
+"""Seconds that there are at least to run failed tests once more."""
+LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tests that run in one process.
+
+    :param marks: an expression of pytest's option ``-m``.
+    :param arguments: files, folders and options of pytest.
+    :param shares: how many times the normal share of the processor it gets.
+    :param waits: whether it waits for servers most of its time, so that it needs no core of its own.
+    """
+
+    name: str
+    marks: str
+    arguments: tuple[str, ...]
+    shares: int = 1
+    waits: bool = False
+
+
+def quick() -> list[Part]:
+    """Return the parts of a run of quick tests, the longest first."""
+    sources = _files("contract/test_{kafka,rabbit_source,redis_source,sql_source}_suite.py")
+    sources += _files("integration/test_{kafka,rabbit,redis_source,sql_source}*.py")
+    seen = ["tests/integration/board", *_files("integration/test_cli*.py")]
+    stores = "changed,delta,guard,mariadb,memcached,redis_guard,redis_state,sql_state,state"
+    stored = _files(f"integration/test_{{{stores}}}*.py")
+    known = ("airflow", "cluster", "containers", "contract", "imports", "integration", "model")
+    return [
+        airflow(),
+        Part("spark", "spark", tuple(_sparks()), shares=4),
+        # What these wait for, each of them starts once.
+        Part("sources", "not spark", tuple(sources)),
+        Part("stores", "not spark", tuple(stored)),
+        Part("model", "not spark", ("tests/model", "tests/imports")),
+        Part("others", "not spark", tuple(_folders(without=known))),
+        Part("contract", "not spark", ("tests/contract", *_without(sources))),
+        Part("integration", "not spark", ("tests/integration", *_without([*seen, *sources, *stored]))),
+        # What people see and type: it asks an Airflow of its own.
+        Part("people", "not spark", tuple(seen)),
+    ]
+
+
+def rest() -> list[Part]:
+    """Return the parts of a run of long tests."""
+    folders = _folders(without=("airflow", "cluster", "containers"))
+    return [
+        airflow("-v"),
+        Part("spark", "spark", ("-v", *_sparks()), shares=4),
+        Part("others", "not spark", ("-v", *folders)),
+    ]
+
+
+def hosts(*, containers: bool) -> list[Part]:
+    """Return the parts with hosts that break, each with hosts and servers of its own."""
+    named = {
+        "cut-off": ["tests/cluster/test_cut_off.py"],
+        "elections": _files("cluster/test_{clocks,elections,object_storage}.py"),
+        "spark": ["tests/cluster/test_spark.py"],
+    }
+    parts = [Part(name, "", ("-v", *files), waits=True) for name, files in named.items()]
+    others = _without([file for files in named.values() for file in files])
+    parts.append(Part("others", "", ("-v", "tests/cluster", *others), waits=True))
+    return [*parts, *([Part("containers", "", ("-v", "tests/containers"), waits=True)] if containers else [])]
+
+
+def airflow(*options: str) -> Part:
+    """Return the part of the tests in a real Airflow: six processes, which wait for each other most of the time."""
+    return Part("airflow", "", (*options, "tests/airflow"), shares=4, waits=True)
+
+
+def _files(pattern: str) -> list[str]:
+    """Return the test files of a pattern in which braces hold alternatives."""
+    found = re.fullmatch(r"(.*)\{(.*)\}(.*)", pattern)
+    patterns = [f"{found[1]}{each}{found[3]}" for each in found[2].split(",")] if found else [pattern]
+    return sorted({str(file.relative_to(ROOT)) for each in patterns for file in (ROOT / "tests").glob(each)})
+
+
+def _folders(without: Sequence[str]) -> list[str]:
+    folders = sorted(path for path in (ROOT / "tests").iterdir() if next(path.rglob("test_*.py"), None))
+    return [f"tests/{path.name}" for path in folders if path.name not in without]
+
+
+def _sparks() -> list[str]:
+    # To import the other modules takes five seconds.
+    files = [*_files("contract/*.py"), *_files("integration/*.py")]
+    return [file for file in files if re.search(r"mark\.spark\b", (ROOT / file).read_text())]
+
+
+def _without(files: Iterable[str]) -> list[str]:
+    return [f"--ignore={file}" for file in files]
+
+
+class Run:
+    """One run of parts: their processes, their logs, what failed.
+
+    :param kind: a key of `MARKS`; names the folder of what the run costs.
+    :param options: of pytest, for every part.
+    """
+
+    def __init__(self, kind: str, options: Sequence[str]) -> None:
+        self._kind = kind
+        self._options = list(options)
+        self.costs = ROOT / "build/costs" / kind
+        self._logs = Path(os.environ["AIRFLOW_HOME"])
+        self._running: dict[Part, subprocess.Popen[str]] = {}
+        self._readers: list[threading.Thread] = []
+
+    def parts(self, parts: Sequence[Part], slots: int) -> list[Part]:
+        """Run all parts, at most `slots` of those that compute at once, and return those that failed."""
+        queue, failed = [part for part in parts if not part.waits], []
+        for part in parts:
+            if part.waits:
+                self._start(part)
+        while queue or self._running:
+            computing = sum(not part.waits for part in self._running)
+            while queue and computing < slots:
+                self._start(queue.pop(0))
+                computing += 1
+            for part, process in list(self._running.items()):
+                if process.poll() is not None:
+                    del self._running[part]
+                    if process.returncode not in (0, 5):  # 5: no test has these marks
+                        failed.append(part)
+            time.sleep(0.2)
+        for reader in self._readers:
+            reader.join()
+        return failed
+
+    def _start(self, part: Part) -> None:
+        marks = " and ".join(f"({each})" for each in (part.marks, MARKS[self._kind]) if each)
+        options = ["--no-header", "-m", marks, "--costs", str(self.costs / f"{part.name}.json")]
+        options += [f"--shares={part.shares}", *(each.format(part=part.name) for each in self._options)]
+        process = _pytest([*options, *part.arguments], read=True)
+        self._running[part] = process
+        reader = threading.Thread(target=self._read, args=(part.name, process), daemon=True)
+        reader.start()
+        self._readers.append(reader)
+
+    def _read(self, name: str, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with (self._logs / f"{name}.log").open("a") as log:
+            for line in process.stdout:
+                log.write(line)
+                log.flush()
+                with LOCK:
+                    print(f"{name:<11} | {line}", end="", flush=True)
+
+    def alone(self, tests: Sequence[str], options: Sequence[str]) -> int:
+        """Run tests by their ids in one process beside nothing else, and return its exit status."""
+        process = _pytest(["--no-header", "-v", "--costs", str(self.costs / f"{costs.SECOND}.json"), *options, *tests])
+        self._running[Part(costs.SECOND, "", ())] = process
+        return process.wait()
+
+    def log(self, part: Part) -> str:
+        """Return what a part has printed."""
+        file = self._logs / f"{part.name}.log"
+        return file.read_text() if file.exists() else ""
+
+    def end(self) -> None:
+        """Interrupt what still runs, so that it ends its servers, and kill what does not end."""
+        for process in self._running.values():
+            _signal(process, signal.SIGINT)
+        for process in self._running.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            _signal(process, signal.SIGKILL)
+
+
+def _pytest(arguments: Sequence[str], *, read: bool = False) -> subprocess.Popen[str]:
+    output, errors = (subprocess.PIPE, subprocess.STDOUT) if read else (None, None)
+    command = [sys.executable, "-m", "pytest", *arguments]
+    # A session of its own, so that all of it can be ended.
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=output, stderr=errors, start_new_session=True)
+
+
+def _signal(process: subprocess.Popen[str], number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def named(log: str, kind: str) -> list[str]:
+    """Return the tests that a part calls ``not in time`` or ``wrong``."""
+    return re.findall(rf"^{kind}: (.*)$", log, re.MULTILINE)
+
+
+def told(log: str) -> str:
+    """Return the end of a log: its failures."""
+    found = re.search(r"^=* (FAILURES|ERRORS) =*$.*", log, re.MULTILINE | re.DOTALL)
+    return "\n".join((found[0] if found else log).splitlines()[-300:])
+
+
+def judge(run: Run, failed: Sequence[Part], *, watched: bool, left: float) -> int:
+    """Print what failed, run once more what may have had bad luck, and return the exit status of the run.
+
+    :param watched: whether everything is run once more, and a test that was red before the change does not count.
+    :param left: seconds that the run has, for a second try.
+    """
+    logs = {part: run.log(part) for part in failed}
+    for part, log in logs.items():
+        print(f"\n== failed in {part.name}\n{told(log)}", flush=True)
+    kinds = "(?:not in time|wrong)" if watched else "not in time"
+    late = [test for log in logs.values() for test in named(log, kinds)]
+    broken = [part.name for part, log in logs.items() if not named(log, "(?:not in time|wrong)")]
+    wrong = [] if watched else [test for log in logs.values() for test in named(log, "wrong")]
+    if not failed:
+        return 0
+    if broken or wrong or not late:
+        print("\n".join(f"ended without naming a test: {name}" for name in broken), flush=True)
+        return 1
+    print("\n== failed beside the other parts; once more, alone:", *late, sep="\n  ", flush=True)
+    options = [f"--timeout={AGAIN:g}", "--again", f"--budget={max(left, 0) + AGAIN:g}"]
+    if run.alone(late, options if watched else []) == 0:
+        print(f"\n== {len(late)} needed a second chance:", *late, sep="\n  ", flush=True)
+        return 0
+    return before.judge(late, run.costs / f"{costs.SECOND}.json") if watched else 1
+
+
+def main() -> int:
+    """Run what `script/test` was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.parts")
+    parser.add_argument("kind", choices=MARKS)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--continue", dest="goes_on", action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--containers", action="store_true")
+    parser.add_argument("tests", nargs="*")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ways: dict[str, Callable[[argparse.Namespace], int]] = {"hosts": _hosts, "starve": _starve}
+    return ways.get(given.kind, _parts)(given)
+
+
+def _parts(given: argparse.Namespace) -> int:
+    began, kind = time.monotonic(), given.kind
+    options = []
+    if kind in ("met", "rest"):
+        options = ["--timeout=600", f"--budget={given.seconds:g}", f"--met={changes.base(ROOT) or 'nothing'}"]
+    if kind == "rest":
+        options[-1] = "--commit=" + _git_head()
+    if kind != "quick":
+        # What a run of the change has passed is not run again with the rest.
+        done = ROOT / "build/done" / ("all" if kind == "all" else f"long-{_git_head()[:12]}")
+        if kind in ("all", "met") and not given.goes_on:
+            shutil.rmtree(done, ignore_errors=True)
+        done.mkdir(parents=True, exist_ok=True)
+        options.append(f"--done={done}/{{part}}.txt")
+    parts = quick() if kind in ("quick", "all") else rest()
+    status = _judged(Run(kind, options), parts, watched=kind == "rest", until=began + (given.seconds or 0))
+    if kind == "rest":
+        print(f"\n== the rest, from the tests on that belong to this commit, for {given.seconds:g} s")
+    if kind in ("met", "rest"):
+        word = "no time is left to run" if kind == "met" else "not run for lack of time"
+        logs = [Path(os.environ["AIRFLOW_HOME"], f"{part.name}.log") for part in parts]
+        for log in logs:
+            for line in re.findall(r"^not run: (.*)$", log.read_text() if log.exists() else "", re.MULTILINE):
+                print(f"{word}: {line}")
+    return status
+
+
+def _git_head() -> str:
+    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def _hosts(given: argparse.Namespace) -> int:
+    run = Run("hosts", [])
+    parts = hosts(containers=given.containers)
+    if given.quick:
+        parts = [replace(part, marks="not long and not chaos") for part in parts]
+    return _judged(run, parts, watched=False, until=0)
+
+
+def _starve(given: argparse.Namespace) -> int:
+    """Run tests with a fifth of a core: what fails then assumes something of the machine."""
+    limit = f"--cores={STARVED}"
+    if given.tests == ["all"]:
+        parts = [
+            replace(part, waits=False, marks=" and ".join(filter(None, [part.marks, "not long"]))) for part in quick()
+        ]
+        return _judged(Run("starve", [limit]), parts, int((os.cpu_count() or 1) / STARVED), watched=False, until=0)
+    tests = given.tests or changes.changed_tests(ROOT, changes.base(ROOT))
+    if not tests:
+        print("No test differs from the newest commit that is over four hours old: name the tests to starve.")
+        return 0
+    print("== starved:", *tests, sep="\n  ", flush=True)
+    parts = [Part(f"starved {number + 1}", "", tuple(tests)) for number in range(TIMES)]
+    return _judged(Run("starve", [limit]), parts, 1, watched=False, until=0)
+
+
+def _judged(run: Run, parts: Sequence[Part], slots: int | None = None, *, watched: bool, until: float) -> int:
+    shutil.rmtree(run.costs, ignore_errors=True)
+    run.costs.mkdir(parents=True)
+    try:
+        failed = run.parts(parts, slots or os.cpu_count() or 1)
+        found = costs.read(run.costs)
+        if found:
+            print("\n== the slowest tests, and what all of them took", *costs.summary(found), sep="\n", flush=True)
+        return judge(run, failed, watched=watched, left=until - time.monotonic())
+    finally:
+        run.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""A limit counts the time that processes had: seconds without a processor are added, and no wait is without an end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CalledProcessError, TimeoutExpired
+
+import pytest
+
+from airflow_tx.testing import deadline
+from airflow_tx.testing.deadline import Deadline, run_command
+
+SET = Callable[[float, float], None]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SET:
+    """Set the seconds that have passed, and those in which a task was stalled, as the kernel writes them."""
+    pressure = tmp_path / "cpu.pressure"
+
+    def show(passed: float, stalled: float) -> None:
+        monkeypatch.setattr(time, "monotonic", lambda: 1000 + passed)
+        lines = [f"{kind} avg10=1.00 avg60=2.00 avg300=3.00 total={{}}\n" for kind in ("some", "full")]
+        pressure.write_text("".join(lines).format(int(stalled * 1e6), 0))
+
+    monkeypatch.setattr(deadline, "_pressure", lambda: pressure)
+    show(0, 0)
+    return show
+
+
+def test_seconds_without_a_processor_are_added_to_the_limit(clock: SET) -> None:
+    limit = Deadline(60)
+    clock(50, 30)
+    assert limit.left() == 40
+    clock(90, 30)
+    assert limit.left() == 0
+
+
+def test_seconds_before_the_wait_began_are_not_added(clock: SET) -> None:
+    clock(0, 500)
+    limit = Deadline(60)
+    clock(60, 500)
+    assert limit.left() == 0
+
+
+def test_a_wait_on_a_machine_that_is_always_busy_has_an_end(clock: SET) -> None:
+    limit = Deadline(60)
+    clock(480, 480)
+    assert limit.left() == 0
+
+
+def test_a_limit_is_one_of_plain_time_where_the_kernel_counts_nothing(clock: SET, tmp_path: Path) -> None:
+    (tmp_path / "cpu.pressure").unlink()
+    limit = Deadline(60)
+    assert limit.left() == 60
+
+
+def test_a_command_that_ends_in_time_returns_its_output_and_its_code() -> None:
+    done = run_command(
+        [sys.executable, "-c", "print(input()); exit(3)"], timeout=300, input="hello\n", capture_output=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, "hello\n", "")
+
+
+def test_a_command_that_fails_raises_if_it_is_checked() -> None:
+    with pytest.raises(CalledProcessError):
+        run_command([sys.executable, "-c", "exit(3)"], timeout=300, check=True)
+
+
+def test_a_command_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
+    code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(1000)"
+    with pytest.raises(TimeoutExpired, match=r"timed out after 1 seconds"):
+        run_command([sys.executable, "-c", code, str(tmp_path / "pid")], timeout=1)
+    if (tmp_path / "pid").exists():
+        assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
