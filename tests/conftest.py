@@ -73,16 +73,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leading = [item for item in items if item.get_closest_marker("lead") and not item.get_closest_marker("long")]
+    for item in leading:
+        item.add_marker("long")
     if config.getoption("--met"):
         chosen = met(items, config.getoption("--met"))
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         items[:] = chosen
     if config.getoption("--commit"):
-        leading = [item for item in items if item.get_closest_marker("lead")]
-        items[:] = [
-            *leading,
-            *rotated([item for item in items if item not in set(leading)], config.getoption("--commit")),
-        ]
+        others = [item for item in items if item not in set(leading)]
+        items[:] = [*leading, *rotated(others, config.getoption("--commit"))]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -29,6 +29,7 @@ print(json.dumps([getattr(compat, name)(**arguments) for name, arguments in json
 Calls = list[tuple[str, dict[str, Any]]]
 
 
+@pytest.mark.lead
 @pytest.mark.worth("decides whether a scheduler imports Spark's client ahead")
 def test_a_scheduler_finds_connections_of_a_type_in_the_database(stack: Stack) -> None:
     stack.connect("found_by_type", conn_type="spark_connect", host="127.0.0.1")

@@ -25,6 +25,7 @@ def feed(stack: Stack) -> Iterator[Feed]:
     made.stop()
 
 
+@pytest.mark.lead
 @pytest.mark.worth("two coordinators, retries, a kill, a sensor and asset events in one story")
 def test_an_unattended_topology_commits_everything_once_and_in_order_whatever_fails(feed: Feed) -> None:
     feed.airflow.wait_dag("waiting")

@@ -34,6 +34,7 @@ print(json.dumps({"errors": bag.import_errors, "dags": {dag_id: dag.fileloc for 
 """
 
 
+@pytest.mark.lead
 @pytest.mark.worth("every example, as Airflow parses it")
 def test_every_dag_file_parses(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
@@ -58,7 +59,7 @@ def test_a_page_names_every_example() -> None:
 # What these show has tests of its own, such as test_corrections and test_backfill, or takes a whole Airflow.
 TESTED_BY_THEMSELVES = {"corrections", "daily_orders", "kafka_counts", "lake", "sql_orders", "twitter"}
 TOGETHER = sorted(set(EXAMPLES) - TESTED_BY_THEMSELVES)
-ALWAYS = ("words",)
+FIRST = ("words",)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def _driven(example: Example, stack: Stack, store: Store) -> Example:
 
 @pytest.mark.worth("the only Spark Connect task in a real Airflow")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.long) for name in TOGETHER]
+    "name", [pytest.param(name, marks=pytest.mark.lead if name in FIRST else pytest.mark.long) for name in TOGETHER]
 )
 def test_an_example_is_exact(driven: Mapping[str, Future[Example]], name: str) -> None:
     example = driven[name].result()

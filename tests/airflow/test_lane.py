@@ -31,6 +31,7 @@ def runs(feed: Feed) -> set[str]:
     return {run["dag_run_id"] for run in feed.airflow.runs(DAG)}
 
 
+@pytest.mark.lead
 @pytest.mark.worth("the lane in a real Airflow, and its way out")
 def test_the_worker_of_the_lane_is_killed_in_the_middle_and_all_is_counted_once(feed: Feed) -> None:
     feed.add(*[None] * 20)

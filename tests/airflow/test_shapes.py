@@ -25,6 +25,7 @@ def test_every_instance_of_a_mapped_task_counts_once_when_one_of_them_fails_firs
     assert {entry.attempts for entry in stack.ledger(dag).history()} == {1}
 
 
+@pytest.mark.lead
 @pytest.mark.worth("the only spark-submit in a real Airflow")
 def test_a_spark_application_reads_exactly_its_batch_and_a_run_without_data_is_skipped(stack: Stack) -> None:
     dag, airflow = "sparked", stack.airflow

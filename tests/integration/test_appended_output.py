@@ -93,6 +93,7 @@ def content(table: DeltaTable) -> list[dict[str, Any]]:
     return sorted(table.read(), key=lambda row: (row["tx_txid"], row["id"]))
 
 
+@pytest.mark.lead
 @pytest.mark.worth("executors write a table of a lake: by spark-submit, and on a Connect server")
 @pytest.mark.parametrize("by", [pytest.param("submit", marks=pytest.mark.long), "connect"])
 def test_rows_that_executors_write_are_published_whole_beside_another_state(

@@ -502,6 +502,7 @@ def _wait_days(table: DeltaTable, days: int) -> None:
     notes.write_text(json.dumps({path: since - days * 86_400 for path, since in found.items()}))
 
 
+@pytest.mark.lead
 @pytest.mark.worth("two hundred commits of a table, its checkpoints and its clean-up")
 def test_a_table_whose_log_was_cleaned_up_keeps_its_fence_its_rows_and_few_texts_of_fences(
     tmp_path: Path, grants: Grants

@@ -34,6 +34,7 @@ def _kills(folder: Path, step: int, *how: str, shares: int = 1) -> int:
     return sum(map(int, told))
 
 
+@pytest.mark.lead
 @pytest.mark.worth("a table of a lake, killed in its commit")
 def test_a_commit_that_is_killed_is_finished_by_the_next_grant(tmp_path: Path) -> None:
     assert _kills(tmp_path, 23) > 10
@@ -49,6 +50,7 @@ def test_a_restatement_that_is_killed_is_finished_by_the_next_grant(tmp_path: Pa
     assert _kills(tmp_path, 7, "restate", shares=SHARES) > 100
 
 
+@pytest.mark.lead
 def test_of_two_committers_that_race_the_last_raise_counts(tmp_path: Path) -> None:
     grants = Grants()
     attempts = [grants(1, attempt) for attempt in range(1, 41)]

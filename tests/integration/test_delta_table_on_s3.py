@@ -48,6 +48,7 @@ def held(uri: str, options: Options) -> list[tuple[int, int]]:
 # --- what a commit leaves -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.lead
 def test_commits_replays_and_restatements_are_exact_on_s3(s3: LocalS3) -> None:
     grants = Grants()
     table = DeltaTable(f"{Bucket(s3).url}/orders", storage_options=s3.options)

@@ -48,6 +48,7 @@ def test_every_example_is_tried_out() -> None:
     assert [each for each in sorted(examples) if f'"{each}"' not in text] == []
 
 
+@pytest.mark.lead
 @pytest.mark.worth("a trial as a new user runs it")
 def test_orders_of_a_day_are_added_up() -> None:
     rows = [{"product": "tea", "amount": 3}, {"product": "tea", "amount": 4}]

@@ -80,6 +80,7 @@ def by_number(batch: Batch) -> dict[str, tuple[int, int]]:
     return {name.rpartition("-")[2]: (each["from"], each["to"]) for name, each in rows.items()}
 
 
+@pytest.mark.lead
 @pytest.mark.worth("a killed broker")
 def test_a_broker_that_was_killed_and_came_back_has_cost_nothing(kafka: LocalKafka, topic: str) -> None:
     kafka.produce(topic, ["a", "b"], 0)

@@ -97,6 +97,7 @@ def commit(world: Applied, lane: Lane, count: int) -> None:
         lane.wait(0.2)
 
 
+@pytest.mark.lead
 def test_sessions_client_and_application_are_there_before_the_first_batch_is_taken(
     world: Applied, prepared: list[str], loaded: Path
 ) -> None:

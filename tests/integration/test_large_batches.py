@@ -95,6 +95,7 @@ class Cut:
         self._store.multi(requirements, writes)
 
 
+@pytest.mark.lead
 def test_a_transaction_of_six_times_1024_instances_commits(store: ZooKeeperStore, zookeeper_root: str) -> None:
     pipeline = Wide(store, zookeeper_root, tasks=0)
     first = pipeline.begin("r1")

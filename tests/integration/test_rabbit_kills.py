@@ -120,6 +120,7 @@ def test_a_worker_killed_between_any_two_steps_counts_each_message_exactly_once(
     assert len(list(shop.folder.glob("tx_staging/*/@taken/orders/*/messages/*"))) <= 1
 
 
+@pytest.mark.lead
 @pytest.mark.parametrize("point", ["rabbit.before_ack", pytest.param("rabbit.after_ack", marks=pytest.mark.long)])
 def test_a_broker_killed_before_or_after_it_is_told_counts_each_message_exactly_once(
     make_shop: Callable[..., Shop], point: str

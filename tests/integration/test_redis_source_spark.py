@@ -77,6 +77,7 @@ def people() -> RedisNumberedSource:
     return RedisNumberedSource("tweets", databases=[0, 1], schema="user STRING, n INT")
 
 
+@pytest.mark.lead
 @pytest.mark.worth("Redis read by executors")
 @pytest.mark.parametrize(
     "part", [pytest.param(1_000, marks=pytest.mark.long), 20], ids=["read here", "read by executors"]

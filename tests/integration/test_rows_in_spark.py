@@ -214,6 +214,7 @@ def test_half_of_the_rows_are_half_of_the_rows(any_spark: SparkSession, parquet:
     assert found.proves_against(written(parquet))
 
 
+@pytest.mark.lead
 @pytest.mark.worth("the digest of rows is the same on both sides of a server")
 @pytest.mark.parametrize(
     "jobs", [ALL, pytest.param([*NOTHING_SAID, *NO_PROOF], marks=pytest.mark.long)], ids=["counted", "not counted"]
@@ -288,6 +289,7 @@ VALUES = {
 A_ROW = st.tuples(*(st.none() | each for each in VALUES.values()))
 
 
+@pytest.mark.lead
 @settings(max_examples=15)
 @given(rows=st.lists(A_ROW, max_size=12))
 def test_rows_of_a_file_have_the_digest_that_spark_wrote_them_with(

@@ -72,6 +72,7 @@ def counts(topology: Topology, ti: Any) -> list[dict[str, Any]]:
     return sorted(read_output(topology.spec.staging(), ti.pushed["counts"]), key=lambda row: str(row["carrier"]))
 
 
+@pytest.mark.lead
 @pytest.mark.worth("one application in both ways, committed")
 def test_one_application_gives_the_same_under_spark_submit_and_on_a_server_and_is_committed(flights: Topology) -> None:
     state = MemoryState("totals", keys=["carrier", "origin"], values={"flights": Count(), "dep_delay": Sum()})

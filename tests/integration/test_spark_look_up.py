@@ -117,6 +117,7 @@ def connection_of(url: str) -> str:
     return json.dumps({"conn_type": "postgres", "schema": parts.database, **at})
 
 
+@pytest.mark.lead
 @pytest.mark.worth("look-ups of a whole column from a store, in every type")
 @pytest.mark.parametrize(
     "store", ["postgres", *(pytest.param(store, marks=pytest.mark.long) for store in ("redis", "sqlite"))]
@@ -230,6 +231,7 @@ class UpdatePlaces:
     def update_state(self, state: Places, rows: Sequence[Mapping[str, Any]]) -> None: ...
 
 
+@pytest.mark.lead
 @pytest.mark.parametrize("partitions", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_the_state_of_an_update_is_asked_through_the_update(batch: Any, tmp_path: Path, partitions: int) -> None:
     output: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
@@ -313,6 +315,7 @@ carriers = SqlState("tx_state", table="carriers", keys=["carrier"], values={"fli
 """
 
 
+@pytest.mark.lead
 @pytest.mark.parametrize(
     "operator", [pytest.param(SparkBatchOperator, marks=pytest.mark.long), SparkConnectBatchOperator]
 )

@@ -170,6 +170,7 @@ def test_executors_of_a_submitted_driver_write_what_the_worker_would_and_nobody_
     assert SECRET not in told.out + told.err
 
 
+@pytest.mark.lead
 @pytest.mark.worth("executors of Spark Connect write, and one dies")
 def test_executors_of_a_server_write_the_same_though_a_writer_dies_after_its_chunk(
     postgres: LocalPostgres,
@@ -297,6 +298,7 @@ write.write_update(update, grant, rows, dag_file="", log=logging.getLogger())
 """
 
 
+@pytest.mark.lead
 def test_the_writers_of_a_killed_commit_are_refused_once_a_later_grant_is_there(
     postgres: LocalPostgres, numbers: Topology, spark_connect: LocalSparkConnect, failpoints: Failpoints
 ) -> None:

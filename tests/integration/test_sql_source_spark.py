@@ -201,6 +201,7 @@ def test_the_sessions_of_spark_hold_no_batch_back(spark: SparkSession, orders: s
     source.close()
 
 
+@pytest.mark.lead
 def test_the_tables_of_a_partitioned_source_are_one_frame(spark: SparkSession, orders: sa.Engine) -> None:
     with orders.begin() as connected:
         connected.exec_driver_sql("CREATE TABLE more (id BIGSERIAL PRIMARY KEY, amount INTEGER)")

@@ -186,6 +186,7 @@ def _statements(state: SqlState, grant: Any, count: int) -> list[str]:
     return seen
 
 
+@pytest.mark.lead
 @pytest.mark.parametrize(
     ("values", "each"),
     [pytest.param(PUSHED, 1, marks=pytest.mark.long), (COMBINED, 2)],

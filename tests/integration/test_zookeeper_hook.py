@@ -81,6 +81,7 @@ def test_a_shared_client_that_ended_is_replaced() -> None:
     assert second.get("/") is not None
 
 
+@pytest.mark.lead
 def test_a_shared_client_that_an_older_server_does_not_serve_is_replaced(
     monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -347,6 +348,7 @@ def _outcome(step: Callable[[Ledger], Any], ledger: Ledger) -> Any:
         return type(error), str(error)
 
 
+@pytest.mark.lead
 def test_the_ledger_does_the_same_on_both_stores(zookeeper: LocalZooKeeper) -> None:
     client = connect(ClientConfig(zookeeper.hosts))
     StoresAgree.zookeeper = ZooKeeperStore(client)

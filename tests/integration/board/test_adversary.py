@@ -236,6 +236,7 @@ def test_what_once_took_long_in_a_preview_is_answered_with_little_work(user: Adv
 _ON_ONE_BOARD = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 
 
+@pytest.mark.lead
 @pytest.mark.worth("starts the api-server of the board, then asks it anything")
 @settings(max_examples=examples(100, 2000), suppress_health_check=_ON_ONE_BOARD)
 @given(wrong=_wrong("get"))

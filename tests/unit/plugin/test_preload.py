@@ -27,6 +27,7 @@ print("FOUND", json.dumps([sorted(sys.modules), threading.active_count() - befor
 """
 
 
+@pytest.mark.lead
 @pytest.mark.worth("what a scheduler imports ahead makes every task of every DAG cheap, or the scheduler slow")
 def test_a_component_that_starts_has_what_a_task_needs_and_nothing_heavy_and_no_thread() -> None:
     done = subprocess.run([sys.executable, "-c", STARTED], capture_output=True, text=True, check=True)
@@ -57,6 +58,7 @@ print("FOUND", json.dumps([sorted({*sys.modules} - before), threading.active_cou
 """
 
 
+@pytest.mark.lead
 @pytest.mark.parametrize("application", ["airflow", "another"])
 def test_a_celery_worker_of_airflow_has_what_a_task_needs_and_that_of_another_application_nothing(
     application: str, tmp_path: Path

@@ -256,6 +256,7 @@ def test_a_retry_never_takes_up_a_driver_that_works_on_other_inputs(cluster: Ben
     assert run_of(cluster, 2, "try-2", inputs={"rows": counted("b")}) == "try-2"
 
 
+@pytest.mark.lead
 def test_the_next_attempt_never_takes_up_a_driver_of_the_one_before(cluster: Bench) -> None:
     cluster.ledger.ack, acknowledge = die, cluster.ledger.ack  # type: ignore[method-assign, assignment]
     with pytest.raises(SystemExit):
