@@ -1,7 +1,7 @@
 """Runs the tests in parts beside each other, each in a process of its own, and says what failed and what it cost.
 
-`script/test` calls it. Parts that compute are taken from a queue, the longest first, and no more of them run at once
-than there are cores. A part that waits for servers most of its time needs no core of its own.
+`script/test` calls it. Parts are taken from a queue, the longest first, and those that run need no more cores together
+than there are. A part that waits for servers half of its time needs half a core.
 
 A test whose wait ran out is run once more, alone, and is named with its count. Any other failure is final. A run of
 the rest is watched and does not judge by itself: see `tests.before`.
@@ -50,14 +50,14 @@ class Part:
     :param marks: an expression of pytest's option ``-m``.
     :param arguments: files, folders and options of pytest.
     :param shares: how many times the normal share of the processor it gets.
-    :param waits: whether it waits for servers most of its time, so that it needs no core of its own.
+    :param load: cores that it keeps busy while it runs; 0: it runs from the beginning, beside all others.
     """
 
     name: str
     marks: str
     arguments: tuple[str, ...]
     shares: int = 1
-    waits: bool = False
+    load: float = 1.0
 
 
 def quick() -> list[Part]:
@@ -72,14 +72,14 @@ def quick() -> list[Part]:
         airflow(),
         Part("spark", "spark", tuple(_sparks()), shares=4),
         # What these wait for, each of them starts once.
-        Part("sources", "not spark", tuple(sources)),
-        Part("stores", "not spark", tuple(stored)),
+        Part("sources", "not spark", tuple(sources), load=0.25),
+        Part("others", "not spark", tuple(_folders(without=known)), load=0.5),
         Part("model", "not spark", ("tests/model", "tests/imports")),
-        Part("others", "not spark", tuple(_folders(without=known))),
+        Part("stores", "not spark", tuple(stored), load=0.5),
         Part("contract", "not spark", ("tests/contract", *_without(sources))),
-        Part("integration", "not spark", ("tests/integration", *_without([*seen, *sources, *stored]))),
+        Part("integration", "not spark", ("tests/integration", *_without([*seen, *sources, *stored])), load=0.5),
         # What people see and type: it asks an Airflow of its own.
-        Part("people", "not spark", tuple(seen)),
+        Part("people", "not spark", tuple(seen), load=0.5),
     ]
 
 
@@ -100,15 +100,15 @@ def hosts(*, containers: bool) -> list[Part]:
         "elections": _files("cluster/test_{clocks,elections,object_storage}.py"),
         "spark": ["tests/cluster/test_spark.py"],
     }
-    parts = [Part(name, "", ("-v", *files), waits=True) for name, files in named.items()]
+    parts = [Part(name, "", ("-v", *files), load=0.0) for name, files in named.items()]
     others = _without([file for files in named.values() for file in files])
-    parts.append(Part("others", "", ("-v", "tests/cluster", *others), waits=True))
-    return [*parts, *([Part("containers", "", ("-v", "tests/containers"), waits=True)] if containers else [])]
+    parts.append(Part("others", "", ("-v", "tests/cluster", *others), load=0.0))
+    return [*parts, *([Part("containers", "", ("-v", "tests/containers"), load=0.0)] if containers else [])]
 
 
 def airflow(*options: str) -> Part:
     """Return the part of the tests in a real Airflow: six processes, which wait for each other most of the time."""
-    return Part("airflow", "", (*options, "tests/airflow"), shares=4, waits=True)
+    return Part("airflow", "", (*options, "tests/airflow"), shares=4, load=0.0)
 
 
 def _files(pattern: str) -> list[str]:
@@ -148,17 +148,15 @@ class Run:
         self._running: dict[Part, subprocess.Popen[str]] = {}
         self._readers: list[threading.Thread] = []
 
-    def parts(self, parts: Sequence[Part], slots: int) -> list[Part]:
-        """Run all parts, at most `slots` of those that compute at once, and return those that failed."""
-        queue, failed = [part for part in parts if not part.waits], []
-        for part in parts:
-            if part.waits:
-                self._start(part)
+    def parts(self, parts: Sequence[Part], cores: float) -> list[Part]:
+        """Run all parts, at once those that need no more than these cores together, and return those that failed."""
+        queue, failed = list(parts), []
         while queue or self._running:
-            computing = sum(not part.waits for part in self._running)
-            while queue and computing < slots:
-                self._start(queue.pop(0))
-                computing += 1
+            for part in list(queue):
+                busy = sum(each.load for each in self._running)
+                if not part.load or busy == 0 or busy + part.load <= cores:
+                    queue.remove(part)
+                    self._start(part)
             for part, process in list(self._running.items()):
                 if process.poll() is not None:
                     del self._running[part]
@@ -317,23 +315,23 @@ def _starve(given: argparse.Namespace) -> int:
     limit = f"--cores={STARVED}"
     if given.tests == ["all"]:
         parts = [
-            replace(part, waits=False, marks=" and ".join(filter(None, [part.marks, "not long"]))) for part in quick()
+            replace(part, load=STARVED, marks=" and ".join(filter(None, [part.marks, "not long"]))) for part in quick()
         ]
-        return _judged(Run("starve", [limit]), parts, int((os.cpu_count() or 1) / STARVED), watched=False, until=0)
+        return _judged(Run("starve", [limit]), parts, watched=False, until=0)
     tests = given.tests or changes.changed_tests(ROOT, changes.base(ROOT))
     if not tests:
         print("No test differs from the newest commit that is over four hours old: name the tests to starve.")
         return 0
     print("== starved:", *tests, sep="\n  ", flush=True)
     parts = [Part(f"starved {number + 1}", "", tuple(tests)) for number in range(TIMES)]
-    return _judged(Run("starve", [limit]), parts, 1, watched=False, until=0)
+    return _judged(Run("starve", [limit]), parts, cores=1, watched=False, until=0)
 
 
-def _judged(run: Run, parts: Sequence[Part], slots: int | None = None, *, watched: bool, until: float) -> int:
+def _judged(run: Run, parts: Sequence[Part], *, cores: int | None = None, watched: bool, until: float) -> int:
     shutil.rmtree(run.costs, ignore_errors=True)
     run.costs.mkdir(parents=True)
     try:
-        failed = run.parts(parts, slots or os.cpu_count() or 1)
+        failed = run.parts(parts, cores or os.cpu_count() or 1)
         found = costs.read(run.costs)
         if found:
             print("\n== the slowest tests, and what all of them took", *costs.summary(found), sep="\n", flush=True)

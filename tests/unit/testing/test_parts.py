@@ -72,7 +72,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return made
 
 
-def test_no_more_parts_compute_at_once_than_there_are_cores(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parts_that_run_need_no_more_cores_together_than_there_are(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     running, most, begun = [0], [0], list[str]()
 
     def start(arguments: Sequence[str], *, read: bool = False) -> Slow:
@@ -83,11 +85,12 @@ def test_no_more_parts_compute_at_once_than_there_are_cores(run: Run, monkeypatc
 
     monkeypatch.setattr(parts, "_pytest", start)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    computing = [Part(f"part {number}", "", (str(number),)) for number in range(6)]
-    waits = Part("waits", "", ("waits",), waits=True)
-    assert run.parts([*computing, waits], 2) == []
+    computing = [Part(f"part {number}", "", (str(number),)) for number in range(3)]
+    halves = [Part(f"half {number}", "", (f"half {number}",), load=0.5) for number in range(4)]
+    beside = Part("beside", "", ("beside",), load=0.0)
+    assert run.parts([*computing, *halves, beside], 2) == []
+    assert begun == ["0", "1", "beside", "2", "half 0", "half 1", "half 2", "half 3"]
     assert most == [3]
-    assert begun == ["waits", "0", "1", "2", "3", "4", "5"]
 
 
 def test_a_part_that_fails_is_returned_and_one_without_a_test_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
