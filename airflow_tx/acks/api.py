@@ -29,9 +29,13 @@ class AckerStore(Protocol):
         """
 
     def take(self, origin: Origin, acker: int, portion: Portion) -> list[int]:
-        """Apply a portion in one atomic operation, as `Acker.take`: the roots that the acker does not know.
+        """Apply a portion in one atomic operation, as `Acker.take`. Return the roots that the acker does not know.
 
-        :raises StaleMessage, UnknownMessage, AckersBehind: no part of it was applied.
+        If the method raises an error, no part of the portion was applied.
+
+        :raises StaleMessage: a newer attempt is open.
+        :raises UnknownMessage: its transaction is not open.
+        :raises AckersBehind: the store of the ackers has lost an earlier portion.
         """
 
     def fail(self, origin: Origin, reason: str) -> None:

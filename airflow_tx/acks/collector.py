@@ -64,9 +64,14 @@ class Collector:
     def process(self, reference: str) -> Message:
         """Take a message: `with` acks it at the end of the block, or fails it if the block raises an error.
 
-        Without `with`, `ack` or `fail` it by hand, when all new messages are emitted.
+        Without `with`, call `ack` or `fail` yourself after you have emitted all new messages. If the method raises an
+        error, the message is not taken.
 
-        :raises NotAReference, ForeignMessage, StaleMessage, UnknownMessage, AckersUnavailable: it is not taken.
+        :raises NotAReference: the text is not a reference to a message.
+        :raises ForeignMessage: the message belongs to another topology.
+        :raises StaleMessage: a newer attempt is open.
+        :raises UnknownMessage: the transaction of the message is not open.
+        :raises AckersUnavailable: the store of the ackers does not answer.
         """
         lineage, number = split(reference)
         anchors = self._anchors.get(lineage)

@@ -66,14 +66,12 @@ def _tree(text: str) -> tuple[int, int]:
 
 
 class Reference(NamedTuple):
-    """One message.
-
-    :param lineage: the attempt of a transaction, and the trees that the message belongs to.
-    :param id: its random id.
-    """
+    """One message."""
 
     lineage: Lineage
+    """The attempt of a transaction, and the trees that the message belongs to."""
     id: int
+    """The random id of the message."""
 
     def __str__(self) -> str:
         return f"{self.lineage.text}:{self.id:016x}"

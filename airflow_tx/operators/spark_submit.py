@@ -42,18 +42,20 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
     A task killed with SIGKILL does not stop its driver: the driver writes into a folder that is not read.
 
     :param application: absolute path, URI, or path relative to the DAG file's folder or to the folder above.
-    :param conn_id: Spark connection; unlike SparkSubmitOperator, which then means YARN, a missing one is an error.
-    :param application_args: further arguments, as ``batch.args``.
+    :param conn_id: Spark connection. A missing connection is an error; SparkSubmitOperator would use YARN instead.
     :param inputs: output of other tasks, by the name that the application reads it by: ``batch.read_input("counts")``
-        of ``inputs={"counts": other.output["counts"]}``.
-    :param reliable: False: it may read some rows of its batch and inputs only, or some twice; otherwise the transaction
-        is not committed then.
+        reads ``inputs={"counts": other.output["counts"]}``.
+    :param reliable: True: the transaction is committed only if the application reads each row of its batch and inputs
+        exactly once. False: the application may leave out rows, or read rows twice.
     :param connections: ids of connections that the application itself uses, such as the connection of a state in
-        `batch.look_up`; a driver on this machine finds them as this task does.
-    :param spark_binary: name or path of spark-submit; the default is the one on PATH, else the one of this Python.
-    :param deploy_mode: client or cluster; None: as the connection says.
-    :param retries: every line of it may be killed and run again.
-    :param retry_delay: between two tries.
+        `batch.look_up`. A driver on this machine finds them as this task does.
+    :param spark_binary: name or path of spark-submit. By default, the operator uses the spark-submit on PATH; if PATH
+        has none, it uses the spark-submit of this Python.
+    :param deploy_mode: client or cluster; None: the connection decides.
+    :param retries: how often Airflow tries the task again. The application must tolerate a kill at any line.
+    :param retry_delay: the time between two tries.
+    :param kwargs: other arguments of SparkSubmitOperator, such as `conf`, `jars` and `application_args`. The
+        application reads `application_args` as ``batch.args``.
     """
 
     stages_output = True

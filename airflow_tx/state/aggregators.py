@@ -91,7 +91,11 @@ class CombinerAggregator(Protocol):
     def combine(self, a: Any, b: Any) -> Any:
         """Make the value of the rows of both, the rows of `a` before the rows of `b`.
 
-        :raises ValueError, TypeError, ArithmeticError: the whole update is refused with the text of the error.
+        Each of these errors makes the state refuse the whole update, with the text of the error:
+
+        :raises ValueError: the values cannot be combined.
+        :raises TypeError: the types of the values cannot be combined.
+        :raises ArithmeticError: the result cannot be computed.
         """
 
 

@@ -182,7 +182,13 @@ class FencedState(Described, ABC):
     def raise_fence(self, grant: Grant) -> None:
         """In one store transaction: check continuity, raise the fence, undo what outranked tokens of this txid wrote.
 
-        :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind, StateUnavailable: and nothing has changed.
+        If the method raises an error, nothing has changed.
+
+        :raises FenceOutranked: a later grant has raised the fence.
+        :raises FenceForeign: the fence belongs to another topology or to another ledger.
+        :raises StateBehind: the store has less than the ledger committed.
+        :raises LedgerBehind: the ledger has less than the store.
+        :raises StateUnavailable: the store cannot be reached.
         """
 
     def write(
@@ -195,12 +201,18 @@ class FencedState(Described, ABC):
     ) -> int:
         """In one store transaction: check that the fence holds exactly this grant, then add `rows` to the values.
 
-        :param rows: one per key: the key columns and the deltas of the value columns; at most one row a key.
-        :param chunk: the writer's partition; the same chunk may be sent twice, another one may not touch its keys.
-        :param complete: sets `applied`, and keeps the receipt of the grant if the state keeps any. False for one of
-            several writers; the last call of the grant says True (its rows may be none).
+        If the method raises an error, nothing has changed.
+
+        :param rows: the key columns and the deltas of the value columns; at most one row per key.
+        :param chunk: the writer's partition. A writer may send the same chunk twice. Two chunks may not have a key in
+            common.
+        :param complete: sets `applied`, and keeps the receipt of the grant if the state keeps receipts. If there are
+            several writers, each passes False, and the last call of the grant passes True (with or without rows).
         :return: how many keys were written.
-        :raises FenceOutranked, ChunkConflict, StateError, StateUnavailable: and nothing has changed.
+        :raises FenceOutranked: a later grant has raised the fence.
+        :raises ChunkConflict: another chunk of this transaction has written one of the keys.
+        :raises StateError: the state cannot take these rows.
+        :raises StateUnavailable: the store cannot be reached.
         """
         tally = RowTally.of(rows, self.added_up)
         return self._written(StateWrite(self.name, grant, tally, chunk, complete=complete))
@@ -223,9 +235,13 @@ class FencedState(Described, ABC):
         return self.write(grant, rows)
 
     def pass_over(self, grant: Grant) -> None:
-        """Note that a skipped transaction is over, under its raised fence: nothing is written.
+        """Note that a skipped transaction has ended, under its raised fence, and write no rows.
 
-        :raises FenceOutranked, StateError, StateUnavailable: and nothing has changed.
+        If the method raises an error, nothing has changed.
+
+        :raises FenceOutranked: a later grant has raised the fence.
+        :raises StateError: the state refuses the note.
+        :raises StateUnavailable: the store cannot be reached.
         """
         self.write(grant, ())
 

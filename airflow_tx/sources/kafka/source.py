@@ -39,18 +39,21 @@ class KafkaSource(KafkaTopics):
     Rows that Kafka has deleted, or a topic that was deleted and made again, stop both kinds until a person accepts the
     loss. A partition without a leader, or all of them, stops a transactional source; an opaque one leaves it out.
 
-    :param conn_id: Airflow connection of type kafka; its extra has the settings of librdkafka.
-    :param topic: a topic, or several: ``orders,returns``.
-    :param kind: ``transactional`` or ``opaque``.
-    :param max_rows_per_batch: at most so many offsets, over all partitions.
-    :param max_bytes_per_batch: at most so many bytes of keys and values, by the sizes of the next 200 rows.
-    :param target_seconds: as many rows as are processed in so many seconds.
-    :param starting: where a topic is taken up: ``earliest`` or ``latest``; a partition that is added later begins
-        with its first row in any case.
-    :param value_schema: Spark DDL, such as ``user STRING, amount DOUBLE``: values are JSON and become a struct (without
-        Spark, a dict). A message that does not fit fails its batch, and names its offset.
-    :param options: of Spark's connector, such as ``{"minPartitions": "8", "kafka.fetch.max.bytes": "..."}``.
-    :param timeout: seconds to wait for an answer of Kafka.
+    :param conn_id: Airflow connection of type kafka; its extra contains the settings of librdkafka.
+    :param topic: one topic, or several topics with commas between them: ``orders,returns``.
+    :param starting: where the first transaction begins to read a topic: ``earliest`` or ``latest``. A partition that is
+        added later always begins with its first row.
+    :param value_schema: Spark DDL, such as ``user STRING, amount DOUBLE``: the source parses values as JSON, and makes
+        a struct of each (without Spark, a dict). If a value does not fit the schema, the batch fails, and the error
+        names the offset.
+    :param options: options of Spark's connector, such as ``{"minPartitions": "8", "kafka.fetch.max.bytes": "..."}``.
+    :param timeout: how many seconds to wait for an answer of Kafka.
+    :param limits: the kind of the source, and the limits of a batch:
+
+        - `kind`: ``transactional`` or ``opaque``;
+        - `max_rows_per_batch`: the maximum number of offsets, over all partitions;
+        - `max_bytes_per_batch`: the maximum size of keys and values, estimated from the next 200 rows;
+        - `target_seconds`: how long processing should take. The source chooses the number of rows accordingly.
     """
 
     def logs(self, positions: Mapping[str, Json]) -> Mapping[str, KafkaLog]:

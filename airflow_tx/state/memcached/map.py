@@ -66,9 +66,10 @@ class MemcachedMap(Described):
         self.normalize(servers=_shown(self.servers))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read the value of each key; None: there is none, or it was evicted.
+        """Read the value of each key; None: the key has no value, or the server evicted it.
 
-        :raises StateUnavailable, StateError: a server does not answer; something else is under a key.
+        :raises StateUnavailable: a server does not answer.
+        :raises StateError: a key has a value that this map did not write.
         """
         names = list(map(self._key, keys))
         found = self._client.gets(names)

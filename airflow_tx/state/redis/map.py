@@ -35,9 +35,10 @@ class RedisMap(Addressed[RedisServer]):
         return self._copy_at(self._url or redis_url(self.conn_id, what="RedisMap"))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Read the value of each key; None: there is none.
+        """Read the value of each key; None: the key has no value.
 
-        :raises StateUnavailable, StateError: the server does not answer, or holds something else under a key.
+        :raises StateUnavailable: the server does not answer.
+        :raises StateError: a key has a value that this map did not write.
         """
         names = list(map(self._key, keys))
         with self._store.client() as client:
