@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import logging
 import posixpath
 import re
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from error_pages import errors  # mkdocs puts the folder of a hook on the path
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+LOG = logging.getLogger("mkdocs.hooks.reference")
+"""`mkdocs build --strict` counts only the warnings of loggers below `mkdocs`."""
 UPWARDS = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[\w./-]+)(?:#[\w-]+)?\)")
 """A link to a folder above: to a page, or out of `docs/`."""
 ROOMS = {
@@ -45,12 +48,18 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Show files of the repository that are no pages by name."""
+    """Replace links to files of the repository that are not pages by their names, and warn if a file is missing."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def shown(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(folder, link[2]))
-        return link[1] if target.startswith("../") else link[0]
+        if not target.startswith("../"):
+            return link[0]
+        if not Path("docs", target).exists():
+            LOG.warning(
+                "Doc file '%s' contains a link '%s', but the repository has no such file.", page.file.src_uri, link[2]
+            )
+        return link[1]
 
     return UPWARDS.sub(shown, markdown)
 

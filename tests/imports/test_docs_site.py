@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
-from tests.imports.doc_pages import ROOT
+from tests.imports.doc_pages import PAGES, ROOT
 
 
 def navigation() -> dict[str, list[tuple[str, str]]]:
@@ -78,3 +81,84 @@ def test_each_figure_names_its_command() -> None:
 @pytest.mark.parametrize("page", ["figures", "scale", "journal", "lane", "spark", "questions", "start"])
 def test_each_page_with_figures_names_how_they_were_measured(page: str) -> None:
     assert re.search(r"`(script/bench|pytest|tests/)", (ROOT / f"docs/{page}.md").read_text())
+
+
+# --- script/docs fails at a mistake ------------------------------------------------------------------------------
+
+
+def test_every_check_of_a_link_is_a_warning() -> None:
+    validation = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["validation"]
+    assert validation == {
+        "nav": dict.fromkeys(("omitted_files", "not_found", "absolute_links"), "warn"),
+        "links": dict.fromkeys(("not_found", "anchors", "absolute_links", "unrecognized_links"), "warn"),
+    }
+
+
+def test_the_site_is_built_strictly_and_its_warnings_are_counted() -> None:
+    """The option --quiet drops the warnings before --strict counts them."""
+    builds = re.findall(r"^[^#\n]*mkdocs build(.*)$", (ROOT / "script/docs").read_text(), re.MULTILINE)
+    assert len(builds) == 1
+    assert "--strict" in builds[0]
+    assert not re.search(r"(?<!\S)(--quiet|-\w*q)", builds[0])
+
+
+def test_no_page_has_a_link_in_html() -> None:
+    """The generator checks only the links of Markdown."""
+    pages = [page for page in PAGES if re.search(r"<(a|img)\s[^>]*(href|src)=", (ROOT / page).read_text())]
+    assert pages == []
+
+
+PLANTED = """
+[file](planted.md), [file above](../planted.md), [picture](pictures/planted.svg),
+[folder](planted/), [absolute](/planted.md), [anchor](#planted), [anchor of a page](index.md#planted),
+[name][planted.missing]
+
+::: planted.function
+"""
+WARNINGS = """
+contains a link 'planted.md', but the target is not found
+contains a link '../planted.md', but the repository has no such file
+contains a link 'pictures/planted.svg', but the target is not found
+contains an unrecognized relative link 'planted/'
+contains an absolute link '/planted.md'
+contains a link '#planted', but there is no such anchor
+contains a link 'index.md#planted', but the doc 'index.md' does not contain an anchor
+Could not find cross-reference target 'planted.missing'
+Parameter 'missing' does not appear in the function signature
+No matching parameter for 'missing'
+Failed to parse exception directive from ':raises ValueError, TypeError: never.'
+exist in the docs directory, but are not included in the "nav" configuration
+"""
+MODULE = '''
+def function(there: int) -> None:
+    """Return nothing.
+
+    :param missing: not in the signature.
+    :raises ValueError, TypeError: never.
+    """
+'''
+
+
+@pytest.mark.long
+def test_the_build_of_the_site_fails_at_each_mistake(tmp_path: Path) -> None:
+    # Packages are installed now: script/env of the copy would install the copy into our .venv.
+    subprocess.run([str(ROOT / "script/env"), "docs"], check=True)
+    for path in ROOT.iterdir():
+        if path.name in ("docs", "script"):
+            shutil.copytree(path, tmp_path / path.name)
+        elif path.is_dir() and path.name not in (".git", "build"):
+            (tmp_path / path.name).symlink_to(path)
+        elif path.is_file():
+            shutil.copy(path, tmp_path)
+    with (tmp_path / "docs/rows.md").open("a") as page:
+        page.write(PLANTED)
+    (tmp_path / "docs/omitted.md").write_text("# A page that the navigation lacks\n")
+    (tmp_path / "planted.py").write_text(MODULE)
+    command = [str(tmp_path / "script/docs")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    expected = WARNINGS.strip().splitlines()
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
+    assert [each for each in expected if not any(each in line for line in warnings)] == [], done.stderr
+    assert [line for line in warnings if not any(each in line for each in expected)] == [], done.stderr
+    assert done.returncode == 1
+    assert f"Aborted with {len(expected)} warnings in strict mode" in done.stderr
