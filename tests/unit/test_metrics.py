@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,13 @@ from airflow_tx.commit.handoff import take_skip
 from airflow_tx.coordinator.monitor import Monitor
 from airflow_tx.coordinator.snapshot import SnapshotReader
 from airflow_tx.errors import FailedBatch
-from airflow_tx.metrics import Cadence, Metric, send_commit, send_failure
+from airflow_tx.metrics import Cadence, Metric, oldest_seconds, send_commit, send_failure
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.records import Phase, TransactionRecord
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.memory import MemorySource
@@ -79,10 +82,11 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     monitor = Monitor(AlarmTopology("numbers", "numbers"), PATHS, lambda: MemorySource({"a": [{"n": 1}]}), patience=5)
     look = SnapshotReader(world.store, PATHS).look()
     assert look is not None
-    monitor.observe(world.store, look)
+    (opened_at,) = [datetime.fromisoformat(record.created) for record in look.opened.values()]
+    monitor.observe(world.store, replace(look, now=opened_at + timedelta(seconds=90)))
     values = {name: value for name, _, value in sent(statsd)}
-    assert {name: values[name] for name in ("open", "waiting", "blocked")} == {"open": 1, "waiting": 0, "blocked": 0}
-    assert values["oldest_seconds"] >= 0
+    open_ones = {"open": 1, "waiting": 0, "blocked": 0, "oldest_seconds": 90}
+    assert {name: values[name] for name in open_ones} == open_ones
     found |= {(name, "gauge") for name in values}
 
     ackers = ZnodeAckers(world.store, PATHS.root)
@@ -117,6 +121,19 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     begin_run(spec, "r1")
     found |= {(name, kind) for name, kind, _ in sent(statsd)}
     assert found == {(each.suffix, each.kind.value) for each in Metric}
+
+
+def test_the_age_of_what_is_open_is_that_of_the_lowest_txid_and_never_below_zero() -> None:
+    first = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    def begun(later: float) -> TransactionRecord:
+        created = (first + timedelta(seconds=later)).isoformat()
+        return TransactionRecord("k", "r", "t", 1, 1, "o", Phase.PROCESSING, "b", "e", "d", {}, created, created)
+
+    opened = {3: begun(60), 2: begun(10)}
+    assert oldest_seconds(opened, first + timedelta(seconds=70)) == 60
+    assert oldest_seconds(opened, first) == 0, "the clocks of two hosts may differ"
+    assert oldest_seconds({}, first) == 0
 
 
 def test_a_server_that_knows_tags_gets_the_topology_as_one(

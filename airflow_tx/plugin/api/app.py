@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airflow_tx.errors import Refused, StoreError, TxError, UnreadableRecord
 from airflow_tx.plugin.api import action_routes, bundle, topology_routes
@@ -17,6 +19,23 @@ from airflow_tx.plugin.api.redaction import redacted
 log = logging.getLogger(__name__)
 
 PREFIX = "/tx"
+_NOSNIFF = {"X-Content-Type-Options": "nosniff"}
+"""An answer may quote what people and tasks have written: no browser guesses that it is a page."""
+
+
+class NoSniff:
+    """Adds this header to every answer, refusals included."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_header(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_NOSNIFF)
+            await send(message)
+
+        await self._app(scope, receive, send_with_header)
 
 
 def make_app() -> FastAPI:
@@ -33,6 +52,7 @@ def make_app() -> FastAPI:
     app.include_router(bundle.bundle_router)
     for error, answer in _ANSWERS.items():
         app.add_exception_handler(error, answer)
+    app.add_middleware(NoSniff)
     return app
 
 
@@ -51,8 +71,11 @@ def _away(request: Request, error: Exception) -> JSONResponse:
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
+    # Starlette sends this answer outside of every middleware.
     return JSONResponse(
-        {"detail": "It cannot be answered; see the log of the api-server."}, status_code=500
+        {"detail": "It cannot be answered; see the log of the api-server."},
+        status_code=500,
+        headers=_NOSNIFF,
     )
 
 

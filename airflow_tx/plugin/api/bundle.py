@@ -29,8 +29,5 @@ def get_bundle(user: GetUserDep) -> FileResponse:
         raise HTTPException(
             status.HTTP_404_NOT_FOUND, "The page was not built: see airflow_tx/plugin/ui."
         )
-    headers = {
-        "Cache-Control": f"private, max-age={_YEAR}, immutable",
-        "X-Content-Type-Options": "nosniff",
-    }
+    headers = {"Cache-Control": f"private, max-age={_YEAR}, immutable"}
     return FileResponse(BUNDLE, media_type="text/javascript", headers=headers)

@@ -75,11 +75,7 @@ class TaggedRoute(APIRoute):
             response = await answer(request)
             # Weak: what is sent may be compressed.
             tag = f'W/"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
-            headers = {
-                "ETag": tag,
-                "Cache-Control": "private, no-cache",
-                "X-Content-Type-Options": "nosniff",
-            }
+            headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
             if request.headers.get("if-none-match") == tag:
                 return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
             response.headers.update(headers)
