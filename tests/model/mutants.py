@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 import tokenize
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,9 +15,12 @@ from itertools import accumulate
 from types import CodeType, FunctionType
 from typing import Any
 
+import pytest
+
 from airflow_tx.commit import commit as writing
 from airflow_tx.commit import handoff as taking
 from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.errors import AlreadyFinal, IncompleteBatch, SkippedTransaction, TooMuchContention, TxError
 from airflow_tx.protocol import (
     begin,
     commit,
@@ -53,7 +57,9 @@ from tests.model import (
     test_yields,
 )
 from tests.model.driver import Run, Topology
+from tests.model.explorer import explore
 from tests.model.shapes import Shape
+from tests.model.world import Violation
 
 ONE = Shape("transactional", 1, 1, 1)
 ONE_OPAQUE = Shape("opaque", 2, 1, 1)
@@ -83,15 +89,18 @@ class Trace:
     """A test of this folder, called with the topology of a fixture.
 
     :param topology: the arguments of the topology that it is about, beside one opaque state.
+    :param error: the refusal by which the trace ends when it finds its mutant; None: the trace finds the mutant by what
+        it compares, or because a refusal did not come.
     """
 
     test: Callable[[Topology], object]
     topology: Mapping[str, Any] = field(default_factory=dict)
+    error: type[TxError] | None = None
 
     def run(self) -> None:
         """On the in-memory store.
 
-        :raises AssertionError, TxError: it finds the mutant.
+        :raises Exception: as `error` says, if it finds the mutant.
         """
         only = MemoryStore()
         # A transactional source comes with a transactional state, as in the fixtures.
@@ -119,18 +128,18 @@ class Mutant:
         return self.rule.replace(" ", "-")
 
 
-def _trace(owner: Any, name: str, **topology: Any) -> Trace:
+def _trace(owner: Any, name: str, *, error: type[TxError] | None = None, **topology: Any) -> Trace:
     test = getattr(owner, name)
-    return Trace(partial(test, owner()) if isinstance(owner, type) else test, topology)
+    return Trace(partial(test, owner()) if isinstance(owner, type) else test, topology, error)
 
 
 def _restated(owner: Any, name: str) -> Trace:
     return _trace(owner, name, journals=True)
 
 
-def _rebuilt(name: str, *, gone: bool) -> Trace:
+def _rebuilt(name: str, *, gone: bool, error: type[TxError] | None = None) -> Trace:
     test = getattr(test_restatements.TestRebuilt(), name)
-    return Trace(partial(test, gone=gone), {"journals": True})
+    return Trace(partial(test, gone=gone), {"journals": True}, error)
 
 
 MUTANTS = (
@@ -233,7 +242,11 @@ MUTANTS = (
     Mutant(
         "a start forgets what its id has acked",
         ((processing.start, "found.done and not another", "False"),),
-        _trace(test_traces.TestTrace11, "test_a_leg_that_airflow_fails_and_retries_by_its_own_id_may_succeed"),
+        _trace(
+            test_traces.TestTrace11,
+            "test_a_leg_that_airflow_fails_and_retries_by_its_own_id_may_succeed",
+            error=IncompleteBatch,
+        ),
     ),
     Mutant("committed transactions not recognised", ((step.is_committed, "txid < current.txid", "False"),), ONE),
     Mutant(
@@ -392,7 +405,11 @@ MUTANTS = (
     Mutant(
         "a transaction just allocated is taken for skipped",
         ((skip.open_record, "read.find(Skipped, paths.skipped(txid)) is not None", "True"),),
-        _trace(test_skips.TestAnswers, "test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped"),
+        _trace(
+            test_skips.TestAnswers,
+            "test_a_transaction_allocated_while_one_asks_is_not_taken_for_skipped",
+            error=AlreadyFinal,
+        ),
     ),
     Mutant(
         "a partition that takes no part loses its place",
@@ -406,7 +423,11 @@ MUTANTS = (
     Mutant(
         "a name that is taken is allocated",
         ((begin._new_key, "read.find(Binding, paths.run(key), new=True)", "None"),),
-        _trace(test_recovery.TestAllocationAhead, "test_a_name_that_a_run_started_by_hand_has_is_left_to_it"),
+        _trace(
+            test_recovery.TestAllocationAhead,
+            "test_a_name_that_a_run_started_by_hand_has_is_left_to_it",
+            error=TooMuchContention,
+        ),
     ),
     Mutant(
         "a run of an allocated transaction makes another attempt",
@@ -597,12 +618,18 @@ MUTANTS = (
     Mutant(
         "a rebuilt ledger binds the run to the skipped restatement",
         ((rebuild_plan._bound, 'or batch["skip"] is not None', ""),),
-        _rebuilt("test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back", gone=False),
+        _rebuilt(
+            "test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back",
+            gone=False,
+            error=SkippedTransaction,
+        ),
     ),
     Mutant(
         "a rebuilt ledger binds the run to a restatement that was skipped earlier",
         ((rebuild._counts_now, "if skipped.replaces is not None:", "if False:"),),
-        _rebuilt("test_one_that_was_skipped_earlier_is_known_by_its_receipt_alone", gone=True),
+        _rebuilt(
+            "test_one_that_was_skipped_earlier_is_known_by_its_receipt_alone", gone=True, error=SkippedTransaction
+        ),
     ),
     Mutant(
         "a rebuilt ledger restates what came before",
@@ -644,6 +671,39 @@ def applied(mutant: Mutant) -> Iterator[None]:
     finally:
         for function, code in reversed(originals):
             function.__code__ = code
+
+
+def why_found(mutant: Mutant) -> str | None:
+    """Say by what the explorer, or the trace, finds a mutant; None: it does not.
+
+    A mutant that stops the code in any other way, such as by a NameError, breaks no promise: nothing would have been
+    counted wrongly.
+
+    :raises Exception: that error of another kind.
+    """
+    with applied(mutant):
+        try:
+            if isinstance(mutant.shape, Shape):
+                explore(mutant.shape)
+            else:
+                mutant.shape.run()
+        except Violation as violation:
+            return str(violation)
+        except (AssertionError, pytest.fail.Exception, TxError) as error:
+            if not _is_expected(error, mutant.shape):
+                raise
+            return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _is_expected(error: BaseException, found_by: Shape | Trace) -> bool:
+    if isinstance(found_by, Shape):
+        return False
+    if found_by.error is not None or isinstance(error, TxError):
+        return type(error) is found_by.error
+    # An assert of the product is no promise of the test.
+    *_, (last, _) = traceback.walk_tb(error.__traceback__)
+    return not last.f_globals["__name__"].startswith("airflow_tx.")
 
 
 def _changed(function: FunctionType, old: str, new: str) -> CodeType:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import TxError
+from airflow_tx.errors import AlreadyFinal, StaleAttempt, TxError
+from airflow_tx.protocol import processing
+from tests.model.driver import Run, Topology
 from tests.model.explorer import Report, explore
-from tests.model.mutants import MUTANTS, Mutant, Trace, applied
+from tests.model.mutants import MUTANTS, Mutant, Trace, why_found
 from tests.model.shapes import Shape
-from tests.model.world import Violation
 
 
 def long(value: Any) -> Any:
@@ -91,15 +92,47 @@ def test_every_interleaving_counts_each_row_once_in_order_and_can_go_on(
 
 @pytest.mark.parametrize("mutant", [each if at % 6 == 0 else long(each) for at, each in enumerate(MUTANTS)], ids=str)
 def test_a_rule_taken_out_is_found(mutant: Mutant) -> None:
+    assert why_found(mutant), "the trace, or the explorer, did not notice"
     if isinstance(mutant.shape, Trace):
-        # A test fails by the error that the code gives, by what it compares, or because an error did not come.
-        with applied(mutant), pytest.raises((AssertionError, TxError, pytest.fail.Exception)):
-            mutant.shape.run()
         mutant.shape.run()
-        return
-    with applied(mutant), pytest.raises(Violation) as found:
-        explore(mutant.shape)
-    assert str(found.value)
+
+
+NEWEST = "record.attempt != attempt.attempt"
+
+
+def one_commit(topology: Topology) -> None:
+    """The shortest trace of all."""
+    run = Run(topology, "r1")
+    run.begin(1)
+    run.process({"a": 1})
+    run.commit()
+
+
+def by(error: type[TxError] | None) -> Trace:
+    return Trace(one_commit, error=error)
+
+
+@pytest.mark.parametrize("found_by", [by(AlreadyFinal), by(None), Shape("opaque", 1, 1, 0)], ids=["refusal", "", "all"])
+@pytest.mark.parametrize(
+    ("instead", "error"),
+    [
+        ("no_such_name", NameError),
+        ("(_ for _ in ()).throw(AssertionError())", AssertionError),
+        ("attempt.no_such_attribute", AttributeError),
+    ],
+)
+def test_a_mutant_that_only_stops_the_code_is_an_error_and_is_not_found(
+    found_by: Shape | Trace, instead: str, error: type[Exception]
+) -> None:
+    stopped = Mutant("the code stops", ((processing.newest_record, NEWEST, instead),), found_by)
+    with pytest.raises(error):
+        why_found(stopped)
+
+
+def test_a_refusal_that_a_trace_does_not_expect_is_an_error() -> None:
+    stale = Mutant("no attempt is the newest", ((processing.newest_record, NEWEST, "True"),), by(None))
+    with pytest.raises(StaleAttempt):
+        why_found(stale)
 
 
 @pytest.mark.parametrize(
