@@ -214,6 +214,23 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": CONNECTION_FIELDS,
             }
         ],
+        "operators": [
+            {
+                "integration-name": INTEGRATION,
+                "python-modules": [
+                    "airflow_tx.coordinator.blocked",
+                    "airflow_tx.coordinator.operator",
+                    "airflow_tx.operators.begin",
+                    "airflow_tx.operators.commit",
+                    "airflow_tx.operators.commit_phase",
+                    "airflow_tx.operators.spark_connect",
+                    "airflow_tx.operators.spark_submit",
+                ],
+            }
+        ],
+        "sensors": [
+            {"integration-name": INTEGRATION, "python-modules": ["airflow_tx.operators.sensor"]}
+        ],
         "hooks": [
             {"integration-name": INTEGRATION, "python-modules": ["airflow_tx.hooks.zookeeper"]}
         ],
@@ -223,6 +240,8 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_tx.coordinator.trigger",
                     "airflow_tx.triggers.committed",
+                    "airflow_tx.triggers.messages",
+                    "airflow_tx.triggers.order",
                     "airflow_tx.triggers.ready",
                     "airflow_tx.triggers.turn",
                     "airflow_tx.triggers.watcher",
