@@ -74,6 +74,16 @@ class SourceLedger:
                 self.keys.add(self.suite.make().key(run))
         return batch
 
+    def every(self) -> list[Batch]:
+        """Batches of what was added, until there is no data.
+
+        :raises AssertionError: there is no batch, so a test of each would say nothing.
+        """
+        batches = self.rest()
+        if not batches:
+            raise AssertionError("`add` returned rows, and the source has no batch of them")
+        return batches
+
     def rest(self) -> list[Batch]:
         """Batches until there is no data."""
         batches: list[Batch] = []
@@ -152,6 +162,24 @@ class SourceCase:
     @pytest.fixture(autouse=True)
     def _session(self, spark: SparkSession | None) -> None:
         self._spark = spark
+
+    def added(self) -> list[Row]:
+        """Add data, and fail if there is none: over nothing, each test of a source would pass."""
+        rows = list(self.add())
+        if not rows:
+            raise AssertionError(
+                "`add` added no rows: it should add data for two batches, and return its rows"
+            )
+        return rows
+
+    def added_partition(self) -> list[Row]:
+        """Add a partition, and fail if it has no data."""
+        rows = list(self.add_partition())
+        if not rows:
+            raise AssertionError(
+                "`add_partition` added no rows: it should add data for a batch, and return its rows"
+            )
+        return rows
 
     def rows(self, metadata: Any, source: Source | None = None, attempt: int = 1) -> list[Row]:
         source = source or self.make()

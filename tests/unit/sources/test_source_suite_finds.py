@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -200,3 +201,73 @@ def test_an_address_in_a_repr_and_a_secret_in_the_arguments_are_found() -> None:
     told.secrets = ("per_batch",)  # type: ignore[misc]
     with pytest.raises(AssertionError):
         told.test_its_repr_and_arguments_show_no_address_and_no_credentials()
+
+
+class Empty(Suite):
+    """Adds nothing."""
+
+    def add(self) -> list[Row]:
+        return []
+
+
+class Pretending(Suite):
+    """Returns rows that its source does not have."""
+
+    def add(self) -> list[Row]:
+        return [{"n": 1}, {"n": 2}]
+
+
+class Mute(Suite):
+    """Adds rows, and returns none of them."""
+
+    def add(self) -> list[Row]:
+        super().add()
+        return []
+
+
+WITHOUT_ROWS = {
+    "test_its_repr_and_arguments_show_no_address_and_no_credentials",  # it looks at the source alone
+    "test_a_run_that_was_made_anew_has_the_batch_of_its_key",  # this source has no batches of runs
+    "test_a_committed_batch_whose_rows_are_gone_is_refused_before_it_is_begun_again",  # nor does it know that
+}
+WITH_ROWS = sorted(name for name in vars(S) if name.startswith("test_") and name not in WITHOUT_ROWS)
+NO_ROWS = "`add` added no rows: it should add data for two batches, and return its rows"
+
+
+def of_kind(check: str) -> str:
+    """The kind of a source that the test is about."""
+    return "opaque" if "opaque_source" in check else "transactional"
+
+
+def call(suite: Suite, check: str) -> None:
+    """Call a test of the suite as pytest does."""
+    arguments = inspect.signature(getattr(S, check)).parameters
+    getattr(suite, check)(**({"ledger": SourceLedger(suite)} if "ledger" in arguments else {}))
+
+
+@pytest.mark.parametrize("suite", [Empty, Mute])
+@pytest.mark.parametrize("check", WITH_ROWS)
+def test_without_rows_no_test_of_the_suite_passes_and_each_says_so_in_one_line(suite: type[Suite], check: str) -> None:
+    with pytest.raises(AssertionError) as failed:
+        call(suite(Sound, of_kind(check)), check)
+    assert str(failed.value) == NO_ROWS
+
+
+NEEDS_NO_BATCH = {"test_a_rebuilt_source_is_equal"}
+
+
+@pytest.mark.parametrize("check", sorted(set(WITH_ROWS) - NEEDS_NO_BATCH))
+def test_with_rows_that_its_source_does_not_have_no_test_of_the_suite_passes(check: str) -> None:
+    suite = Pretending(Sound, of_kind(check))
+    suite.data.clear()
+    with pytest.raises((AssertionError, SourceError)):
+        call(suite, check)
+
+
+def test_a_new_partition_without_rows_is_told() -> None:
+    class Without(Suite):
+        def add_partition(self) -> list[Row]:
+            return []
+
+    with pytest.raises(AssertionError, match="`add_partition` added no rows"):
+        call(Without(Sound, "opaque"), "test_a_new_partition_is_taken_up")
