@@ -17,6 +17,7 @@ from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from examples import report
+from examples.example import counts_something
 from examples.faults import Faults
 from examples.flights import write_months
 from examples.keeper import end_kept, keep
@@ -173,10 +174,14 @@ def print_report(
         print(f"DIFFERS: {line}")
     if len(wrong) > _LINES:
         print(f"... and {len(wrong) - _LINES} more")
+    verdict = f"{expected.flights} of {expected.flights} flights counted once"
+    if not wrong and not (transactions and expected.groups and counts_something(verdict)):
+        wrong = [f"nothing was counted, so nothing was shown: {verdict}, in {len(transactions)} transactions"]
+        print(f"DIFFERS: {wrong[0]}")
     if wrong:
         print(f"\nnot exact: {len(wrong)} differences")
         return 1
-    print(f"\n{expected.flights} of {expected.flights} flights counted once")
+    print(f"\n{verdict}")
     return 0
 
 

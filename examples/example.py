@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import time
@@ -61,7 +62,7 @@ class Example(ABC):
 
     @abstractmethod
     def verdict(self) -> str:
-        """The verdict if nothing is wrong, in one line."""
+        """The verdict if nothing is wrong, in one line that says how many of how many were counted."""
 
     @property
     def paths(self) -> Paths:
@@ -97,10 +98,19 @@ def run(example: type[Example], home: Path) -> int:
 def judge(example: Example) -> int:
     """Print what differs, and the verdict; return the exit status."""
     wrong = example.wrong()
+    verdict = "" if wrong else example.verdict()
+    if not wrong and not counts_something(verdict):
+        wrong = [f"nothing was counted, so nothing was shown: {verdict}"]
     for line in wrong[:15]:
         print(f"DIFFERS: {line}")
-    print(f"\nnot exact: {len(wrong)} differences" if wrong else f"\n{example.verdict()}")
+    print(f"\nnot exact: {len(wrong)} differences" if wrong else f"\n{verdict}")
     return 1 if wrong else 0
+
+
+def counts_something(verdict: str) -> bool:
+    """Whether each `N of N` of a verdict is about something: over nothing, everything is exact."""
+    found = re.findall(r"\b(\d+) of (\d+)\b", verdict)
+    return bool(found) and all(some == all_ and int(all_) for some, all_ in found)
 
 
 def differences(expected: Mapping[object, object], found: Mapping[object, object]) -> list[str]:
