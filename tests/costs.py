@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ class Costs:
     :ivar seconds: per test, with its fixtures and their end.
     :ivar used: seconds of all processors while a test ran, servers included, per test that used a tenth of one.
     :ivar worth: per test that says so, why it is worth its time.
+    :ivar began: when, in seconds of the clock of the day.
     :ivar wall: seconds from the first to the last line of pytest.
     :ivar processor: seconds of all processors, servers included.
     :ivar whole: whether `processor` counts what left the tree of processes, too.
@@ -50,6 +52,7 @@ class Costs:
     later: list[str] = field(default_factory=list)
     used: dict[str, float] = field(default_factory=dict)
     passed: list[str] = field(default_factory=list)
+    began: float = 0.0
 
 
 class CostsPlugin:
@@ -58,7 +61,7 @@ class CostsPlugin:
     def __init__(self, file: Path, group: Group) -> None:
         self._file = file
         self._group = group
-        self._costs = Costs()
+        self._costs = Costs(began=time.time())
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         marks = {item.nodeid: item.get_closest_marker("worth") for item in session.items}
@@ -101,7 +104,8 @@ def sums(parts: dict[str, Costs]) -> list[str]:
     """Say what each part took, and all of them."""
     lines = [_sum(name, costs.wall, costs.processor, len(costs.seconds)) for name, costs in parts.items()]
     found = list(parts.values())
-    wall, tests = max(each.wall for each in found), sum(len(each.seconds) for each in found)
+    wall = max(each.began + each.wall for each in found) - min(each.began for each in found)
+    tests = sum(len(each.seconds) for each in found)
     lines.append(_sum("together", wall, sum(each.processor for each in found), tests))
     if not all(each.whole for each in found):
         lines.append("The processor time lacks servers: this machine allows no control group of our own.")

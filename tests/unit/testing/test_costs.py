@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.costs import SLOWEST, Costs, read, slowest, sums, table
+from tests.costs import SECOND, SLOWEST, Costs, read, slowest, summary, sums, table
 
 
 def test_the_slowest_tests_of_all_parts_are_told_with_what_makes_them_worth_it() -> None:
@@ -22,9 +22,18 @@ def test_there_are_not_more_than_a_page_shows() -> None:
     assert len(slowest([many])) == SLOWEST
 
 
-def test_the_time_of_all_parts_is_that_of_the_longest_and_their_processor_time_adds_up(tmp_path: Path) -> None:
-    for name, costs in (("a", Costs({"t": 1.0}, {}, 60.0, 90.0)), ("b", Costs({"u": 1.0}, {}, 100.0, 30.0, True))):
+def test_the_time_of_all_parts_is_from_the_first_begin_to_the_last_end_and_processor_time_adds_up(
+    tmp_path: Path,
+) -> None:
+    first = Costs({"t": 1.0}, wall=60.0, processor=90.0, began=1000.0)
+    second = Costs({"u": 1.0}, wall=100.0, processor=30.0, whole=True, began=1030.0)
+    for name, costs in (("a", first), ("b", second)):
         (tmp_path / f"{name}.json").write_text(json.dumps(asdict(costs)))
     *_, together, warning = sums(read(tmp_path))
-    assert together.split() == ["together", "|", "100", "s", "2.0", "processor-minutes", "2", "tests"]
+    assert together.split() == ["together", "|", "130", "s", "2.0", "processor-minutes", "2", "tests"]
     assert "lacks servers" in warning
+
+
+def test_tests_that_had_a_second_chance_are_counted_and_named() -> None:
+    parts = {"others": Costs({"tests/a.py::test_one": 1.0}), SECOND: Costs({"tests/a.py::test_late": 1.0})}
+    assert "1 tests had a second chance: tests/a.py::test_late" in summary(parts)
