@@ -195,6 +195,7 @@ def test_every_run_of_a_committed_partition_is_told_so_and_counts_nothing(stack:
     for log in story.seen["cleared"].values():
         assert "Transaction 1 of by_partition is already committed" in log
     assert story.days.history() == story.seen["committed"][1]
+    story.days.stack.assert_counted_once("by_partition", 4 * SIZE)
 
 
 @pytest.mark.long

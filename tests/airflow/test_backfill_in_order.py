@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 
 import pytest
 
@@ -119,6 +120,7 @@ def test_days_that_begin_backwards_get_their_txids_and_commit_in_the_order_of_th
     history = story.days.history()
     assert [entry.txid for entry in history] == [1, 2, 3, 4, 5, 6]
     assert [entry.run_id for entry in history] == [*(story.days.run_of(day) for day in DAYS), "next", "ahead"]
+    assert all(before.ended <= after.granted for before, after in pairwise(history))
     story.days.stack.assert_counted_once("begun_backwards", 6 * SIZE)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.rotating_state import position_after
 from airflow_tx.sources.api import Batch, Source
 
 if TYPE_CHECKING:
@@ -47,10 +48,9 @@ class SourceLedger:
 
     def keep(self, batch: Batch) -> None:
         """Take a batch as the next transaction's: the one after it begins at its position."""
-        place = self.places[-1]
-        after = plain(batch.position)
-        # A partition that takes no part keeps its place.
-        self.places.append({**(place or {}), **after} if self.suite.make().partitioned else after)
+        place = plain(batch.position)
+        partitioned = self.suite.make().partitioned
+        self.places.append(position_after(self.places[-1], place, partitioned=partitioned))
         if self.asked is not None:
             self.asked.begun(len(self.places) - 1, plain(batch.metadata))
         self.close()

@@ -1,0 +1,178 @@
+"""Databases and partitions that go away and come back, and older ones: what the table of promises says of them.
+
+Whole transactions by the operators' code, with a ledger in a real ZooKeeper and states in a real PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.errors import SourceError, StateBehind, StateUnavailable
+from airflow_tx.processing.batch import CurrentBatch
+from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.repair import state_lost
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.view import topology_view
+from airflow_tx.sources.files.source import PartitionedFileSource
+from airflow_tx.state import SqlState, Sum
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from tests.servers.postgres import LocalPostgres
+from tests.stage import Stage, StageRun, update
+
+Rows = list[dict[str, Any]]
+
+
+class Numbered:
+    """A topology whose transactions count their rows, one run after another."""
+
+    def __init__(self, store: ZooKeeperStore, root: str, *states: SqlState, source: Any = None) -> None:
+        self.stage = Stage(store, source, root=root)
+        self.states = states
+        self.seen: list[Any] = []
+
+    def processed(self, run_id: str) -> StageRun:
+        """A run of which only the commit is left."""
+        run = StageRun(self.stage.spec, run_id)
+        assert isinstance(run.begin(), Begun)
+        processing = run.start()
+        rows = list(CurrentBatch(processing).read())
+        self.seen.append(rows)
+        run.end(processing, [{"key": "rows", "n": len(rows)}])
+        return run
+
+    def commit(self, run: StageRun) -> None:
+        """Commit as a committer that has just started."""
+        commit = run.commit_of([update(state) for state in self.states])
+        commit.complete()
+        commit.commit()
+
+    def run(self, run_id: str) -> None:
+        self.commit(self.processed(run_id))
+
+    def committed(self) -> list[int]:
+        """The transactions that the ledger holds for committed."""
+        spec = self.stage.spec
+        view = topology_view(self.stage.store, spec.ledger(self.stage.store).paths)
+        return sorted(each.txid for each in view.transactions if each.status == "COMMITTED")
+
+
+def counted(url: str, label: str) -> SqlState:
+    return SqlState.from_url(url, table="counted", keys=["key"], values={"n": Sum()}, label=label)
+
+
+def total(state: SqlState) -> int:
+    return sum(row["n"] for row in state.read())
+
+
+def restored(server: LocalPostgres, database: str, backup: str) -> None:
+    """Put a whole database back to a copy of it."""
+    _admin(server, f"DROP DATABASE {database} WITH (FORCE)", f"ALTER DATABASE {backup} RENAME TO {database}")
+
+
+def backed_up(server: LocalPostgres, database: str, backup: str) -> None:
+    ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"
+    _admin(server, ended, f"CREATE DATABASE {backup} TEMPLATE {database}")
+
+
+def _admin(server: LocalPostgres, *statements: str) -> None:
+    engine = sa.create_engine(server.url(), poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connected:
+        for statement in statements:
+            connected.exec_driver_sql(statement)
+
+
+def test_a_database_that_cannot_be_reached_fails_the_commit_in_one_line_and_the_next_try_counts_once(
+    store: ZooKeeperStore, zookeeper_root: str, postgres: LocalPostgres, tmp_path: Path
+) -> None:
+    near, away = (
+        counted(f"sqlite:///{tmp_path / 'near.db'}", "near"),
+        counted(postgres.url(postgres.new_database()), "away"),
+    )
+    topology = Numbered(store, zookeeper_root, near, away)
+    topology.run("r1")
+    before = total(near)
+    assert before == total(away) > 0
+    run = topology.processed("r2")
+    postgres.stop()
+    try:
+        with pytest.raises(
+            StateUnavailable, match="State 'away.counted' .*cannot be reached: .*Clear the commit"
+        ) as away_now:
+            topology.commit(run)
+        assert "\n" not in str(away_now.value)
+        assert total(near) == before, "no state is written before all can be reached"
+        assert topology.committed() == [1]
+    finally:
+        postgres.start()
+    topology.commit(run)
+    assert topology.committed() == [1, 2]
+    assert total(near) == total(away) == 2 * before
+
+
+def test_a_database_restored_from_an_older_backup_is_refused_by_the_next_commit_which_names_the_repair_command(
+    store: ZooKeeperStore, zookeeper_root: str, postgres: LocalPostgres, tmp_path: Path
+) -> None:
+    database = postgres.new_database()
+    url = postgres.url(database)
+    kept, state = counted(f"sqlite:///{tmp_path / 'kept.db'}", "kept"), counted(url, "shop")
+    topology = Numbered(store, zookeeper_root, kept, state)
+    topology.run("r1")
+    backed_up(postgres, database, f"{database}_backup")
+    topology.run("r2")
+    restored(postgres, database, f"{database}_backup")
+    held = [total(kept), total(counted(url, "shop"))]
+    assert held[0] == 2 * held[1] > 0
+    topology.states = kept, counted(url, "shop")
+    run = topology.processed("r3")
+    with pytest.raises(StateBehind, match=r"airflow tx repair numbers --state-lost shop\.counted") as refused:
+        topology.commit(run)
+    assert "\n" not in str(refused.value)
+    assert [total(each) for each in topology.states] == held, "nothing is written on top of an older backup"
+    topology.stage.spec.ledger(store).run(state_lost, "shop.counted", Audit("ann", "the backup is all there is"))
+    topology.commit(run)
+    assert topology.committed() == [1, 2, 3]
+    one = held[1]
+    assert [total(each) for each in topology.states] == [held[0] + one, held[1] + one]
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional"])
+def test_a_partition_that_was_away_for_a_while_keeps_its_place_and_each_of_its_rows_counts_once(
+    store: ZooKeeperStore, zookeeper_root: str, tmp_path: Path, kind: str
+) -> None:
+    inbox = tmp_path / "inbox"
+    for region in ("eu", "us"):
+        (inbox / region).mkdir(parents=True)
+        for number in range(4):
+            _write(inbox, region, number)
+    source = PartitionedFileSource(f"{inbox}/*/*.csv", 1, kind=kind)
+    state = counted(f"sqlite:///{tmp_path / 'state.db'}", "counts")
+    topology = Numbered(store, zookeeper_root, state, source=source)
+    topology.run("r1")
+    (inbox / "us").rename(tmp_path / "away")
+    if kind == "opaque":
+        topology.run("r2")
+        topology.run("r3")
+        assert regions(topology.seen[1:]) == {"eu"}, "the others go on without it"
+    else:
+        with pytest.raises(SourceError, match="us"):
+            topology.processed("r2")
+    (tmp_path / "away").rename(inbox / "us")
+    # One file of each a transaction: three more have all that is left.
+    for number in (4, 5, 6):
+        topology.run(f"r{number}")
+    texts = [f"{row['region']}{row['number']}" for rows in topology.seen for row in rows]
+    assert sorted(texts) == sorted(f"{region}{number}" for region in ("eu", "us") for number in range(4))
+    assert total(state) == len(texts)
+
+
+def regions(seen: Sequence[Rows]) -> set[str]:
+    return {row["region"] for rows in seen for row in rows}
+
+
+def _write(inbox: Path, region: str, number: int) -> None:
+    (inbox / region / f"{number}.csv").write_text(f"region,number\n{region},{number}\n")
