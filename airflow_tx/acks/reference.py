@@ -65,13 +65,16 @@ def _tree(text: str) -> tuple[int, int]:
     return int(acker), message_id(root)
 
 
-class Reference(NamedTuple):
-    """One message."""
+@dataclass(frozen=True)
+class Reference:
+    """One message.
+
+    :param lineage: the attempt of a transaction, and the trees that the message belongs to.
+    :param id: its random id.
+    """
 
     lineage: Lineage
-    """The attempt of a transaction, and the trees that the message belongs to."""
     id: int
-    """The random id of the message."""
 
     def __str__(self) -> str:
         return f"{self.lineage.text}:{self.id:016x}"
