@@ -63,8 +63,8 @@ class AckerTrees(AckerCase):
     ) -> None:
         roots = opened(store, origin, ackers=3)
         references = roots.emit(30)
-        for lineage, root in map(Reference.parse, references):
-            assert lineage.trees == ((root % 3, root),)
+        for each in map(Reference.parse, references):
+            assert each.lineage.trees == ((each.id % 3, each.id),)
         for each in references:
             with collector.process(each):
                 pass
