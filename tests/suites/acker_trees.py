@@ -63,8 +63,8 @@ class AckerTrees(AckerCase):
     ) -> None:
         roots = opened(store, origin, ackers=3)
         references = roots.emit(30)
-        for each in map(Reference.parse, references):
-            assert each.lineage.trees == ((each.id % 3, each.id),)
+        for root in map(Reference.parse, references):
+            assert root.lineage.trees == ((root.id % 3, root.id),)
         for each in references:
             with collector.process(each):
                 pass
