@@ -30,7 +30,9 @@ from airflow_tx.cli.context import (
     wrong_usage,
 )
 from airflow_tx.errors import RepairRefused, TxError, UnknownTransaction, UnreadableRecord
+from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.health import Alarms
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -101,12 +103,13 @@ def _print_list(args: Namespace, store: Store) -> None:
 class ListedTopology:
     """A topology that can be read.
 
-    :param view: its name is the one that a command takes.
+    :param view: its name is the one that a command takes; `alarms`: the raised ones.
     """
 
     view: TopologyView
     ledger: Ledger
     conn_id: str
+    alarms: Alarms
 
 
 def _topology_rows(args: Namespace, store: Store) -> list[render.TableRow]:
@@ -122,7 +125,7 @@ def _topology_rows(args: Namespace, store: Store) -> list[render.TableRow]:
             _say_nothing_found(args)
         lags_found = _lags(args, [each for each in found if isinstance(each, ListedTopology)])
     return [
-        render.topology(each.view, lags_found.get(each.view.name))
+        render.topology(each.view, lags_found.get(each.view.name), each.alarms)
         if isinstance(each, ListedTopology)
         else each
         for each in found
@@ -140,11 +143,11 @@ def _say_nothing_found(args: Namespace) -> None:
 def _listed(store: Store, place: LedgerPlace) -> ListedTopology | render.TableRow:
     try:
         view = topology_view(store, place.paths, recent=0)
+        alarms = raised_alarms(Reader(store), place.paths)
     except (UnreadableRecord, UnknownTransaction) as error:
         return render.unreadable(place.name, str(error))  # the others are well
-    return ListedTopology(
-        replace(view, name=place.name), ledger_at(store, place.paths), place.conn_id
-    )
+    view = replace(view, name=place.name)
+    return ListedTopology(view, ledger_at(store, place.paths), place.conn_id, alarms)
 
 
 def _listed_elsewhere(stores: ExitStack) -> list[ListedTopology | render.TableRow]:
@@ -214,8 +217,9 @@ def show(args: Namespace) -> None:
             row = render.details(_details(args, store))
         else:
             view = topology_view(store, paths_of(args), recent=0)
-            listed = ListedTopology(view, ledger_on(store, args), conn_id_of(args))
-            row = render.topology_details(view, _lags(args, [listed]).get(view.name))
+            alarms = raised_alarms(Reader(store), paths_of(args))
+            listed = ListedTopology(view, ledger_on(store, args), conn_id_of(args), alarms)
+            row = render.topology_details(view, _lags(args, [listed]).get(view.name), alarms)
     render.print_row(row, args.output)
 
 

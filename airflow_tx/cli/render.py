@@ -8,10 +8,10 @@ from typing import Any
 
 from airflow_tx.actions.preview import EffectLine
 from airflow_tx.errors import without_controls
-from airflow_tx.protocol.health import HealthCode, topology_health
+from airflow_tx.protocol.health import Alarms, HealthCode, topology_health
 from airflow_tx.protocol.person import Person, PersonOfAttempt
 from airflow_tx.protocol.records import Outcome, dumps
-from airflow_tx.protocol.status import TransactionView, size_in_words
+from airflow_tx.protocol.status import TransactionView, pace_in_words, size_in_words
 from airflow_tx.protocol.view import TopologyView, TransactionDetails, waiting_runs
 from airflow_tx.sources.lag import Lag, LagUnknown
 
@@ -123,15 +123,17 @@ def print_row(row: TableRow, output: str) -> None:
         print_rows([row], output)
 
 
-def topology(view: TopologyView, lag: Lag | LagUnknown | None = None) -> TableRow:
+def topology(
+    view: TopologyView, lag: Lag | LagUnknown | None = None, alarms: Alarms | None = None
+) -> TableRow:
     """One line of `airflow tx list`.
 
-    :param lag: None: it was not asked for.
+    :param lag: None: it was not asked for; `alarms`: the raised ones.
     """
     return {
         "topology": view.name,
         "dag_id": view.record.dag_id,
-        "state": topology_health(view).code.value,
+        "state": topology_health(view, alarms).code.value,
         "source": view.record.source_kind,
         "next_commit": view.current,
         "allocated": view.allocated,
@@ -145,25 +147,20 @@ def topology(view: TopologyView, lag: Lag | LagUnknown | None = None) -> TableRo
     }
 
 
-def _health(view: TopologyView) -> str:
-    health = topology_health(view)
-    return f"{health.code.value}: {health.sentence}"
-
-
 def _lag(lag: Lag | LagUnknown | None) -> str | None:
     return None if lag is None else str(lag) if isinstance(lag, Lag) else "?"
 
 
-def topology_details(view: TopologyView, lag: Lag | LagUnknown | None) -> TableRow:
+def topology_details(view: TopologyView, lag: Lag | LagUnknown | None, alarms: Alarms) -> TableRow:
     """`airflow tx show TOPOLOGY`."""
+    health = topology_health(view, alarms)
     return {
         **topology(view, lag),
-        "state": _health(view),
+        "state": f"{health.code.value}: {health.sentence}",
         "incarnation": view.record.incarnation,
         "generation": view.record.generation,
         "rotating_state": view.rotating_state,
-        "pace": ", ".join(f"{rows:g} rows in {seconds:.1f} s" for rows, seconds in view.record.pace)
-        or None,
+        "pace": pace_in_words(view.record.pace) or None,
         "accepted_losses": "\n".join(_accepted(view)) or None,
         "repairs": "\n".join(
             f"{each.what}: {each.told} ({each.why}; {each.who}, {each.when})"

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from airflow_tx.protocol.person import Words, moment
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.view import TopologyView
+
+Alarms: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""The raised alarms of a topology, by kind."""
 
 
 class HealthCode(str, Enum):
@@ -46,9 +49,7 @@ class TopologyState:
     remedy: Words | None = None
 
 
-def topology_health(
-    view: TopologyView, alarms: Mapping[str, Mapping[str, Any]] | None = None
-) -> TopologyState:
+def topology_health(view: TopologyView, alarms: Alarms | None = None) -> TopologyState:
     """Say how a topology is: its first open transaction decides, since all others wait for that one.
 
     :param alarms: the raised ones, see `protocol.alarm`.

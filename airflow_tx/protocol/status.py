@@ -314,6 +314,13 @@ def _must_ack(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> set[In
     return must_ack(record, acks, {task for task, index in acks if index >= 0})
 
 
+def pace_in_words(pace: Sequence[Sequence[Any]]) -> str:
+    """Give how much the last transactions had, in which unit, and how long each was in process."""
+    return ", ".join(
+        f"{count:g} {(*unit, 'rows')[0]} in {seconds:.1f} s" for count, seconds, *unit in pace
+    )
+
+
 def size_in_words(size: Mapping[str, Any]) -> str:
     """Say how large a batch is, and why.
 
