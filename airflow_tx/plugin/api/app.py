@@ -81,7 +81,7 @@ def _unexpected(request: Request, error: Exception) -> JSONResponse:
 
 _ANSWERS = {
     LedgerAway: _problem(503),
-    UnreadableRecord: _problem(500),
+    UnreadableRecord: _problem(503),
     StoreError: _away,
     NotAnsweredThere: _problem(504),
     Refused: _problem(409),
