@@ -64,7 +64,7 @@ def quick() -> list[Part]:
     """Return the parts of a run of quick tests, the longest first."""
     sources = _files("contract/test_{kafka,rabbit_source,redis_source,sql_source}_suite.py")
     sources += _files("integration/test_{kafka,rabbit,redis_source,sql_source}*.py")
-    seen = ["tests/integration/board", *_files("integration/test_cli*.py")]
+    seen = ["tests/integration/board", "tests/integration/kinds", *_files("integration/test_cli*.py")]
     stores = "changed,delta,guard,mariadb,memcached,redis_guard,redis_state,sql_state,state"
     stored = _files(f"integration/test_{{{stores}}}*.py")
     known = ("airflow", "cluster", "containers", "contract", "imports", "integration", "model")

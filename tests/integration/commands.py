@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ USAGE = 2
 
 # Airflow's own parser and the function it names, as the console script calls them.
 _SERVE = """
-import contextlib, io, json, os, sys
+import contextlib, io, json, os, sys, traceback
 from airflow.cli import cli_parser
 
 asked, answers = sys.stdin, os.fdopen(os.dup(1), "w")
@@ -49,7 +50,7 @@ for line in asked:
     os.environ.update(environment)
     sys.argv = ["airflow", *arguments]
     sys.stdin = io.StringIO()
-    code, out, told = None, io.StringIO(), io.StringIO()
+    code, out, told, broken = None, io.StringIO(), io.StringIO(), ""
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
         try:
             if arguments[0] == "python":
@@ -59,8 +60,30 @@ for line in asked:
                 args.func(args)
         except SystemExit as end:
             code = end.code
-    print(json.dumps([code, out.getvalue(), told.getvalue()]), file=answers, flush=True)
+        except Exception:
+            broken = traceback.format_exc()
+    print(json.dumps([code, out.getvalue(), told.getvalue(), broken]), file=answers, flush=True)
 """
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a command line gave.
+
+    :param code: what it exits with: None, a number, or one line of text.
+    :param told: what it says beside its output.
+    :param broken: the traceback that it ends with; "": it ends with none.
+    """
+
+    code: int | str | None
+    output: str
+    told: str
+    broken: str
+
+    @property
+    def refusal(self) -> str:
+        """What it says when it refuses."""
+        return self.told if self.code in (1, USAGE) else str(self.code or "")
 
 
 class Commands:
@@ -141,7 +164,13 @@ class Commands:
         assert code is None, (code, output)
         return json.loads(output), [line for line in told.splitlines() if line.startswith("The lag")]
 
-    def _answer(self, arguments: tuple[str, ...], root: str) -> tuple[Any, Any, Any]:
+    def _answer(self, arguments: tuple[str, ...], root: str) -> tuple[Any, str, str]:
+        found = self.tried(*arguments, root=root)
+        assert not found.broken, found.broken
+        return found.code, found.output, found.told
+
+    def tried(self, *arguments: str, root: str) -> Tried:
+        """What a command gives, however it ends."""
         process = self._process or subprocess.Popen(
             [sys.executable, "-c", _SERVE],
             env=self.environment,
@@ -154,8 +183,7 @@ class Commands:
         assert process.stdout is not None
         environment = {**self.environment, "AIRFLOW__TX__ROOT": root}
         print(json.dumps([arguments, environment]), file=process.stdin, flush=True)
-        code, output, told = json.loads(process.stdout.readline())
-        return code, output, told
+        return Tried(*json.loads(process.stdout.readline()))
 
     def end(self) -> None:
         """End the process."""

@@ -8,6 +8,7 @@ import pytest
 
 from airflow_tx.cli import render
 from airflow_tx.protocol.records import Phase
+from airflow_tx.protocol.status import pace_in_words
 from tests.unit.protocol.first_transaction import with_first
 
 STYLED = "column [amount] of [/red] \x1b[31mtable\x1b[0m [bold]t[/bold] \x07\x9b1m"
@@ -72,3 +73,12 @@ def test_what_a_program_reads_has_every_column(capsys: pytest.CaptureFixture[str
     rows = [render.topology(with_first(phase=Phase.PROCESSED))]
     render.print_in_short(rows, render.TOPOLOGY_IN_SHORT, ("problem",), "json")
     assert '"max_pending"' in capsys.readouterr().out
+
+
+def test_a_pace_names_what_was_counted() -> None:
+    assert pace_in_words([[200, 1.5], [3, 2.0, "files"]]) == "200 rows in 1.5 s, 3 files in 2.0 s"
+
+
+def test_a_topology_whose_alarm_is_raised_is_listed_as_late() -> None:
+    alarms = {"late": {"of": "", "when": "2026-01-01T00:00:00+00:00"}}
+    assert render.topology(with_first(phase=Phase.PROCESSED), alarms=alarms)["state"] == "late"

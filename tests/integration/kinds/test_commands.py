@@ -1,0 +1,42 @@
+"""What a person types, on a topology of every kind: an answer, or one line that says why there is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_tx.cli.render import TOPOLOGY_STATES, TRANSACTION_STATES
+from tests.integration.kinds.answers import check_filled_by_commands, check_same, check_told, rows_of
+from tests.integration.kinds.ledger import Ledger
+from tests.integration.kinds.questions import QUESTIONS, commands_that_read
+from tests.integration.kinds.topologies import KINDS, Kind
+
+of_every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+
+def test_every_command_that_reads_is_asked() -> None:
+    assert set(QUESTIONS) == set(commands_that_read())
+
+
+@pytest.mark.worth("makes a topology of every kind, for all tests of what people type and see")
+@of_every_kind
+def test_every_command_that_reads_answers_or_says_in_one_line_why_not(ledger: Ledger, kind: Kind) -> None:
+    check_told(ledger.told(kind))
+
+
+@of_every_kind
+def test_json_and_yaml_say_the_same(ledger: Ledger, kind: Kind) -> None:
+    check_same(ledger.told(kind))
+
+
+def test_no_cell_is_empty_that_topologies_of_other_kinds_fill(ledger: Ledger) -> None:
+    check_filled_by_commands(ledger, KINDS)
+
+
+def test_every_state_that_a_list_can_be_asked_for_is_in_the_ledger(ledger: Ledger) -> None:
+    for state in TOPOLOGY_STATES:
+        tried = ledger.type("list", ("--no-lag", "--state", state), ("--output", "json"))
+        assert {row["state"] for row in json.loads(tried.output)} == {state}
+    rows = [row for kind in KINDS for told in ledger.told(kind) if told.command == "list" for row in rows_of(told)]
+    assert {*TRANSACTION_STATES} - {"open"} <= {row["status"].lower() for row in rows}
