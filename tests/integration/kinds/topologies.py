@@ -194,7 +194,7 @@ LONG_KINDS = (
     Kind(
         "rabbit_queue",
         'RabbitQueueSource("rabbit", "{name}_in", max_rows_per_batch=1)',
-        fate="without_restatement",  # a queue gives a message once
+        fate="brief_without_restatement",  # a queue gives a message once
         finds="m1",
     ),
     Kind("kafka_topic", 'KafkaSource("kafka", topic="{name}", max_rows_per_batch=1)', finds="{name}-0:0"),
