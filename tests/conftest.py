@@ -65,7 +65,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LimitsPlugin(budget))
     if config.getoption("--costs"):
         name = f"airflow-tx-{os.environ.get('AIRFLOW_TX_TEST_RUN', 'run')}-{os.getpid()}"
-        group = Group(name, shares=config.getoption("--shares"), cores=config.getoption("--cores"))
+        try:
+            group = Group(name, shares=config.getoption("--shares"), cores=config.getoption("--cores"))
+        except OSError as error:
+            raise pytest.UsageError(str(error)) from None
         config.pluginmanager.register(CostsPlugin(config.getoption("--costs"), group))
     if config.getoption("--done"):
         config.pluginmanager.register(DonePlugin(config.getoption("--done")))

@@ -199,9 +199,10 @@ class Run:
 
     def end(self) -> None:
         """Interrupt what still runs, so that it ends its servers, and kill what does not end."""
-        for process in self._running.values():
+        running = [process for process in self._running.values() if process.poll() is None]
+        for process in running:
             _signal(process, signal.SIGINT)
-        for process in self._running.values():
+        for process in running:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
             _signal(process, signal.SIGKILL)
