@@ -70,16 +70,16 @@ def quick() -> list[Part]:
     known = ("airflow", "cluster", "containers", "contract", "imports", "integration", "model")
     return [
         airflow(),
-        Part("spark", "spark", tuple(_sparks()), shares=4),
-        # What these wait for, each of them starts once.
-        Part("sources", "not spark", tuple(sources), load=0.25),
         Part("others", "not spark", tuple(_folders(without=known)), load=0.5),
-        Part("model", "not spark", ("tests/model", "tests/imports")),
-        Part("stores", "not spark", tuple(stored), load=0.5),
-        Part("contract", "not spark", ("tests/contract", *_without(sources))),
-        Part("integration", "not spark", ("tests/integration", *_without([*seen, *sources, *stored])), load=0.5),
         # What people see and type: it asks an Airflow of its own.
         Part("people", "not spark", tuple(seen), load=0.5),
+        # What these wait for, each of them starts once.
+        Part("sources", "not spark", tuple(sources), load=0.25),
+        Part("integration", "not spark", ("tests/integration", *_without([*seen, *sources, *stored])), load=0.5),
+        Part("stores", "not spark", tuple(stored), load=0.5),
+        Part("spark", "spark", tuple(_sparks()), shares=4),
+        Part("contract", "not spark", ("tests/contract", *_without(sources))),
+        Part("model", "not spark", ("tests/model", "tests/imports")),
     ]
 
 

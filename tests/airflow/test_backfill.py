@@ -134,6 +134,7 @@ def example(stack: Stack) -> Story:
     return story
 
 
+@pytest.mark.lead
 @pytest.mark.worth("the only backfill by Airflow itself")
 def test_failed_days_are_backfilled_and_counted_once(stack: Stack) -> None:
     story = scheduled(stack)

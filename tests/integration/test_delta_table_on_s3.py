@@ -63,6 +63,7 @@ def test_commits_replays_and_restatements_are_exact_on_s3(s3: LocalS3) -> None:
     assert table.rows_by_txid() == {2: 1, 3: 1}
 
 
+@pytest.mark.lead
 def test_an_answer_that_is_lost_after_the_put_does_not_commit_twice(s3: LocalS3) -> None:
     grants = Grants()
     table = DeltaTable(f"{Bucket(s3, 'lossy').url}/orders", storage_options=s3.options)

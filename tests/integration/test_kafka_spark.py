@@ -54,6 +54,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "key": row["key"] and bytes(row["key"]), "timestamp": row["timestamp"].timestamp()}
 
 
+@pytest.mark.lead
 @pytest.mark.worth("Spark's Kafka reader, with the jars of the docs")
 def test_spark_reads_exactly_the_offsets_of_a_batch_and_the_same_rows_as_python(
     kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str

@@ -97,6 +97,7 @@ def test_rows_are_the_same_in_spark_whoever_reads_them(
     source.close()
 
 
+@pytest.mark.lead
 @pytest.mark.parametrize("part", [1_000, 20], ids=["read here", "read by executors"])
 def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
     spark: SparkSession, redis: LocalRedis, part: int, monkeypatch: pytest.MonkeyPatch

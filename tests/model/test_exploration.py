@@ -37,7 +37,7 @@ SHAPES: list[Any] = [
     long(Shape("opaque", 1, 1, 1, people=("press",))),
     long(Shape("opaque", 1, 1, 1, people=("recovers", "late"), replays=0)),
     lead(Shape("opaque", 1, 1, 1, clears_only=True, people=("recovers", "late"), replays=0)),
-    Shape("opaque", 1, 1, 1, people=("late",), varies=True),
+    lead(Shape("opaque", 1, 1, 1, people=("late",), varies=True)),
     long(Shape("opaque", 1, 2, 1, partitions=True)),
     Shape("opaque", 1, 1, 1, partitions=True),
     lead(Shape("transactional", 1, 1, 1, partitions=True, people=("skip",))),

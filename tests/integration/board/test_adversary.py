@@ -244,6 +244,7 @@ def test_any_question_is_answered_with_bounded_work(viewer: Adversary, wrong: Wr
     viewer.send(wrong)
 
 
+@pytest.mark.lead
 @settings(max_examples=examples(40, 500), suppress_health_check=_ON_ONE_BOARD)
 @given(wrong=_wrong("post"))
 def test_any_preview_is_answered_with_bounded_work(user: Adversary, wrong: Wrong) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -338,6 +339,8 @@ def test_no_answer_has_a_host_or_a_secret_and_markup_is_text_that_no_browser_tak
     pipeline.ledger.run(note_skip, 1, Audit("<b>ann</b>", text))
     shown = set()
     with board.client("ada") as client:
+        listed = partial(client.get, "/api/v1/topologies")
+        eventually(lambda: MARKUP in _texts(listed().json()), 120, "the list of topologies shows the reason")
         # What is there, and addresses that are markup themselves: an answer may quote what was asked for.
         for topology in ("flights", quote(MARKUP, safe="")):
             for method, path in routes():
