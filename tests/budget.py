@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -155,13 +155,14 @@ class DonePlugin:
                 file.write(f"{report.nodeid}\n")
 
 
-def met(items: Sequence[pytest.Item], commit: str) -> list[pytest.Item]:
+def met(items: Sequence[pytest.Item], commit: str, *, changed: Collection[str] | None = None) -> list[pytest.Item]:
     """Return the tests that meet a change: their modules import a changed file. The nearest come first.
 
-    :param commit: what the change is compared with.
+    :param commit: what the change is compared with; ``nothing``: all files have changed.
+    :param changed: the files that have changed, where they are known.
     """
     sources = Sources(ROOT)
-    near = sources.distances(changed_files(ROOT, None if commit == "nothing" else commit))
+    near = sources.distances(changed or changed_files(ROOT, None if commit == "nothing" else commit))
     paths = {item: str(item.path.relative_to(ROOT)) for item in items}
     return sorted((item for item in items if paths[item] in near), key=lambda item: near[paths[item]])
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.budget import GRACE, SHORTEST, Budget, rotated
+from tests.budget import GRACE, SHORTEST, Budget, met, rotated
 
 ROOT = Path(__file__).parents[3]
 
@@ -119,3 +122,68 @@ def test_a_test_in_the_next_file_runs_after_one_that_was_left_out(tmp_path: Path
     assert run.returncode == 0, run.stdout + run.stderr
     assert "2 passed" in run.stdout
     assert "not run: test_first.py (1)" in run.stdout
+
+
+CIRCLE = """
+import pytest
+
+def test_one():
+    pass
+
+def test_fails():
+    assert not FAILS
+
+@pytest.mark.lead
+def test_leads():
+    pass
+
+@pytest.mark.lead
+@pytest.mark.long
+def test_long():
+    pass
+"""
+
+
+def rotation(folder: Path, *arguments: str, fails: bool = False) -> list[str]:
+    """Return the tests of a folder that run, in their order."""
+    hooks = "pytest_addoption, pytest_configure, pytest_collection_modifyitems"
+    (folder / "conftest.py").write_text(f"from tests.conftest import {hooks}\n")
+    (folder / "test_circle.py").write_text(f"FAILS = {fails}\n{CIRCLE}")
+    markers = [f"--override-ini=markers={mark}: of a test" for mark in ("lead", "long")]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--rootdir={folder}", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run([*command, *markers, str(folder)], cwd=folder, env=environment, capture_output=True, text=True)
+    assert run.returncode in (0, 1, 5), run.stdout + run.stderr
+    return re.findall(r"::(test_\w+) (?:PASSED|FAILED)", run.stdout)
+
+
+def test_a_rotation_begins_with_the_tests_that_lead_and_goes_on_from_the_place_of_its_commit(tmp_path: Path) -> None:
+    assert rotation(tmp_path, "--commit=2") == ["test_leads", "test_long", "test_one", "test_fails"]
+
+
+def test_a_test_that_leads_is_long_and_no_quick_run_has_it(tmp_path: Path) -> None:
+    assert rotation(tmp_path, "-m", "not long") == ["test_one", "test_fails"]
+
+
+def test_a_run_that_goes_on_leaves_out_what_has_passed_and_nothing_else(tmp_path: Path) -> None:
+    done = f"--done={tmp_path / 'done.txt'}"
+    assert rotation(tmp_path, done, fails=True) == ["test_one", "test_fails", "test_leads", "test_long"]
+    assert rotation(tmp_path, done) == ["test_fails"]
+    assert rotation(tmp_path, done) == []
+
+
+@dataclass(frozen=True)
+class Found:
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return ROOT / "tests/unit/testing" / f"{self.name}.py"
+
+
+def test_a_change_is_met_by_the_tests_that_import_it_the_nearest_first() -> None:
+    items = cast("list[pytest.Item]", [Found("test_parts"), Found("test_budget")])
+    chosen = met(items, "HEAD", changed=["tests/unit/testing/test_budget.py"])
+    assert [each.name for each in chosen] == ["test_budget"]
+    chosen = met(items, "HEAD", changed=["tests/unit/testing/test_budget.py", "tests/before.py"])
+    assert [each.name for each in chosen] == ["test_budget", "test_parts"]
