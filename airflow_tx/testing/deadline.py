@@ -72,6 +72,7 @@ def _communicate(
             if deadline.left() <= 0:
                 error.timeout = timeout
                 raise
+            given = None  # it is on its way, and is refused a second time
 
 
 def _pressure() -> Path:

@@ -65,6 +65,14 @@ def test_a_command_that_ends_in_time_returns_its_output_and_its_code() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (3, "hello\n", "")
 
 
+def test_a_command_that_waited_for_a_processor_is_given_its_input_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([0.0])
+    monkeypatch.setattr(deadline, "_stalled", lambda pressure: next(counts, 1e9))
+    code = "import time; time.sleep(2); print(input())"
+    done = run_command([sys.executable, "-c", code], timeout=1, input="hello\n", capture_output=True)
+    assert done.stdout == "hello\n"
+
+
 def test_a_command_that_fails_raises_if_it_is_checked() -> None:
     with pytest.raises(CalledProcessError):
         run_command([sys.executable, "-c", "exit(3)"], timeout=300, check=True)
