@@ -20,6 +20,11 @@ def base(root: Path) -> str | None:
     return _git(root, "log", "-1", f"--before={SETTLED}", "--format=%H").strip() or None
 
 
+def head(root: Path) -> str:
+    """Return the id of the commit that is checked out."""
+    return _git(root, "rev-parse", "HEAD").strip()
+
+
 def changed_files(root: Path, since: str | None) -> set[str]:
     """Return the files that differ from a commit, also those that are not committed; None: all files."""
     listed = _git(root, "ls-files") if since is None else _git(root, "diff", "--name-only", "--no-renames", since)

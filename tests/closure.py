@@ -98,11 +98,11 @@ class Sources:
             for used in self.imported(path):
                 users.setdefault(used, set()).add(path)
         found = dict.fromkeys((path for path in changed if path in self.modules), 0)
-        ring = set(found)
+        ring, distance = set(found), 0
         while ring:
-            following = {user for path in ring for user in users.get(path, ())} - found.keys()
-            found |= dict.fromkeys(following, max(found.values(), default=0) + 1)
-            ring = following
+            distance += 1
+            ring = {user for path in ring for user in users.get(path, ())} - found.keys()
+            found |= dict.fromkeys(ring, distance)
         return found
 
 

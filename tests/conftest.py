@@ -81,10 +81,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker("long")
     if config.getoption("--met"):
         chosen = met(items, config.getoption("--met"))
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        config.hook.pytest_deselected(items=list(set(items).difference(chosen)))
         items[:] = chosen
     if config.getoption("--commit"):
-        others = [item for item in items if item not in set(leading)]
+        first = set(leading)
+        others = [item for item in items if item not in first]
         items[:] = [*leading, *rotated(others, config.getoption("--commit"))]
 
 

@@ -138,10 +138,11 @@ class Run:
 
     :param kind: a key of `MARKS`; names the folder of what the run costs.
     :param options: of pytest, for every part.
+    :param marks: which tests run, as an expression of the option ``-m``; those of the kind by default.
     """
 
-    def __init__(self, kind: str, options: Sequence[str]) -> None:
-        self._kind = kind
+    def __init__(self, kind: str, options: Sequence[str], *, marks: str | None = None) -> None:
+        self._marks = MARKS[kind] if marks is None else marks
         self._options = list(options)
         self.costs = ROOT / "build/costs" / kind
         self._logs = Path(os.environ["AIRFLOW_HOME"])
@@ -168,7 +169,7 @@ class Run:
         return failed
 
     def _start(self, part: Part) -> None:
-        marks = " and ".join(f"({each})" for each in (part.marks, MARKS[self._kind]) if each)
+        marks = " and ".join(f"({each})" for each in (part.marks, self._marks) if each)
         options = ["--no-header", "-m", marks, "--costs", str(self.costs / f"{part.name}.json")]
         options += [f"--shares={part.shares}", *(each.format(part=part.name) for each in self._options)]
         process = _pytest([*options, *part.arguments], read=True)
@@ -221,7 +222,7 @@ def _signal(process: subprocess.Popen[str], number: int) -> None:
 
 
 def named(log: str, kind: str) -> list[str]:
-    """Return the tests that a part calls ``not in time`` or ``wrong``."""
+    """Return the tests that a part calls ``not in time``, ``wrong`` or ``not run``."""
     return re.findall(rf"^{kind}: (.*)$", log, re.MULTILINE)
 
 
@@ -237,6 +238,8 @@ def judge(run: Run, failed: Sequence[Part], *, watched: bool, left: float) -> in
     :param watched: whether everything is run once more, and a test that was red before the change does not count.
     :param left: seconds that the run has, for a second try.
     """
+    if not failed:
+        return 0
     logs = {part: run.log(part) for part in failed}
     for part, log in logs.items():
         print(f"\n== failed in {part.name}\n{told(log)}", flush=True)
@@ -244,8 +247,6 @@ def judge(run: Run, failed: Sequence[Part], *, watched: bool, left: float) -> in
     late = [test for log in logs.values() for test in named(log, kinds)]
     broken = [part.name for part, log in logs.items() if not named(log, "(?:not in time|wrong)")]
     wrong = [] if watched else [test for log in logs.values() for test in named(log, "wrong")]
-    if not failed:
-        return 0
     if broken or wrong or not late:
         print("\n".join(f"ended without naming a test: {name}" for name in broken), flush=True)
         return 1
@@ -278,47 +279,38 @@ def _parts(given: argparse.Namespace) -> int:
     if kind in ("met", "rest"):
         options = ["--timeout=600", f"--budget={given.seconds:g}", f"--met={changes.base(ROOT) or 'nothing'}"]
     if kind == "rest":
-        options[-1] = "--commit=" + _git_head()
+        options[-1] = f"--commit={changes.head(ROOT)}"
     if kind != "quick":
         # What a run of the change has passed is not run again with the rest.
-        done = ROOT / "build/done" / ("all" if kind == "all" else f"long-{_git_head()[:12]}")
+        done = ROOT / "build/done" / ("all" if kind == "all" else f"long-{changes.head(ROOT)[:12]}")
         if kind in ("all", "met") and not given.goes_on:
             shutil.rmtree(done, ignore_errors=True)
         done.mkdir(parents=True, exist_ok=True)
         options.append(f"--done={done}/{{part}}.txt")
     parts = quick() if kind in ("quick", "all") else rest()
-    status = _judged(Run(kind, options), parts, watched=kind == "rest", until=began + (given.seconds or 0))
+    run = Run(kind, options)
+    status = _judged(run, parts, watched=kind == "rest", until=began + (given.seconds or 0))
     if kind == "rest":
         print(f"\n== the rest, from the tests on that belong to this commit, for {given.seconds:g} s")
     if kind in ("met", "rest"):
         word = "no time is left to run" if kind == "met" else "not run for lack of time"
-        logs = [Path(os.environ["AIRFLOW_HOME"], f"{part.name}.log") for part in parts]
-        for log in logs:
-            for line in re.findall(r"^not run: (.*)$", log.read_text() if log.exists() else "", re.MULTILINE):
+        for part in parts:
+            for line in named(run.log(part), "not run"):
                 print(f"{word}: {line}")
     return status
 
 
-def _git_head() -> str:
-    return subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-
-
 def _hosts(given: argparse.Namespace) -> int:
-    run = Run("hosts", [])
-    parts = hosts(containers=given.containers)
-    if given.quick:
-        parts = [replace(part, marks="not long and not chaos") for part in parts]
-    return _judged(run, parts, watched=False, until=0)
+    run = Run("hosts", [], marks=f"{MARKS['hosts']} and not long" if given.quick else None)
+    return _judged(run, hosts(containers=given.containers), watched=False, until=0)
 
 
 def _starve(given: argparse.Namespace) -> int:
     """Run tests with a fifth of a core: what fails then assumes something of the machine."""
     limit = f"--cores={STARVED}"
     if given.tests == ["all"]:
-        parts = [
-            replace(part, load=STARVED, marks=" and ".join(filter(None, [part.marks, "not long"]))) for part in quick()
-        ]
-        return _judged(Run("starve", [limit]), parts, watched=False, until=0)
+        parts = [replace(part, load=STARVED) for part in quick()]
+        return _judged(Run("starve", [limit], marks=MARKS["quick"]), parts, watched=False, until=0)
     tests = given.tests or changes.changed_tests(ROOT, changes.base(ROOT))
     if not tests:
         print("No test differs from the newest commit that is over four hours old: name the tests to starve.")

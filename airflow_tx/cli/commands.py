@@ -103,7 +103,8 @@ def _print_list(args: Namespace, store: Store) -> None:
 class ListedTopology:
     """A topology that can be read.
 
-    :param view: its name is the one that a command takes; `alarms`: the raised ones.
+    :param view: its name is the one that a command takes.
+    :param alarms: the raised ones.
     """
 
     view: TopologyView
@@ -142,11 +143,14 @@ def _say_nothing_found(args: Namespace) -> None:
 
 def _listed(store: Store, place: LedgerPlace) -> ListedTopology | render.TableRow:
     try:
-        view = topology_view(store, place.paths, recent=0)
-        alarms = raised_alarms(Reader(store), place.paths)
+        return _readable(store, place)
     except (UnreadableRecord, UnknownTransaction) as error:
         return render.unreadable(place.name, str(error))  # the others are well
-    view = replace(view, name=place.name)
+
+
+def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
+    view = replace(topology_view(store, place.paths, recent=0), name=place.name)
+    alarms = raised_alarms(Reader(store), place.paths)
     return ListedTopology(view, ledger_at(store, place.paths), place.conn_id, alarms)
 
 
@@ -216,10 +220,9 @@ def show(args: Namespace) -> None:
         if args.txid is not None:
             row = render.details(_details(args, store))
         else:
-            view = topology_view(store, paths_of(args), recent=0)
-            alarms = raised_alarms(Reader(store), paths_of(args))
-            listed = ListedTopology(view, ledger_on(store, args), conn_id_of(args), alarms)
-            row = render.topology_details(view, _lags(args, [listed]).get(view.name), alarms)
+            found = _readable(store, LedgerPlace(args.topology, conn_id_of(args), paths_of(args)))
+            lag = _lags(args, [found]).get(found.view.name)
+            row = render.topology_details(found.view, lag, found.alarms)
     render.print_row(row, args.output)
 
 

@@ -128,7 +128,8 @@ def topology(
 ) -> TableRow:
     """One line of `airflow tx list`.
 
-    :param lag: None: it was not asked for; `alarms`: the raised ones.
+    :param lag: None: it was not asked for.
+    :param alarms: the raised ones.
     """
     return {
         "topology": view.name,

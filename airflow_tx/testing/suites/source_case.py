@@ -93,6 +93,14 @@ class SourceLedger:
         return batches
 
 
+def _some(rows: Iterable[Row], problem: str) -> list[Row]:
+    """Return rows that were added, and fail if there are none."""
+    found = list(rows)
+    if not found:
+        raise AssertionError(problem)
+    return found
+
+
 def plain(value: Any) -> Any:
     """Return a value as it comes back from the ledger."""
     return json.loads(json.dumps(value))
@@ -165,21 +173,17 @@ class SourceCase:
 
     def added(self) -> list[Row]:
         """Add data, and fail if there is none: over nothing, each test of a source would pass."""
-        rows = list(self.add())
-        if not rows:
-            raise AssertionError(
-                "`add` added no rows: it should add data for two batches, and return its rows"
-            )
-        return rows
+        return _some(
+            self.add(),
+            "`add` added no rows: it should add data for two batches, and return its rows",
+        )
 
     def added_partition(self) -> list[Row]:
         """Add a partition, and fail if it has no data."""
-        rows = list(self.add_partition())
-        if not rows:
-            raise AssertionError(
-                "`add_partition` added no rows: it should add data for a batch, and return its rows"
-            )
-        return rows
+        return _some(
+            self.add_partition(),
+            "`add_partition` added no rows: it should add data for a batch, and return its rows",
+        )
 
     def rows(self, metadata: Any, source: Source | None = None, attempt: int = 1) -> list[Row]:
         source = source or self.make()

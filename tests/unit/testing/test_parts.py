@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,11 +31,10 @@ def files(part: Part) -> set[str]:
 
 
 @pytest.mark.parametrize("made", [quick, rest])
-def test_each_test_file_belongs_to_one_part(made: object) -> None:
-    listed = quick() if made is quick else rest()
+def test_each_test_file_belongs_to_one_part(made: Callable[[], list[Part]]) -> None:
     everything = {str(file.relative_to(ROOT)) for file in (ROOT / "tests").rglob("test_*.py")}
     everything = {path for path in everything if not path.startswith(("tests/cluster/", "tests/containers/"))}
-    found = [path for part in listed if part.marks != "spark" for path in files(part)]
+    found = [path for part in made() if part.marks != "spark" for path in files(part)]
     assert sorted(found) == sorted(everything)
 
 
