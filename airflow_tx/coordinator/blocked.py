@@ -22,6 +22,8 @@ def blocked_dag_id(coordinator: str) -> str:
 class BlockedOperator(RetriedOperator):
     """Fails while a topology is blocked, and succeeds once it is not; made by `coordinator_dag`.
 
+    It succeeds, too, where the ledger says that a run of another coordinator shows the same: one run is red.
+
     :param transaction: the block of the topology.
     """
 
@@ -38,15 +40,24 @@ class BlockedOperator(RetriedOperator):
         """
         from datetime import datetime, timezone
 
+        from airflow_tx.protocol.alarm import raised_alarms
+        from airflow_tx.protocol.reader import Reader
         from airflow_tx.protocol.view import open_records
 
         spec = self.transaction
         with spec.store() as store:
             opened = open_records(store, spec.paths)
             blocked = spec.ledger(store).topology().blocked
+            shown = raised_alarms(Reader(store), spec.paths).get(AlarmKind.BLOCKED.value, {})
         found = spec.alarm_topology.find(opened, blocked=blocked, now=datetime.now(timezone.utc))
         wanted = (context["dag_run"].conf or {}).get("of")
-        for alarm in found:
-            if alarm.kind is AlarmKind.BLOCKED and wanted in (None, alarm.of):
-                raise AirflowFailException(alarm.text)
-        self.log.info("Topology %s is not blocked", spec.topology)
+        due = (one for one in found if one.kind is AlarmKind.BLOCKED and wanted in (None, one.of))
+        alarm = next(due, None)
+        if alarm is None:
+            self.log.info("Topology %s is not blocked", spec.topology)
+        elif shown.get("of") == alarm.of and shown.get("dag_id", self.dag_id) != self.dag_id:
+            self.log.info(
+                "Run %s of DAG %s shows: %s", shown["run_id"], shown["dag_id"], alarm.text
+            )
+        else:
+            raise AirflowFailException(alarm.text)

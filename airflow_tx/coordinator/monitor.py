@@ -159,6 +159,14 @@ class CoordinatorAlarms:
             raise_alarm(
                 self._spec, self._ledger, change, self._context, self._log, remembered=shown
             )
+            if shown:
+                self._give_way(change.kind, shown)
+
+    def _give_way(self, kind: AlarmKind, shown: dict[str, Any]) -> None:
+        """Run the own run again if another coordinator has noted another one: it lets that one be red."""
+        noted = raised_alarms(Reader(self._ledger.store), self._spec.paths).get(kind.value, {})
+        if noted.get("dag_id", shown["dag_id"]) != shown["dag_id"]:
+            self._run.end(shown)
 
     def _show(self, change: AlarmChange) -> dict[str, Any]:
         if change.kind is not AlarmKind.BLOCKED:

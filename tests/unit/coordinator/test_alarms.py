@@ -97,11 +97,16 @@ def block(world: LaneWorld, txid: int, attempt: int = 1) -> None:
     ledger(world).run(recovery.note_replay, request)
 
 
-def alarms(world: LaneWorld, callbacks: AlarmCallbacks, limits: AlarmLimits | None = None) -> CoordinatorAlarms:
+def alarms(
+    world: LaneWorld,
+    callbacks: AlarmCallbacks,
+    limits: AlarmLimits | None = None,
+    run: BlockedRun = BlockedRun(DAG_ID),  # noqa: B008 - a frozen value
+) -> CoordinatorAlarms:
     """Those of a coordinator that has just started."""
     spec = replace(world.spec, callbacks=callbacks, limits=limits or AlarmLimits())
     monitor = Monitor(spec.alarm_topology, PATHS, None)
-    return CoordinatorAlarms(spec, monitor, ledger(world), BlockedRun(DAG_ID), context={}, log=world.log)
+    return CoordinatorAlarms(spec, monitor, ledger(world), run, context={}, log=world.log)
 
 
 def step(found: CoordinatorAlarms, world: LaneWorld, later: float = 0.0) -> None:
@@ -135,6 +140,37 @@ def test_whoever_is_called_is_called_once_whatever_starts_again_and_again_if_it_
     step(alarms(world, callbacks), world)
     assert [alarm.attempt for alarm in called.alarms] == [1, record.attempt]
     assert world.others[2:] == [(DAG_ID, f"blocked-1.{record.attempt}", False, True)]
+
+
+def test_of_two_coordinators_that_find_the_same_the_one_that_notes_it_shows_it(world: LaneWorld) -> None:
+    """The other one may have a red run by then: it runs it again, and that run says who shows it."""
+    called = Called()
+    callbacks = AlarmCallbacks(on_blocked=(called,))
+    allocate(world.spec, ledger(world))
+    block(world, 1)
+
+    class Overtaken(BlockedRun):
+        def start(self, alarm: Alarm) -> dict[str, Any]:
+            step(alarms(world, callbacks), world)
+            return super().start(alarm)
+
+    other = alarms(world, callbacks, run=Overtaken("twin_blocked"))
+    step(other, world)
+    assert world.others == [
+        (DAG_ID, "blocked-1.1", False, True),
+        ("twin_blocked", "blocked-1.1", False, True),
+        ("twin_blocked", "blocked-1.1", True, False),
+    ]
+    assert len(called.alarms) == 1
+
+    with DAG("twin_blocked", schedule=None):
+        not_shown = BlockedOperator(task_id="blocked", transaction=world.spec)
+    with DAG(DAG_ID, schedule=None):
+        shown = BlockedOperator(task_id="blocked", transaction=world.spec)
+    context: Any = {"dag_run": type("Run", (), {"conf": {"of": "1.1"}})}
+    not_shown.execute(context)
+    with pytest.raises(AirflowFailException, match=r"Transaction 1\.1 of numbers is blocked"):
+        shown.execute(context)
 
 
 def test_a_topology_is_late_until_it_is_not(world: LaneWorld) -> None:
