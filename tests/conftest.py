@@ -114,7 +114,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for kind in ("failed", "error"):
         for report in terminalreporter.getreports(kind):
             text = report.longreprtext
-            late = any(error.__name__ in text.rpartition("\n")[2] for error in (NotInTime, TimeoutExpired))
+            last = text.rpartition("\n")[2]
+            late = any(error.__name__ in last for error in (NotInTime, TimeoutExpired))
             terminalreporter.write_line(f"{'not in time' if late else 'wrong'}: {report.nodeid}")
             reason = next((line[1:].strip() for line in text.splitlines() if line.startswith("E  ")), "no reason")
             terminalreporter.write_line(f"    {reason:.300}")

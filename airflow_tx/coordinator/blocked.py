@@ -22,7 +22,7 @@ def blocked_dag_id(coordinator: str) -> str:
 class BlockedOperator(RetriedOperator):
     """Fails while a topology is blocked, and succeeds once it is not; made by `coordinator_dag`.
 
-    It succeeds, too, where the ledger says that a run of another coordinator shows the same: one run is red.
+    If two coordinators find the same block, only the run that the ledger names fails, so that one run is red.
 
     :param transaction: the block of the topology.
     """

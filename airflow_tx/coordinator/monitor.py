@@ -163,7 +163,7 @@ class CoordinatorAlarms:
                 self._give_way(change.kind, shown)
 
     def _give_way(self, kind: AlarmKind, shown: dict[str, Any]) -> None:
-        """Run the own run again if another coordinator has noted another one: it lets that one be red."""
+        """Clear the run that this coordinator started if the ledger names the run of another one."""
         noted = raised_alarms(Reader(self._ledger.store), self._spec.paths).get(kind.value, {})
         if noted.get("dag_id", shown["dag_id"]) != shown["dag_id"]:
             self._run.end(shown)

@@ -72,7 +72,7 @@ def _communicate(
             if deadline.left() <= 0:
                 error.timeout = timeout
                 raise
-            given = None  # it is on its way, and is refused a second time
+            given = None  # the process has it, and Popen refuses input in a second call
 
 
 def _pressure() -> Path:

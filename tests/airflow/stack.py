@@ -114,8 +114,7 @@ class Stack:
         """The receipts of a topology that `airflow tx verify` has just found to be whole."""
         verified = self.tx("verify", topology)
         assert verified.returncode == 0, verified.stdout + verified.stderr
-        found: list[dict[str, Any]] = json.loads(self.tx("receipts", topology, "--output", "json").stdout)
-        return found
+        return self.tx_rows("receipts", topology)
 
     def skip(self, topology: str, txid: int) -> None:
         """Skip a transaction, as a person does."""
@@ -126,6 +125,13 @@ class Stack:
         """Run `airflow tx` as a person does, whatever it ends with."""
         command = [sys.executable, "-m", "airflow", "tx", *arguments]
         return run_command(command, env=self.airflow.environment, capture_output=True, timeout=300)
+
+    def tx_rows(self, *arguments: str) -> list[dict[str, Any]]:
+        """Run `airflow tx` as a program does, and return the rows that it prints; it must succeed."""
+        done = self.tx(*arguments, "--output", "json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows: list[dict[str, Any]] = json.loads(done.stdout)
+        return rows
 
     def totals(self, table: str, database: str = "state.db") -> dict[str, tuple[int, int]]:
         """Per parity, how many numbers the state holds, and their sum."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import sys
-from typing import Any
 
 import pytest
 
-from airflow_tx.testing.deadline import run_command
 from tests.airflow.stack import SIZE, Stack, expected
 
 DAG_ID = "acted"
@@ -18,11 +14,7 @@ DAG_ID = "acted"
 
 def tx(stack: Stack, *arguments: str) -> dict[str | None, str]:
     """What `airflow tx …` says it did, by txid."""
-    command = [sys.executable, "-m", "airflow", "tx", *arguments, "--output", "json"]
-    found = run_command(command, env=stack.airflow.environment, capture_output=True, timeout=300)
-    assert found.returncode == 0, found.stderr
-    rows: list[dict[str, Any]] = json.loads(found.stdout)
-    return {row["txid"]: row["done"] for row in rows}
+    return {row["txid"]: row["done"] for row in stack.tx_rows(*arguments)}
 
 
 @pytest.mark.long

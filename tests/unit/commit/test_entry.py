@@ -182,7 +182,7 @@ def test_a_commit_that_dies_around_the_write_is_tried_again(
     assert len(left) == (0 if point == "commit.before_journal" else 1)
     run.commit_now()
     assert counts(state) == {"a": 4, "b": 2}
-    # Entries are named by their content: in the same moment of the clock, both are one.
+    # The name of an entry is a digest of its content. Two tries at the same clock time write the same entry.
     assert {*left, named(run)} == set(journal_of(run).names(1))
 
 

@@ -101,12 +101,23 @@ def alarms(
     world: LaneWorld,
     callbacks: AlarmCallbacks,
     limits: AlarmLimits | None = None,
-    run: BlockedRun = BlockedRun(DAG_ID),  # noqa: B008 - a frozen value
+    run: BlockedRun | None = None,
 ) -> CoordinatorAlarms:
     """Those of a coordinator that has just started."""
     spec = replace(world.spec, callbacks=callbacks, limits=limits or AlarmLimits())
     monitor = Monitor(spec.alarm_topology, PATHS, None)
-    return CoordinatorAlarms(spec, monitor, ledger(world), run, context={}, log=world.log)
+    return CoordinatorAlarms(spec, monitor, ledger(world), run or BlockedRun(DAG_ID), context={}, log=world.log)
+
+
+def show_block(world: LaneWorld, dag_id: str, of: str | None) -> None:
+    """Execute the task that is red while the topology is blocked.
+
+    :param of: the attempt that its run was started for; None: a person started it.
+    """
+    with DAG(dag_id, schedule=None):
+        operator = BlockedOperator(task_id="blocked", transaction=world.spec)
+    conf = {} if of is None else {"of": of}
+    operator.execute({"dag_run": type("Run", (), {"conf": conf})})  # type: ignore[typeddict-item]
 
 
 def step(found: CoordinatorAlarms, world: LaneWorld, later: float = 0.0) -> None:
@@ -142,8 +153,8 @@ def test_whoever_is_called_is_called_once_whatever_starts_again_and_again_if_it_
     assert world.others[2:] == [(DAG_ID, f"blocked-1.{record.attempt}", False, True)]
 
 
-def test_of_two_coordinators_that_find_the_same_the_one_that_notes_it_shows_it(world: LaneWorld) -> None:
-    """The other one may have a red run by then: it runs it again, and that run says who shows it."""
+def test_of_two_coordinators_that_find_a_block_only_one_keeps_a_red_run(world: LaneWorld) -> None:
+    """The run that the ledger names stays red. The other coordinator clears its own run, which then succeeds."""
     called = Called()
     callbacks = AlarmCallbacks(on_blocked=(called,))
     allocate(world.spec, ledger(world))
@@ -163,14 +174,9 @@ def test_of_two_coordinators_that_find_the_same_the_one_that_notes_it_shows_it(w
     ]
     assert len(called.alarms) == 1
 
-    with DAG("twin_blocked", schedule=None):
-        not_shown = BlockedOperator(task_id="blocked", transaction=world.spec)
-    with DAG(DAG_ID, schedule=None):
-        shown = BlockedOperator(task_id="blocked", transaction=world.spec)
-    context: Any = {"dag_run": type("Run", (), {"conf": {"of": "1.1"}})}
-    not_shown.execute(context)
+    show_block(world, "twin_blocked", "1.1")
     with pytest.raises(AirflowFailException, match=r"Transaction 1\.1 of numbers is blocked"):
-        shown.execute(context)
+        show_block(world, DAG_ID, "1.1")
 
 
 def test_a_topology_is_late_until_it_is_not(world: LaneWorld) -> None:
@@ -258,19 +264,12 @@ def test_the_coordinator_raises_them_as_it_works(world: LaneWorld) -> None:
 
 
 def test_the_task_of_a_blocked_topology_fails_until_the_way_is_free(world: LaneWorld) -> None:
-    with DAG("coordinated", schedule=None):
-        operator = BlockedOperator(task_id="blocked", transaction=world.spec)
-
-    def run(of: str | None) -> None:
-        conf = {} if of is None else {"of": of}
-        operator.execute({"dag_run": type("Run", (), {"conf": conf})})  # type: ignore[typeddict-item]
-
     allocate(world.spec, ledger(world))
-    run(None)
+    show_block(world, DAG_ID, None)
     block(world, 1)
     with pytest.raises(AirflowFailException, match=r"Transaction 1\.1 of numbers is blocked.*tx replay numbers 1"):
-        run("1.1")
-    run("1.2")
+        show_block(world, DAG_ID, "1.1")
+    show_block(world, DAG_ID, "1.2")
 
 
 # --- without a coordinator
