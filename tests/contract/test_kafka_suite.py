@@ -45,7 +45,11 @@ class TestKafkaSource(SourceSuite):
             kafka.start()
 
     def make(self) -> KafkaSource:
-        return KafkaSource(topic=self.topic, kind=self.kind, max_rows_per_batch=6, timeout=2)
+        return KafkaSource(topic=self.topic, kind=self.kind, max_rows_per_batch=6, timeout=self.patience())
+
+    def patience(self) -> float:
+        """The seconds to wait for an answer: a busy machine needs more than a test of a broker that is away."""
+        return 30 if self.server.running else 2
 
     def add(self) -> list[Row]:
         return [row for partition in range(self.partitions) for row in self.append(partition, 5)]

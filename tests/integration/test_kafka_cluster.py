@@ -39,7 +39,7 @@ class Counted:
     """
 
     def __init__(self, folder: Path, name: str, topics: str, kind: str) -> None:
-        source = KafkaSource(topic=topics, kind=kind, timeout=5)
+        source = KafkaSource(topic=topics, kind=kind, timeout=10)
         self._topology = Topology(source, folder, str(folder / "dag.py"))
         self._state = SqlState.from_url(
             f"sqlite:///{folder / name}.db", table=name, keys=["value"], values={"times": Count()}, kind="opaque"
