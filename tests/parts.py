@@ -125,7 +125,7 @@ def _folders(without: Sequence[str]) -> list[str]:
 
 def _sparks() -> list[str]:
     # To import the other modules takes five seconds.
-    files = [*_files("contract/*.py"), *_files("integration/*.py")]
+    files = [*_files("contract/*.py"), *_files("edges/*.py"), *_files("integration/*.py")]
     return [file for file in files if re.search(r"mark\.spark\b", (ROOT / file).read_text())]
 
 

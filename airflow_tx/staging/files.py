@@ -34,10 +34,12 @@ class Listed:
     """The entry of a name in a listing.
 
     :param info: of a file, what its storage says of it; a disk says nothing.
+    :param is_link: whether it has another name, too, below which it is found.
     """
 
     is_folder: bool
     info: Any = None
+    is_link: bool = False
 
 
 def spark_uri(uri: str) -> str:
@@ -192,12 +194,19 @@ class LocalFiles(Files):
     def entries(self, name: str) -> dict[str, Listed]:
         try:
             with os.scandir(self._path(name)) as found:
-                entries = [(each.name, each.is_dir(), each.is_file()) for each in found]
-        except (FileNotFoundError, NotADirectoryError):
-            if not name:
+                entries = [
+                    (each.name, each.is_dir(), each.is_file(), each.is_symlink()) for each in found
+                ]
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not name or (isinstance(error, FileNotFoundError) and self._path(name).is_symlink()):
                 raise
             return {}
-        return {each: Listed(is_dir) for each, is_dir, is_file in entries if is_dir or is_file}
+        # A link that leads nowhere at this moment is an entry, too: it fails where it is read.
+        return {
+            name: Listed(is_dir, is_link=is_link)
+            for name, is_dir, is_file, is_link in entries
+            if is_dir or is_file or is_link
+        }
 
     def info(self, name: str) -> Mapping[str, Any]:
         status = self._path(name).stat()

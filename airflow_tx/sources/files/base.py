@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.errors import OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, SourceKind, source_kind
-from airflow_tx.sources.files.batch_files import BatchFiles, reader_options, recorded_schema
+from airflow_tx.sources.files.batch_files import (
+    BatchFiles,
+    reader_options,
+    recorded_schema,
+    said_by_spark,
+)
 from airflow_tx.sources.files.object_storage import Objects
 from airflow_tx.sources.files.storage import (
     Disk,
@@ -24,6 +28,7 @@ from airflow_tx.sources.files.storage import (
     below,
     change_of,
     split_glob,
+    unspellable,
     words_of,
 )
 from airflow_tx.sources.sizing import BatchSize, Limit
@@ -33,8 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-
-_SPARK_CANNOT = re.compile(r"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*")
 
 
 class FolderSource(Source):
@@ -208,6 +211,8 @@ class FolderSource(Source):
         for name, listed in new.items():
             if count >= most:
                 return
+            if refused := unspellable(below(folder, name)):
+                raise self.refused(*refused)
             try:
                 if self.max_bytes_per_batch is not None:
                     size += opened.size(name, listed)
@@ -242,12 +247,12 @@ class FolderSource(Source):
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
         files = self._verified(attempt, metadata)
+        for path in files.paths if spark is not None or self.format == "parquet" else ():
+            with self._readable(attempt, files, path):
+                files.check_columns(path)
         if spark is None:
             return self._rows(attempt, files)
         self._emitted = [*(each for each in self._emitted if each[0] == attempt), (attempt, files)]
-        for path in files.paths:
-            with self._readable(attempt, files, path):
-                files.check_header(path)
         with self._readable(attempt, files, files.paths[0]):
             return files.frame(spark)
 
@@ -257,8 +262,7 @@ class FolderSource(Source):
                 yield from files.rows(path)
 
     def check_read(self, attempt: TransactionAttempt) -> None:
-        changed = self._changed(attempt)
-        if changed is not None:
+        if (changed := self._changed(attempt)) is not None:
             raise changed
 
     def _changed(self, attempt: TransactionAttempt) -> SourceError | None:
@@ -280,11 +284,9 @@ class FolderSource(Source):
         return what in taken.taken or (self.kind is not SourceKind.OPAQUE and what <= taken.last)
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
-        found = _SPARK_CANNOT.search(str(error))
-        if found is None:
+        if (found := said_by_spark(error)) is None:
             return None
-        changed = self._changed(attempt)
-        if changed is not None:
+        if (changed := self._changed(attempt)) is not None:
             return changed
         for of, files in self._emitted:
             misfit = files.misfit(str(error)) if of == attempt else None
@@ -292,7 +294,7 @@ class FolderSource(Source):
                 return self._unreadable(
                     attempt, f"{misfit[0]}: {misfit[1]}", files.declarable(*misfit)
                 )
-        return self._unreadable(attempt, found[0].rstrip("."))
+        return self._unreadable(attempt, found)
 
     @contextmanager
     def _readable(
@@ -386,15 +388,13 @@ class FolderSource(Source):
         return f"Restore its earlier content, then clear the task; {instead}"
 
     def _look(self, folder: str, name: str) -> Look | None:
-        try:
+        with suppress(OSError):
             return self._storage.look(folder, name)
-        except OSError:
-            return None
+        return None
 
     def _found(
         self, folder: str, name: str, expected: Fingerprint | None = None, info: Look | None = None
     ) -> Fingerprint | None:
-        try:
+        with suppress(OSError):
             return self._storage.fingerprint(folder, name, info, like=expected)
-        except OSError:
-            return None
+        return None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.protocol.records import digest
-from airflow_tx.sources.files.csv_format import named_as_spark
-from airflow_tx.sources.files.records import read_rows
+from airflow_tx.rows.spark import REFUSED_VALUE, checked_lines, typed_texts, valid_text
+from airflow_tx.rows.types import ColumnType, columns_of, ddl_of
+from airflow_tx.sources.files.csv_format import CsvFormat, named_as_spark
+from airflow_tx.sources.files.records import check_footer, read_rows
 from airflow_tx.sources.files.schema import Misfit, check_header, find_schema, with_text
 from airflow_tx.sources.files.storage import FilePath, Storage
 
@@ -22,6 +25,17 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "csv": {"header": True, "enforceSchema": False, "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
 }
+
+
+_SPARK_CANNOT = re.compile(
+    rf"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*|{re.escape(REFUSED_VALUE)}[^\n]*"
+)
+
+
+def said_by_spark(error: Exception) -> str | None:
+    """Return what the error of a query says of a file that Spark cannot read; None: it is about something else."""
+    found = _SPARK_CANNOT.search(str(error))
+    return found[0].rstrip(".") if found else None
 
 
 def reader_options(file_format: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,23 +68,69 @@ class BatchFiles:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Give their rows to Spark; ValueError: a file is not what its format says."""
-        reader = spark.read.format(self.format).options(**self.options)
         schema = self.schema
         if schema is None and self.format == "csv":
             schema = find_schema(self.paths[:1], self.options)
+        written = self._written
+        columns = None if written is None else _columns(schema)
+        if written is not None and columns is not None:
+            return self._strict_csv(spark, written, columns)
+        reader = spark.read.format(self.format).options(**self.options)
         if schema:
             reader = reader.schema(schema)
-        return reader.load(list(self.for_spark))
+        rows = reader.load(list(self.for_spark))
+        return valid_text(rows) if self.format == "text" else rows
 
-    def check_header(self, path: FilePath) -> None:
+    def _strict_csv(
+        self, spark: SparkSession, written: CsvFormat, columns: Mapping[str, ColumnType]
+    ) -> DataFrame:
+        # A typed column of Spark's reader rounds decimals; an escape other than the quote is not RFC 4180.
+        options = {
+            **self.options,
+            "enforceSchema": True,  # headers are compared before
+            "columnPruning": False,
+            "escape": written.quote or "\\",
+            "unescapedQuoteHandling": "RAISE_ERROR",
+            "emptyValue": written.null,
+            "inferSchema": False,
+            "maxColumns": max(20_480, len(columns) + 1),
+        }
+        texts = spark.read.options(**options).schema(ddl_of(dict.fromkeys(columns, "STRING")))
+        rows = typed_texts(texts.csv(list(self.for_spark)), columns)
+        return checked_lines(
+            rows,
+            spark,
+            self.for_spark,
+            quote=written.quote,
+            utf8=written.utf8,
+            whole=written.several,
+        )
+
+    @property
+    def _written(self) -> CsvFormat | None:
+        """How they are written, if they are csv files that Python can read, too."""
+        if self.format != "csv":
+            return None
+        try:
+            return CsvFormat.of(self.options)
+        except ValueError:
+            return None
+
+    def check_columns(self, path: FilePath) -> None:
         """Check the columns of a file: Spark does not mind new ones of which a job reads none.
 
-        :raises Misfit: it has others than the first files had.
+        :raises Misfit: it has others than its schema, or than the first file of the batch.
         """
-        if self.found and not self.declared:
-            check_header(path, self.options, self.found)
+        if self.format == "parquet" and self.schema is None:
+            check_footer(path, self.paths[0])
+        if self._written is None:
+            return
+        if self.schema:
+            check_header(path, self.options, self.schema)
+        else:
+            find_schema([path], self.options)
 
-    def misfit(self, message: str) -> tuple[FilePath, Misfit] | None:
+    def misfit(self, message: str) -> tuple[FilePath, ValueError] | None:
         """Find the value that Spark could not read in a file; None if only Spark can find it."""
         for path in [path for path in self.paths if path.name in message] or self.paths:
             try:
@@ -78,7 +138,9 @@ class BatchFiles:
                     pass
             except Misfit as error:
                 return path, error
-            except (ValueError, OSError):
+            except ValueError as error:
+                return None if self._written is None else (path, error)
+            except OSError:
                 return None
         return None
 
@@ -91,6 +153,13 @@ class BatchFiles:
             if error.column is None
             else with_text(self.found, error.column)
         )
+
+
+def _columns(schema: str | None) -> dict[str, ColumnType] | None:
+    """Return the columns of a schema whose types Python has, too."""
+    with suppress(ValueError):
+        return columns_of(schema) if schema else None
+    return None
 
 
 def recorded_schema(

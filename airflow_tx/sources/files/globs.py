@@ -31,11 +31,25 @@ def _matching(parts: Sequence[str], within: str, listing: Listing) -> Iterator[t
             continue
         if not rest:
             yield below, found
-        if found.is_folder and (deep or rest):
+        # A link is followed where the pattern names it, and not by "**", which finds its files where they are.
+        if (
+            found.is_folder
+            if deep and not found.is_link
+            else rest and not deep and (found.is_folder or found.is_link)
+        ):
             yield from _matching(parts if deep else rest, below, listing)
     if deep and not rest and within:
         yield within, Listed(is_folder=True)
 
 
+def is_hidden(name: str) -> bool:
+    """Ask whether Hadoop's readers, and so Spark, leave a name out: others write there, and have not finished."""
+    return (
+        name.startswith(".")
+        or (name.startswith("_") and "=" not in name)
+        or name.endswith("._COPYING_")
+    )
+
+
 def _fits(name: str, part: str) -> bool:
-    return (part.startswith(".") or not name.startswith(".")) and fnmatchcase(name, part)
+    return (part[:1] == name[:1] or not is_hidden(name)) and fnmatchcase(name, part)

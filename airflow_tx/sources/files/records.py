@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
-from airflow_tx.sources.files.csv_format import NEUTRAL_OPTIONS, CsvFormat, named_as_spark
-from airflow_tx.sources.files.schema import Misfit, check_names, declared_types, parse_schema
+from airflow_tx.rows.json_objects import parsed_object
+from airflow_tx.rows.types import ColumnType, StringType, columns_of
+from airflow_tx.sources.files.csv_format import (
+    CsvFormat,
+    check_neutral,
+    named_as_spark,
+    opened_text,
+)
+from airflow_tx.sources.files.schema import Misfit, check_first
 from airflow_tx.sources.files.storage import FilePath
 
 
@@ -18,9 +25,9 @@ def read_rows(
     if file_format == "csv":
         return _read_csv(path, options, schema)
     if file_format == "json":
-        return _read_json(path)
+        return _read_json(path, options, schema)
     if file_format == "parquet":
-        return _read_parquet(path)
+        return _read_parquet(path, options)
     if file_format == "text":
         return _read_text(path, options, schema)
     raise ValueError(f"format {file_format!r} is only known to Spark")
@@ -30,66 +37,129 @@ def _read_csv(
     path: FilePath, options: Mapping[str, Any], schema: str | None
 ) -> Iterator[dict[str, Any]]:
     written = CsvFormat.of(options)
-    types = declared_types(schema) if schema else {}
-    conversions = (
-        {name: convert for name, convert in parse_schema(schema).items() if convert is not str}
-        if schema
-        else {}
-    )
+    columns = columns_of(schema) if schema else None
     with written.open(path) as reader:
-        names = next(reader, []) if written.header else list(types)
-        if types and names:
-            check_names(names, list(types))
-        for fields in reader:
+        first = written.first(reader)
+        if not first:
+            return
+        names = written.names(first)
+        if columns is not None:
+            check_first(written, first, list(columns))
+            names = list(columns)
+        typed = {
+            name: kind for name, kind in (columns or {}).items() if kind != StringType("STRING")
+        }
+        for fields in reader if written.header else chain([first], reader):
             if not fields:
                 continue
             if len(fields) != len(names):
                 raise ValueError(
                     f"line {reader.line_num}: {len(fields)} fields, and {len(names)} columns"
                 )
-            row: dict[str, Any] = {}
-            for name, text in zip(names, fields, strict=True):
-                convert = conversions.get(name)
-                try:
-                    row[name] = (
-                        None if text in ("", written.null) else convert(text) if convert else text
-                    )
-                except (ValueError, KeyError, ArithmeticError):
-                    found = f"line {reader.line_num}: {name} = {text!r}"
-                    problem = f"{found} does not fit the schema ({name} {types[name]})"
-                    raise Misfit(problem, name) from None
+            row: dict[str, Any] = {
+                name: None if text in ("", written.null) else text
+                for name, text in zip(names, fields, strict=True)
+            }
+            for name, kind in typed.items():
+                if row[name] is not None:
+                    row[name] = _fitted(kind, name, row[name], f"line {reader.line_num}")
             yield row
 
 
-def _read_json(path: FilePath) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
+def _fitted(kind: ColumnType, name: str, value: Any, where: str, *, json: bool = False) -> Any:
+    try:
+        return kind.of_json(value) if json else kind.of_text(value)
+    except ValueError as error:
+        shown = f"{value!r:.100}"
+        problem = f"{where}: {name} = {shown} does not fit the schema ({name} {kind.ddl}): {error}"
+        raise Misfit(problem, name) from None
+
+
+def _read_json(
+    path: FilePath, options: Mapping[str, Any], schema: str | None
+) -> Iterator[dict[str, Any]]:
+    check_neutral(named_as_spark(options))
+    columns = columns_of(schema) if schema else None
+    with opened_text(path, "utf-8") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except ValueError:
-                raise ValueError(f"line {number} is not JSON") from None
-            yield row
+                row = parsed_object(line, exact=columns is not None)
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+            if columns is None:
+                yield row
+                continue
+            yield {
+                name: None
+                if row.get(name) is None
+                else _fitted(kind, name, row[name], f"line {number}", json=True)
+                for name, kind in columns.items()
+            }
 
 
 def _read_text(
     path: FilePath, options: Mapping[str, Any], schema: str | None
 ) -> Iterator[dict[str, Any]]:
-    if unknown := sorted(set(named_as_spark(options)) - NEUTRAL_OPTIONS):
-        raise ValueError(f"option {unknown[0]!r} is only known to Spark")
-    names = list(parse_schema(schema)) if schema else ["value"]
+    check_neutral(named_as_spark(options))
+    names = list(columns_of(schema)) if schema else ["value"]
     if len(names) != 1:
         raise ValueError(f"text has one column, and the schema {len(names)}")
-    # Spark leaves a byte order mark out, too.
-    with path.open(encoding="utf-8-sig") as file:
+    with opened_text(path, "utf-8") as file:
         for line in file:
             yield {names[0]: line.removesuffix("\n")}
 
 
-def _read_parquet(path: FilePath) -> Iterator[dict[str, Any]]:
+def _read_parquet(path: FilePath, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+    check_neutral(named_as_spark(options))
     with path.open("rb") as file:
-        for batch in pq.ParquetFile(file).iter_batches():
-            yield from batch.to_pylist()
+        # INT96 in nanoseconds ends in the years 1677 and 2262, and goes round.
+        opened = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+        parquet = opened.schema
+        moments = {
+            parquet.column(number).name
+            for number in range(len(parquet))
+            if parquet.column(number).physical_type == "INT96"
+            and "." not in parquet.column(number).path
+        }
+        for batch in opened.iter_batches():
+            for number, field in enumerate(batch.schema):
+                if field.name in moments:
+                    moment = batch.column(number).cast(pa.timestamp("us", tz="UTC"))
+                    batch = batch.set_column(number, field.name, moment)
+            try:
+                yield from batch.to_pylist()
+            except (pa.ArrowException, OverflowError) as error:
+                raise ValueError(f"a value is none that Python has: {error}") from None
+
+
+def check_footer(path: FilePath, first: FilePath) -> None:
+    """Check the columns of a Parquet file: Spark reads a column that it does not find as NULL.
+
+    :param first: the first file of the batch.
+    :raises Misfit: it has other columns than that file, or times in nanoseconds, which Spark does not read.
+    """
+    import pyarrow.parquet as pq
+
+    found = []
+    for each in (first, path):
+        with each.open("rb") as file:
+            schema = pq.read_schema(file)
+        found.append({field.name: str(field.type) for field in schema})
+        nanoseconds = [name for name, kind in found[-1].items() if kind.startswith("timestamp[ns")]
+        with each.open("rb") as file:
+            physical = pq.ParquetFile(file).schema
+        for number in range(len(physical)):
+            column = physical.column(number)
+            if column.physical_type == "INT64" and column.path in nanoseconds:
+                raise Misfit(f"column {column.path} has nanoseconds, which Spark does not read")
+    for name in {**found[0], **found[1]}:
+        if found[0].get(name) != found[1].get(name):
+            kinds = [each.get(name, "missing") for each in found]
+            raise Misfit(
+                f"column {name} is {kinds[1]}, and {kinds[0]} in {first.name}, which is in the same batch"
+            )

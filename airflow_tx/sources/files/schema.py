@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime
-from decimal import Decimal
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
+from airflow_tx.rows.types import columns_of, ddl_of
 from airflow_tx.sources.files.csv_format import CsvFormat
 from airflow_tx.sources.files.storage import FilePath
 
 TYPED_ROWS = 100_000
 """Bytes of the first batch that are read to find the types of its columns: all, unless `begin` would take long."""
-
-
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
-_TYPES: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(
-        ("tinyint", "smallint", "int", "integer", "bigint", "long", "short", "byte"), int
-    ),
-    **dict.fromkeys(("float", "real", "double"), float),
-    **dict.fromkeys(("string", "varchar", "char"), str),
-    **dict.fromkeys(("decimal", "numeric", "dec"), Decimal),
-    **dict.fromkeys(("timestamp", "timestamp_ntz"), datetime.fromisoformat),
-    "boolean": _boolean,
-    "date": date.fromisoformat,
-}
 
 
 class Misfit(ValueError):
@@ -44,28 +26,10 @@ class Misfit(ValueError):
         self.column = column
 
 
-def declared_types(schema: str) -> dict[str, str]:
-    """Read columns and their types of Spark's DDL, such as ``day INT, carrier STRING``, of simple types."""
-    columns = {}
-    for column in re.split(r",(?![^(<]*[)>])", schema):
-        match = re.match(r"\s*(?:`([^`]+)`|(\w+))\s*:?\s+?(\w+)", column)
-        kind = match[3].upper() if match else ""
-        if match is None or kind.lower() not in _TYPES:
-            raise ValueError(
-                f"column {column.strip()!r} of the schema has no type that rows without Spark can have"
-            )
-        columns[match[1] or match[2]] = kind
-    return columns
-
-
-def parse_schema(schema: str) -> dict[str, Callable[[str], Any]]:
-    """Read columns and their conversions of Spark's DDL, of simple types."""
-    return {name: _TYPES[kind.lower()] for name, kind in declared_types(schema).items()}
-
-
 def with_text(schema: str, column: str) -> str:
     """Return the schema in which a column is a text, which any value is."""
-    return _ddl({**declared_types(schema), column: "STRING"})
+    kinds = {name: kind.ddl for name, kind in columns_of(schema).items()}
+    return ddl_of({**kinds, column: "STRING"})
 
 
 def check_header(path: FilePath, options: Mapping[str, Any], schema: str) -> None:
@@ -75,12 +39,20 @@ def check_header(path: FilePath, options: Mapping[str, Any], schema: str) -> Non
     """
     written = CsvFormat.of(options)
     with written.open(path) as reader:
-        names: list[str] = next(reader, [])
-    expected = list(declared_types(schema))
-    if names and written.header:
-        check_names(names, expected)
-    elif names and len(names) != len(expected):
-        raise Misfit(f"the first line has {len(names)} fields, and the schema {len(expected)}")
+        first = written.first(reader)
+    if first:
+        check_first(written, first, list(columns_of(schema)))
+
+
+def check_first(written: CsvFormat, first: list[str], expected: Sequence[str]) -> None:
+    """Compare the first line of a csv file with the columns of its schema.
+
+    :raises Misfit: they are not the same, in the same order.
+    """
+    if written.header:
+        check_names(written.names(first), expected)
+    elif len(first) != len(expected):
+        raise Misfit(f"the first line has {len(first)} fields, and the schema {len(expected)}")
 
 
 def check_names(names: Sequence[str], expected: Sequence[str]) -> None:
@@ -110,8 +82,8 @@ def check_names(names: Sequence[str], expected: Sequence[str]) -> None:
 
 _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
 _PATTERNS = {
-    "BIGINT": re.compile(r"[+-]?\d{1,18}"),
-    "DOUBLE": re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|NaN"),
+    "BIGINT": re.compile(r"[+-]?[0-9]{1,18}"),
+    "DOUBLE": re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|NaN", re.ASCII),
     "DATE": re.compile(_DATE),
     "TIMESTAMP_NTZ": re.compile(
         _DATE + r"([ T]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{3}(\d{3})?)?)?"
@@ -136,9 +108,9 @@ def find_schema(paths: Iterable[FilePath], options: Mapping[str, Any]) -> str | 
     left = TYPED_ROWS
     for path in paths:
         with written.open(path) as reader:
-            first: list[str] = next(reader, [])
+            first = written.first(reader)
             if first and not names:
-                names = first if written.header else [f"_c{number}" for number in range(len(first))]
+                names = written.names(first)
                 kinds = [None] * len(names)
             if names and not written.typed:
                 break
@@ -147,9 +119,9 @@ def find_schema(paths: Iterable[FilePath], options: Mapping[str, Any]) -> str | 
                 for number, text in enumerate(row[: len(kinds)]):
                     if text and text != written.null:
                         kinds[number] = _widened(kinds[number], text)
-    if not names or not _are_plain(names):
+    if not names or not all(name.strip() for name in names):
         return None
-    return _ddl({name: kind or "STRING" for name, kind in zip(names, kinds, strict=True)})
+    return ddl_of({name: kind or "STRING" for name, kind in zip(names, kinds, strict=True)})
 
 
 def _widened(kind: str | None, text: str) -> str:
@@ -158,15 +130,3 @@ def _widened(kind: str | None, text: str) -> str:
         return kind
     own = next((each for each, pattern in _PATTERNS.items() if pattern.fullmatch(text)), "STRING")
     return own if kind is None else _WIDER.get((kind, own), "STRING")
-
-
-def _are_plain(names: Sequence[str]) -> bool:
-    """Ask whether Spark calls columns by these very names."""
-    spelled = all(
-        re.fullmatch(r"[^`,()<>\ufeff]*[^`,()<>\ufeff\s][^`,()<>\ufeff]*", name) for name in names
-    )
-    return spelled and len({name.lower() for name in names}) == len(names)
-
-
-def _ddl(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())

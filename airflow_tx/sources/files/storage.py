@@ -186,6 +186,17 @@ def change_of(before: Look, now: Look | None) -> str:
     return f"it has {now['size']} bytes as before, and was written at another time"
 
 
+def unspellable(path: str) -> tuple[str, str] | None:
+    """Say that the ledger or Spark cannot spell a file, and the remedy; None: both can."""
+    name = path.partition("://")[2] or path
+    try:
+        path.encode()
+        problem = "has a colon in its name, which Spark cannot read" if ":" in name else ""
+    except UnicodeEncodeError:
+        problem = "has a name that is not UTF-8"
+    return (f"file {path!a} {problem}", "Rename it, then clear the task.") if problem else None
+
+
 def words_of(found: Fingerprint | None) -> str:
     """Describe a file by its fingerprint."""
     return f"{found['size']} bytes with {found['digest']}" if found else "missing or unreadable"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date, datetime, timezone
-from decimal import Decimal, InvalidOperation
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.kafka import KafkaAddress
+from airflow_tx.rows.json_objects import parsed_object
+from airflow_tx.rows.types import columns_of
 from airflow_tx.sources.kafka.offsets import KafkaRefused, KafkaUnreachable, needed
 from airflow_tx.sources.kafka.positions import OffsetRange, split_name
 
@@ -179,43 +180,17 @@ class Values:
     """
 
     def __init__(self, schema: str) -> None:
-        from airflow_tx.sources.files.schema import parse_schema
-
-        self._columns = parse_schema(schema)
+        self._columns = columns_of(schema)
 
     def read(self, value: bytes | None) -> dict[str, Any] | None:
         """Read the columns of a value; None of a message without one. ValueError: it does not fit."""
         if value is None:
             return None
-        found = json.loads(value)
-        if not isinstance(found, Mapping):
-            raise ValueError("it is no object")
-        return {name: _fitted(found.get(name), kind) for name, kind in self._columns.items()}
-
-
-def _fitted(value: Any, kind: Callable[[str], Any]) -> Any:
-    if value is None:
-        return None
-    if kind is str:
-        return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    number = kind in (int, float)
-    spelled = kind is Decimal or getattr(kind, "__self__", None) in (date, datetime)
-    if isinstance(value, bool) and not number and not spelled:
-        return value
-    if (
-        number
-        and isinstance(value, int if kind is int else (int, float))
-        and not isinstance(value, bool)
-    ):
-        return kind(value)  # type: ignore[arg-type]
-    if kind is Decimal and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return Decimal(str(value))
-    if not isinstance(value, str) or not spelled:
-        raise ValueError("it is of another type")
-    try:
-        return kind(value)
-    except InvalidOperation:
-        raise ValueError("it is no number") from None
+        found = parsed_object(value.decode(), exact=True)
+        return {
+            name: None if found.get(name) is None else kind.of_json(found[name])
+            for name, kind in self._columns.items()
+        }
 
 
 def read_frame(

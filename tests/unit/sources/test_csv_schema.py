@@ -70,13 +70,28 @@ def test_a_schema_is_found_in_the_header_and_with_inference_in_the_values(
     assert find_schema([put(tmp_path, "a.csv", content)], {"header": True, **options}) == schema
 
 
-@pytest.mark.parametrize("content", ["a,a\n", "a,A\n", "a,\n", "\ufeffa,b\n", "a,`b`\n", ""])
-def test_a_header_that_spark_would_change_is_left_to_spark(tmp_path: Path, content: str) -> None:
-    assert find_schema([put(tmp_path, "a.csv", content)], {"header": True}) is None
+@pytest.mark.parametrize(
+    ("content", "schema"),
+    [
+        ("a,\n", "`a` STRING, `_c1` STRING"),
+        ("\ufeffa,b\n", "`a` STRING, `b` STRING"),
+        ("a,`b`\n", "`a` STRING, ```b``` STRING"),
+        ("a, \n", None),
+        ("", None),
+    ],
+)
+def test_columns_have_the_names_that_spark_gives_them(tmp_path: Path, content: str, schema: str | None) -> None:
+    assert find_schema([put(tmp_path, "a.csv", content)], {"header": True}) == schema
+
+
+@pytest.mark.parametrize("content", ["a,a\n", "a,A\n"])
+def test_a_header_with_a_name_twice_is_refused(tmp_path: Path, content: str) -> None:
+    with pytest.raises(ValueError, match="is twice in the header"):
+        find_schema([put(tmp_path, "a.csv", content)], {"header": True})
 
 
 def test_options_that_only_spark_knows_leave_it_to_spark(tmp_path: Path) -> None:
-    assert find_schema([put(tmp_path, "a.csv", "a,b\n")], {"header": True, "multiLine": True}) is None
+    assert find_schema([put(tmp_path, "a.csv", "a,b\n")], {"header": True, "dateFormat": "y"}) is None
 
 
 def test_all_files_of_the_first_batch_decide_and_one_without_a_line_has_no_say(tmp_path: Path) -> None:
@@ -141,36 +156,6 @@ def test_spark_is_not_asked_for_a_file_with_other_columns(tmp_path: Path) -> Non
     spark: Any = SimpleNamespace()
     with pytest.raises(SourceError, match=r"2\.csv: header n,word,more .* column 'more' is new\. Correct"):
         book.source.emit_batch(TransactionAttempt(2, 1), book.take(), spark)
-
-
-def test_what_spark_says_of_a_value_is_said_with_file_line_and_column(tmp_path: Path) -> None:
-    put(tmp_path, "1.csv", "n\n1\n")
-    put(tmp_path, "2.csv", "n\n2\nx\n")
-    book = Book(FileSource(f"{tmp_path}/*.csv", 2, schema="n INT"))
-    metadata = book.take()
-    book.source.emit_batch(TransactionAttempt(1, 1), metadata, FakeSpark())  # type: ignore[arg-type]
-    said = RuntimeError(f"[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file://{tmp_path}/2.csv.")
-    found = book.source.explain_error(TransactionAttempt(1, 1), said)
-    assert f"{tmp_path}/2.csv: line 3: n = 'x' does not fit the schema (n INT). Correct the file" in str(found)
-    assert book.source.explain_error(TransactionAttempt(1, 1), RuntimeError("out of memory")) is None
-
-
-class FakeSpark:
-    """Spark's reader, which reads nothing."""
-
-    read = property(lambda self: self)
-
-    def format(self, name: str) -> FakeSpark:
-        return self
-
-    def options(self, **options: Any) -> FakeSpark:
-        return self
-
-    def schema(self, schema: str) -> FakeSpark:
-        return self
-
-    def load(self, paths: Any) -> FakeSpark:
-        return self
 
 
 def test_a_declared_schema_is_all_there_is_and_once_it_is_gone_the_next_files_are_asked(tmp_path: Path) -> None:

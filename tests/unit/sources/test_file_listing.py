@@ -113,13 +113,61 @@ def test_a_partition_that_cannot_be_listed_stops_a_transactional_source_and_is_l
     assert "cannot be listed (Permission denied)" in caplog.text
 
 
-def test_a_link_that_leads_in_a_circle_is_named_and_one_that_leads_nowhere_is_no_file(folder: Path) -> None:
+def test_a_link_that_leads_in_a_circle_is_named(folder: Path) -> None:
     source = FileSource(f"{folder}/*/*.csv", 10)
-    (folder / "b" / "away.csv").symlink_to(folder / "nothing")
-    assert names(source) == ["a/1.csv", "b/2.csv", "c/3.csv"]
     (folder / "b" / "loop").symlink_to(folder / "b" / "loop")
     with pytest.raises(SourceError, match=rf"folder {folder}/b/loop cannot be listed \(Too many levels of symbolic"):
         source.decide(ATTEMPT, None)
+
+
+def test_a_link_that_leads_nowhere_at_this_moment_is_refused_and_never_left_out(folder: Path) -> None:
+    source = FileSource(f"{folder}/*/*.csv", 10)
+    link = folder / "b" / "away.csv"
+    link.symlink_to(folder / "nothing")
+    with pytest.raises(SourceError, match=rf"file {link} cannot be read \(No such file"):
+        source.decide(ATTEMPT, None)
+    link.unlink()
+    (folder / "d").symlink_to(folder / "nothing")
+    with pytest.raises(SourceError, match=rf"folder {folder}/d cannot be listed \(No such file"):
+        source.decide(ATTEMPT, None)
+    (folder / "nothing").mkdir()
+    (folder / "e").symlink_to(folder / "a" / "1.csv")  # a file has no files in it
+    assert names(source) == ["a/1.csv", "b/2.csv", "c/3.csv"]
+
+
+def test_a_folder_that_is_linked_a_second_time_gives_its_files_once(folder: Path) -> None:
+    (folder / "z").symlink_to(folder / "a")
+    assert names(FileSource(f"{folder}/**/*.csv", 10)) == ["a/1.csv", "b/2.csv", "c/3.csv"]
+
+
+@pytest.mark.parametrize("name", ["_late.csv", "x.csv._COPYING_", "_temporary/0/part.csv", "_airflow_tx/part.csv"])
+def test_a_name_that_spark_leaves_out_is_no_part_of_a_batch(folder: Path, name: str) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("n\n1\n")
+    assert names(FileSource(f"{folder}/**/*.csv*", 10)) == ["a/1.csv", "b/2.csv", "c/3.csv"]
+
+
+def test_a_folder_that_names_a_partition_is_no_hidden_one(folder: Path) -> None:
+    (folder / "_day=1").mkdir()
+    (folder / "_day=1" / "4.csv").write_text("n\n1\n")
+    assert "_day=1/4.csv" in names(FileSource(f"{folder}/*/*.csv", 10))
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [(b"\xe9.csv", "has a name that is not UTF-8"), (b"10:00.csv", "has a colon in its name, which Spark cannot read")],
+)
+def test_a_name_that_spark_or_the_ledger_cannot_spell_is_refused_before_it_is_taken(
+    folder: Path, name: bytes, problem: str
+) -> None:
+    path = os.path.join(os.fsencode(folder / "a"), name)
+    with open(path, "w") as file:
+        file.write("n\n1\n")
+    source = FileSource(f"{folder}/a/*.csv", 10)
+    with pytest.raises(SourceError, match=f"{problem}. Rename it, then clear the task"):
+        source.decide(ATTEMPT, None)
+    os.rename(path, folder / "a" / "9.csv")
+    assert names(source) == ["1.csv", "9.csv"]
 
 
 class FailingFileSystem(MemoryFileSystem):  # type: ignore[misc]

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.rows.types import columns_of
 from airflow_tx.sources.api import Batch, rebuild
 from airflow_tx.sources.files.base import FolderSource
-from airflow_tx.sources.files.schema import parse_schema
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.files.storage import Disk, FilesPosition, fingerprint, split_glob
 
@@ -244,7 +244,7 @@ def test_the_position_of_another_source_is_refused(tmp_path: Path) -> None:
         ("a,b\n1\n", None, {}, "a.csv: line 2: 1 fields, and 2 columns"),
         ("b,a\n1,2\n", "a INT, b INT", {}, "a.csv: header b,a does not match the schema, a,b"),
         ("a\n1\n", "a MAP<INT,INT>", {}, "has no type that rows without Spark can have"),
-        ("a\n1\n", None, {"multiLine": True}, "option 'multiline' is only known to Spark"),
+        ("a\n1\n", None, {"dateFormat": "y"}, "option 'dateformat' is only known to Spark"),
     ],
 )
 def test_rows_that_cannot_be_read_are_named(
@@ -330,13 +330,13 @@ def test_globs_are_split_before_the_first_wildcard() -> None:
 
 def test_a_file_that_is_not_csv_is_named_with_what_to_do(tmp_path: Path) -> None:
     source = FileSource(f"{tmp_path}/*.csv")
-    told = r"a\.csv: line {} is not csv: field larger than .* Correct the file, then: airflow tx replay TOPOLOGY 1 "
+    told = r"a\.csv: line {} is not csv: ',' expected after .* Correct the file, then: airflow tx replay TOPOLOGY 1 "
     told += r"--changed-rows --why TEXT; or correct the source's options and schema, then clear the task\."
-    put(tmp_path, "a.csv", content="carrier,delay\nUA,5\n" + "x" * 200_000 + ",6\n")
+    put(tmp_path, "a.csv", content='carrier,delay\nUA,5\n"x"y,6\n')
     batch = take(source)
     with pytest.raises(SourceError, match=told.format(3)):
         rows_of(source, batch.metadata)
-    put(tmp_path, "a.csv", content="x" * 200_000 + ",delay\n")
+    put(tmp_path, "a.csv", content='"x"y,delay\n')
     spark: Any = SimpleNamespace(read=FakeReader())
     source = FileSource(f"{tmp_path}/*.csv")
     with pytest.raises(SourceError, match=told.format(1)):
@@ -358,7 +358,7 @@ def test_wildcards_in_file_names_are_taken_literally_by_spark() -> None:
 
 
 def test_a_schema_is_names_and_conversions() -> None:
-    columns = parse_schema("a INT NOT NULL, `b c` DECIMAL(10, 2), d DATE COMMENT 'x', e BOOLEAN")
-    values = {name: columns[name](text) for name, text in [("a", "1"), ("d", "2013-01-02"), ("e", "True")]}
+    columns = columns_of("a INT NOT NULL, `b c` DECIMAL(10, 2), d DATE COMMENT 'x', e BOOLEAN")
+    values = {name: columns[name].of_text(text) for name, text in [("a", "1"), ("d", "2013-01-02"), ("e", "True")]}
     assert values == {"a": 1, "d": date(2013, 1, 2), "e": True}
     assert list(columns) == ["a", "b c", "d", "e"]

@@ -1,0 +1,169 @@
+"""The conversions of `rows.types` as expressions of Spark. A text that is refused fails the query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_tx.rows.types import (
+    DATE,
+    INFINITE,
+    MOMENT,
+    ZONE,
+    BooleanType,
+    ColumnType,
+    DateType,
+    DecimalType,
+    FloatType,
+    StringType,
+    TimestampType,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+REFUSED_VALUE = "airflow_tx: no such value: "
+"""What begins the message of a query that found a value which is refused."""
+_SHOWN = 80
+
+
+def typed_texts(texts: DataFrame, columns: Mapping[str, ColumnType]) -> DataFrame:
+    """Give columns of texts their types; the query fails at a text that is no value of its column's type.
+
+    The query checks every column, also one that it does not use.
+    """
+    from pyspark.sql import functions as F
+
+    values, problems = [], []
+    for name, kind in columns.items():
+        text = F.col(column_name(name))
+        value, fits = _read(text, kind)
+        values.append(value.alias(name))
+        if fits is not None:
+            found = F.concat(
+                F.lit(f"{REFUSED_VALUE}{name} {kind.ddl} = "), F.substring(text, 1, _SHOWN)
+            )
+            problems.append(F.when(text.isNotNull() & ~fits, found))
+    if problems:
+        texts = texts.where(_fails(F.coalesce(*problems), otherwise=True))
+    return texts.select(*values)
+
+
+def checked_lines(
+    rows: DataFrame,
+    spark: SparkSession,
+    files: Sequence[str],
+    *,
+    quote: str,
+    utf8: bool,
+    whole: bool,
+) -> DataFrame:
+    """Let a query over csv files fail at a line that Spark's own reader takes for something else.
+
+    It reads the files once more, as lines. A value does not show that its quote was not closed, or that its bytes were
+    no UTF-8.
+
+    :param files: as Spark names them.
+    :param quote: "" if the files have none.
+    :param whole: whether a value may have several lines, so that the quotes of a whole file are counted.
+    """
+    from pyspark.sql import functions as F
+
+    line = F.col("value")
+    problems = []
+    if quote:
+        count = F.length(line) - F.length(F.replace(line, F.lit(quote), F.lit("")))
+        problems.append(F.when(count % 2 == 1, F.lit(f"{REFUSED_VALUE}a quote is not closed")))
+        problems.append(
+            F.when(
+                line.contains(quote) & line.rlike(spaced(quote)),
+                F.lit(f"{REFUSED_VALUE}spaces behind a quote"),
+            )
+        )
+    if utf8:
+        problems.append(_broken_utf8(line))
+    if not problems:
+        return rows
+    lines = spark.read.format("text").option("wholetext", whole).load(list(files))
+    none = lines.where(_fails(F.coalesce(*problems), otherwise=False))
+    nulls = [F.lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields]
+    return rows.union(none.select(*nulls))
+
+
+def valid_text(rows: DataFrame) -> DataFrame:
+    """Let a query over text files fail at bytes that are no UTF-8, which Spark hands on."""
+    from pyspark.sql import functions as F
+
+    (name,) = rows.columns
+    return rows.where(_fails(_broken_utf8(F.col(column_name(name))), otherwise=True))
+
+
+def spaced(quote: str) -> str:
+    """Return the pattern of spaces between a closing quote and the next separator, which readers read differently."""
+    mark = f"\\x{ord(quote):02x}"
+    return rf"(?m)(?<!{mark}){mark}[ \t]+(\W|$)"
+
+
+def column_name(name: str) -> str:
+    """Quote the name of a column."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _broken_utf8(line: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.when(~F.is_valid_utf8(line), F.lit(f"{REFUSED_VALUE}bytes that are no UTF-8"))
+
+
+def _fails(problem: Column, *, otherwise: bool) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.when(problem.isNotNull(), F.raise_error(problem).cast("boolean")).otherwise(
+        F.lit(otherwise)
+    )
+
+
+def _read(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
+    """Return the value of a text, and whether it is one; None: each text is."""
+    from pyspark.sql import functions as F
+
+    if isinstance(kind, StringType):
+        return text, None if kind.longest is None else F.length(text) <= kind.longest
+    if isinstance(kind, BooleanType):
+        word = F.lower(text)
+        return word == "true", word.isin("true", "false")
+    if isinstance(kind, TimestampType):
+        return _moment(text, kind)
+    value = text.try_cast(kind.ddl)
+    fits = value.isNotNull()
+    if isinstance(kind, FloatType):
+        infinite = F.lower(F.trim(text)).isin(*INFINITE)
+        fits &= ((F.abs(value) != float("inf")) | infinite) & ~F.lower(text).contains("x")
+    elif isinstance(kind, DecimalType):
+        fits &= text.rlike(rf"\A(?=.*[0-9])[+-]?[0-9]*(?:\.[0-9]{{0,{kind.scale}}}0*)?\z")
+    elif isinstance(kind, DateType):
+        fits &= text.rlike(rf"\A(?!0000){DATE}\z")
+    return value, fits
+
+
+def _moment(text: Column, kind: TimestampType) -> tuple[Column, Column]:
+    from pyspark.sql import functions as F
+
+    form = rf"\A(?!0000){MOMENT}\z"
+    if not kind.zoned:
+        value = text.try_cast(kind.ddl)
+        return value, value.isNotNull() & text.rlike(form)
+    has_zone = text.rlike(rf":.*{ZONE}\z")
+    in_utc = F.when(text.contains(":"), F.concat(text, F.lit("Z"))).otherwise(
+        F.concat(text, F.lit(" 00:00:00Z"))
+    )
+    value = F.when(has_zone, text).otherwise(in_utc).try_cast(kind.ddl)
+    within = value.between(
+        F.lit("0001-01-01 00:00:00Z").cast("timestamp"),
+        F.lit("9999-12-31 23:59:59.999999Z").cast("timestamp"),
+    )
+    alone = rf"\A(?!0000){DATE}[ T][0-9:.]+{ZONE}\z"
+    plain = F.when(has_zone, text.rlike(alone) & text.rlike(rf"\A{MOMENT}{ZONE}\z")).otherwise(
+        text.rlike(form)
+    )
+    return value, value.isNotNull() & within & plain

@@ -1,0 +1,178 @@
+"""Small files, each with the rows that every reader takes from it, or refused by all of them.
+
+Each is of a kind that people met in public, with a content of our own.
+"""
+
+from __future__ import annotations
+
+import bz2
+import datetime as dt
+import gzip
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+REFUSED: Literal["refused"] = "refused"
+UTC = dt.timezone.utc
+
+
+@dataclass(frozen=True)
+class Case:
+    """One batch of files.
+
+    :param files: their names and contents.
+    :param rows: what every reader takes; `REFUSED`: none reads the batch.
+    """
+
+    name: str
+    files: Mapping[str, bytes] = field(hash=False)
+    rows: Sequence[Mapping[str, Any]] | Literal["refused"] = field(hash=False)
+    format: str = "csv"
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    schema: str | None = None
+
+
+def csv(name: str, content: bytes | str, rows: Any, schema: str | None = None, **options: Any) -> Case:
+    """Make a case of one csv file; rows are tuples of the columns a, b, …"""
+    content = content.encode() if isinstance(content, str) else content
+    if rows != REFUSED:
+        rows = [dict(zip("abcdefg", row, strict=False)) for row in rows]
+    return Case(f"csv: {name}", {"a.csv": content}, rows, options=options, schema=schema)
+
+
+def one(kind: str, text: str, value: Any) -> Case:
+    """Make a case of one value in a column of a type."""
+    rows: Any = REFUSED if value is REFUSED else [(value, "x")]
+    return csv(f"{text!r} as {kind}", f'a,b\n"{text}",x\n', rows, f"a {kind}, b STRING")
+
+
+AB = "a STRING, b STRING"
+TEXTS = [
+    csv("plain", "a,b\n1,x\n", [("1", "x")]),
+    csv("a new line within quotes", 'a,b\n1,"x\ny"\n2,z\n', REFUSED),
+    csv("several lines, as the option says", 'a,b\n1,"x\ny"\n2,z\n', [("1", "x\ny"), ("2", "z")], multiLine=True),
+    csv("doubled quotes", 'a,b\n1,"W. ""Bud"" B"\n2,"""q"""\n', [("1", 'W. "Bud" B'), ("2", '"q"')]),
+    csv("a comma within doubled quotes", 'a,b\n1,"x"",y"\n', [("1", 'x",y')]),
+    csv("a quote that is not closed at the end", 'a,b\n1,x\n2,"y\n', REFUSED),
+    csv("a quote that is not closed", 'a,b\n1,"x\n2,y\n3,z\n', REFUSED),
+    csv("a quote that is not closed, with several lines", 'a,b\n1,"x\n2,y\n3,z\n', REFUSED, multiLine=True),
+    csv("text behind a quote", 'a,b\n1,"x"y\n2,z\n', REFUSED),
+    csv("spaces behind a quote", 'a,b\n1,"x" \n2,z\n', REFUSED),
+    csv("a quote within a value", 'a,b\n1,x"y"z\n', [("1", 'x"y"z')]),
+    csv("a backslash", 'a,b\n1,"x\\"\n2,\\N\n', [("1", "x\\"), ("2", "\\N")]),
+    csv("bytes of Latin-1", b"a,b\n1,\xe9\n", REFUSED),
+    csv("bytes of Latin-1, with a schema", b"a,b\n1,\xe9\n", REFUSED, AB),
+    csv("bytes of Latin-1 far behind", b"a,b\n" + b"1,x\n" * 9000 + b"1,\xe9\n", REFUSED),
+    csv("the character for unknown bytes", "a,b\n1,\ufffd\n", [("1", "\ufffd")]),
+    csv("Latin-1, as the option says", b"a,b\n1,\xe9\n", [("1", "é")], encoding="ISO-8859-1"),
+    csv("blank lines", "\na,b\n\n1,x\n   \n2,y\n", [("1", "x"), ("2", "y")]),
+    csv("a byte order mark", b"\xef\xbb\xbfa,b\n1,x\n", [("1", "x")]),
+    csv("empty and quoted empty", 'a,b\n1,""\n2,\n', [("1", None), ("2", None)]),
+    csv("the text of no value", 'a,b\n1,NA\n2,""\n3,"NA"\n', [("1", None), ("2", None), ("3", None)], nullValue="NA"),
+    csv("Windows lines", "a,b\r\n1,x\r\n", [("1", "x")]),
+    csv("old Mac lines", "a,b\r1,x\r", [("1", "x")]),
+    csv("no last new line", "a,b\n1,x", [("1", "x")]),
+    csv("a torn line", "a,b\n1,x\n2\n", REFUSED),
+    csv("one field too many", "a,b\n1,x,9\n", REFUSED),
+    csv("one field too many, with a schema", "a,b\n1,x,9\n", REFUSED, AB),
+    csv("a header alone", "a,b\n", []),
+    csv("a header with a name twice", "a,b,a\n1,x,2\n", REFUSED),
+    csv("a header with a name twice in other letters", "a,b,A\n1,x,2\n", REFUSED),
+    csv("another header than the schema", "a,c\n1,x\n", REFUSED, AB),
+    csv("a header in other letters than the schema", "A,b\n1,x\n", REFUSED, AB),
+    csv("a separator", "a;b\n1;x,y\n", [("1", "x,y")], sep=";"),
+    csv("no quotes", 'a,b\n1,"x\n', [("1", '"x')], quote=""),
+    csv("other quotes", "a,b\n1,'x,y'\n", [("1", "x,y")], quote="'"),
+    csv("a long value", "a,b\n1," + "x" * 140_000 + "\n", [("1", "x" * 140_000)]),
+    csv("a comment sign", "a,b\n#1,x\n", [("#1", "x")]),
+    csv("types as they are found", "a,b\n1,1.5\n2,2\n", [(1, 1.5), (2, 2.0)], inferSchema=True),
+    Case("csv: no header", {"a.csv": b"1,x\n2,y\n"}, [{"_c0": "1", "_c1": "x"}, {"_c0": "2", "_c1": "y"}],
+         options={"header": False}),
+    Case("csv: a header without a name", {"a.csv": b",b\n1,x\n"}, [{"_c0": "1", "b": "x"}]),
+    Case("csv: a name with a comma", {"a.csv": b'"a,(b",`c\n1,x\n'}, [{"a,(b": "1", "`c": "x"}]),
+    Case("csv: gzip", {"a.csv.gz": gzip.compress(b"a,b\n1,x\n")}, [{"a": "1", "b": "x"}]),
+    Case("csv: bzip2", {"a.csv.bz2": bz2.compress(b"a,b\n1,x\n")}, [{"a": "1", "b": "x"}]),
+    Case("csv: another header in the second file", {"a.csv": b"a,b\n1,x\n", "b.csv": b"a,b,c\n1,x,y\n"}, REFUSED),
+]  # fmt: skip
+_F32 = 0.10000000149011612
+VALUES = [
+    one("TINYINT", "127", 127), one("TINYINT", "128", REFUSED), one("TINYINT", "-128", -128),
+    one("SMALLINT", "32768", REFUSED), one("INT", "2147483647", 2**31 - 1), one("INT", "2147483648", REFUSED),
+    one("BIGINT", "9223372036854775807", 2**63 - 1), one("BIGINT", "9223372036854775808", REFUSED),
+    one("INT", "+5", 5), one("INT", " 5 ", 5), one("INT", "1_0", REFUSED), one("INT", "5.0", REFUSED),
+    one("INT", "1e3", REFUSED), one("INT", "-", REFUSED), one("INT", "٣", REFUSED), one("INT", "0x10", REFUSED),
+    one("DOUBLE", "1.5", 1.5), one("DOUBLE", ".5", 0.5), one("DOUBLE", "5.", 5.0), one("DOUBLE", "1e3", 1000.0),
+    one("DOUBLE", "1e400", REFUSED), one("DOUBLE", "-1e400", REFUSED), one("DOUBLE", "1_0", REFUSED),
+    one("DOUBLE", "0x1p3", REFUSED), one("DOUBLE", "1.5f", 1.5), one("DOUBLE", "Infinity", float("inf")),
+    one("DOUBLE", "true", REFUSED), one("DOUBLE", "1,5", REFUSED), one("DOUBLE", "-0.0", -0.0),
+    one("FLOAT", "0.1", _F32), one("FLOAT", "1e300", REFUSED), one("FLOAT", "3.4e38", 3.3999999521443642e38),
+    one("DECIMAL(10,2)", "1.23", Decimal("1.23")), one("DECIMAL(10,2)", "1.239", REFUSED),
+    one("DECIMAL(10,2)", "1.2300", Decimal("1.23")), one("DECIMAL(10,2)", "-.5", Decimal("-0.50")),
+    one("DECIMAL(10,2)", "123456789", REFUSED), one("DECIMAL(10,2)", "0012345678.9", Decimal("12345678.90")),
+    one("DECIMAL(10,2)", "1e2", REFUSED), one("DECIMAL(10,2)", "NaN", REFUSED), one("DECIMAL(10,2)", ".", REFUSED),
+    one("DECIMAL", "1.5", REFUSED), one("DECIMAL(38,0)", "9" * 38, Decimal("9" * 38)),
+    one("BOOLEAN", "TRUE", True), one("BOOLEAN", "false", False), one("BOOLEAN", "1", REFUSED),
+    one("BOOLEAN", "yes", REFUSED), one("BOOLEAN", "t", REFUSED),
+    one("DATE", "2013-01-31", dt.date(2013, 1, 31)), one("DATE", "2013-02-30", REFUSED),
+    one("DATE", "2013-1-31", REFUSED), one("DATE", "20130131", REFUSED), one("DATE", "2013", REFUSED),
+    one("DATE", "1500-01-01", dt.date(1500, 1, 1)), one("DATE", "0000-01-01", REFUSED),
+    one("DATE", "10000-01-01", REFUSED), one("DATE", "2013-01-31 10:00:00", REFUSED),
+    one("DATE", " 2013-01-31", REFUSED), one("DATE", "2013-W01-1", REFUSED),
+    one("TIMESTAMP", "2013-01-31 10:00:00", dt.datetime(2013, 1, 31, 10, tzinfo=UTC)),
+    one("TIMESTAMP", "2013-01-31T10:00:00.123456", dt.datetime(2013, 1, 31, 10, 0, 0, 123456, tzinfo=UTC)),
+    one("TIMESTAMP", "2013-01-31T10:00:00.1234567", REFUSED),
+    one("TIMESTAMP", "2013-01-31T10:00:00+02:00", dt.datetime(2013, 1, 31, 8, tzinfo=UTC)),
+    one("TIMESTAMP", "2013-01-31T10:00:00Z", dt.datetime(2013, 1, 31, 10, tzinfo=UTC)),
+    one("TIMESTAMP", "2013-01-31", dt.datetime(2013, 1, 31, tzinfo=UTC)),
+    one("TIMESTAMP", "2013-01-31T24:00:00", REFUSED), one("TIMESTAMP", "2013-01-31T10", REFUSED),
+    one("TIMESTAMP", "9999-12-31T23:59:59-01:00", REFUSED), one("TIMESTAMP", "10:00:00", REFUSED),
+    one("TIMESTAMP", "2013-01-31T10:00:00+18:30", REFUSED), one("TIMESTAMP", "2013-01-31Z", REFUSED),
+    one("TIMESTAMP", "2013-01-31T10:00:00 Europe/Paris", REFUSED),
+    one("TIMESTAMP_NTZ", "2013-01-31 10:00:00", dt.datetime(2013, 1, 31, 10)),
+    one("TIMESTAMP_NTZ", "2013-01-31 10:00:00Z", REFUSED), one("TIMESTAMP_NTZ", "1500-01-01", dt.datetime(1500, 1, 1)),
+    one("VARCHAR(3)", "abc", "abc"), one("VARCHAR(3)", "abcd", REFUSED), one("STRING", " x ", " x "),
+    one("STRING", "e\u0301", "e\u0301"), one("STRING", "\U0001f600", "\U0001f600"),
+]  # fmt: skip
+OTHERS = [
+    Case("text: plain", {"a.txt": "a\n é\n\nb".encode()}, [{"value": v} for v in ("a", " é", "", "b")], format="text"),
+    Case("text: bytes of Latin-1", {"a.txt": b"a\n\xe9\n"}, REFUSED, format="text"),
+    Case("text: a byte order mark", {"a.txt": b"\xef\xbb\xbfa\n"}, [{"value": "a"}], format="text"),
+    Case("text: gzip", {"a.txt.gz": gzip.compress(b"a\nb\n")}, [{"value": "a"}, {"value": "b"}], format="text"),
+]
+
+
+def _parquet(table: Mapping[str, Any], **options: Any) -> bytes:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    sink = io.BytesIO()
+    pq.write_table(pa.table(dict(table)), sink, **options)
+    return sink.getvalue()
+
+
+def _moments(unit: str, *values: int) -> Any:
+    import pyarrow as pa
+
+    return pa.array(values, pa.timestamp(unit, tz="UTC"))
+
+
+YEAR_1500, YEAR_9999 = -14831769600, 253402214400
+FAR = [{"a": dt.datetime(year, month, day, tzinfo=UTC)} for year, month, day in [(1500, 1, 1), (9999, 12, 31)]]
+PARQUET = [
+    Case("parquet: plain", {"a.parquet": _parquet({"a": [1, None], "b": ["x", "é"]})},
+         [{"a": 1, "b": "x"}, {"a": None, "b": "é"}], format="parquet"),
+    Case("parquet: INT96 beyond the years that nanoseconds have",
+         {"a.parquet": _parquet({"a": _moments("s", YEAR_1500, YEAR_9999)}, use_deprecated_int96_timestamps=True)},
+         FAR, format="parquet"),
+    Case("parquet: microseconds beyond these years",
+         {"a.parquet": _parquet({"a": _moments("us", YEAR_1500 * 10**6, YEAR_9999 * 10**6)})}, FAR, format="parquet"),
+    Case("parquet: nanoseconds", {"a.parquet": _parquet({"a": _moments("ns", 1)}, version="2.6")}, REFUSED,
+         format="parquet"),
+    Case("parquet: a renamed column in the second file",
+         {"a.parquet": _parquet({"a": [1]}), "b.parquet": _parquet({"b": [2]})}, REFUSED, format="parquet"),
+    Case("parquet: another type in the second file",
+         {"a.parquet": _parquet({"a": [1]}), "b.parquet": _parquet({"a": [2.5]})}, REFUSED, format="parquet"),
+]  # fmt: skip
+CASES = [*TEXTS, *VALUES, *OTHERS, *PARQUET]

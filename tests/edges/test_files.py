@@ -1,0 +1,96 @@
+"""Every reader of files takes the same rows from the same bytes, or all of them refuse the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_tx.errors import SourceError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.files.source import FileSource
+from tests.edges.corpus import CASES, REFUSED, Case
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIRST = TransactionAttempt(1, 1)
+
+
+def read(case: Case, folder: Path, spark: SparkSession | None = None) -> Any:
+    """Begin a transaction with all files of a case, and read its rows."""
+    for name, content in case.files.items():
+        (folder / name).write_bytes(content)
+    source = FileSource(
+        f"{folder}/*", len(case.files), format=case.format, options=dict(case.options), schema=case.schema
+    )
+    try:
+        batch = source.initialize_transaction(1, None)
+        assert batch is not None
+        rows: Any = source.emit_batch(FIRST, batch.metadata, spark)
+        if spark is None:
+            return [dict(row) for row in rows]
+        try:
+            return rows.toArrow().to_pylist()
+        except Exception as error:
+            refused = source.explain_error(FIRST, error)
+            if refused is None:
+                raise
+            raise refused from None
+    except SourceError as error:
+        refusal = str(error)
+    assert len(refusal.splitlines()) == 1
+    return REFUSED
+
+
+def check(case: Case, found: Any) -> None:
+    expected = case.rows if case.rows == REFUSED else [dict(row) for row in case.rows]
+    assert found == expected
+    if found != REFUSED:
+        assert repr(list(map(_zoneless, found))) == repr(list(map(_zoneless, expected)))
+
+
+def _zoneless(row: Any) -> dict[str, Any]:
+    """Equal moments may have other zones."""
+    return {name: value for name, value in row.items() if getattr(value, "tzinfo", None) is None}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_python_takes_it_exactly_or_refuses_it(case: Case, tmp_path: Path) -> None:
+    check(case, read(case, tmp_path))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_spark_takes_it_exactly_or_refuses_it(case: Case, tmp_path: Path, spark: SparkSession) -> None:
+    check(case, read(case, tmp_path, spark))
+
+
+@pytest.mark.spark
+def test_a_value_that_spark_refuses_is_named_by_its_line(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "1.csv").write_text("n,m\n1,a\n")
+    (tmp_path / "2.csv").write_text("n,m\n2,b\nx,c\n")
+    source = FileSource(f"{tmp_path}/*.csv", 2, schema="n INT, m STRING")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    rows: Any = source.emit_batch(FIRST, batch.metadata, spark)
+    # Also where no job reads the value.
+    for job in (rows.select("m").toArrow, rows.count):
+        with pytest.raises(Exception, match="no such value: n INT = x") as failed:
+            job()
+        refused = source.explain_error(FIRST, failed.value)
+        assert f"{tmp_path}/2.csv: line 3: n = 'x' does not fit the schema (n INT)" in str(refused)
+    assert source.explain_error(FIRST, RuntimeError("out of memory")) is None
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("content", ["a,b\n1,x\n2\n", 'a,b\n1,x\n2,"y\n'])
+def test_spark_counts_no_rows_of_a_torn_file(tmp_path: Path, spark: SparkSession, content: str) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    source = FileSource(f"{tmp_path}/*.csv")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    rows: Any = source.emit_batch(FIRST, batch.metadata, spark)
+    with pytest.raises(Exception, match=r"MALFORMED|FAILED_READ_FILE|is not closed"):
+        rows.count()
