@@ -59,7 +59,8 @@ class CheckedRows:
 
         :raises StateError: the row has no usable value for a key column.
         """
-        self._check_names(self._expanded([first], 0)[0], 0)
+        names = [*self.columns.keys, *self.columns.values]
+        self._check_names(self._expanded([first], 0)[0], 0, names)
         found: dict[str, str] = {}
         for key in self.columns.keys:
             kind = self.columns.types.get(key) or type_of(first[key])
@@ -86,8 +87,9 @@ class CheckedRows:
             *(key_types[key] for key in keys),
             *(value.type for value in self.columns.values.values()),
         ]
-        while portion := self._expanded(list(islice(iterator, size)), start):
-            columns = self._converted_columns(portion, kinds, start)
+        names = (*keys, *self.columns.values)
+        while portion := list(islice(iterator, size)):
+            columns = self.converted_columns(portion, dict(zip(names, kinds, strict=True)), start)
             if keys:
                 self._check_key_sizes(portion, kinds, columns, start)
                 # Of one column, the values are as good as tuples of one.
@@ -118,24 +120,36 @@ class CheckedRows:
                 ) from None
         return found
 
-    def _converted_columns(
-        self, portion: _Rows, kinds: Sequence[str], start: int
+    def converted_columns(
+        self,
+        rows: _Rows,
+        kinds: Mapping[str, str | None],
+        start: int,
+        *,
+        others: bool = False,
     ) -> list[Sequence[Any]]:
-        names = (*self.columns.keys, *self.columns.values)
+        """Bring the columns of some rows into their types.
+
+        :param kinds: the type of each column; None: the values stay unchanged.
+        :param start: the number of the first row.
+        :param others: whether the rows may have more columns.
+        :raises StateError: a row that does not fit; it names the row.
+        """
+        portion = self._expanded(rows, start)
         try:
-            given = [list(map(itemgetter(name), portion)) for name in names]
-        except KeyError:
+            given = [list(map(itemgetter(name), portion)) for name in kinds]
+        except (KeyError, TypeError, IndexError):
             given = []
         # As many fields as columns, and each column among them: there is no other.
-        if not given or set(map(len, portion)) != {len(names)}:
+        if not given or (not others and set(map(len, portion)) != {len(kinds)}):
             for number, row in enumerate(portion, start):
-                self._check_names(row, number)
+                self._check_names(row, number, list(kinds), others=others)
         columns: list[Sequence[Any]] = []
-        for name, kind, values in zip(names, kinds, given, strict=True):
+        for (name, kind), values in zip(kinds.items(), given, strict=True):
             try:
-                values = list(self._converted(name, kind, values))
+                values = values if kind is None else list(self._converted(name, kind, values))
             except REFUSALS:
-                raise self._misfit(portion, name, kind, start) from None
+                raise self._misfit(portion, name, str(kind), start) from None
             if name in self.columns.keys and None in values:
                 number = values.index(None)
                 raise self._refusal(
@@ -182,10 +196,14 @@ class CheckedRows:
 
     # --- refusals -------------------------------------------------------------------------------------------------
 
-    def _check_names(self, row: Mapping[str, Any], number: int) -> None:
-        expected = [*self.columns.keys, *self.columns.values]
-        if set(row) != set(expected):
-            missing = [name for name in expected if name not in row]
+    def _check_names(
+        self, row: Any, number: int, expected: Sequence[str], *, others: bool = False
+    ) -> None:
+        if not isinstance(row, Mapping):
+            remedy = f"Return rows as dicts with the columns {', '.join(expected)}."
+            raise self._refusal(number, row, "it is no dict", remedy)
+        missing = [name for name in expected if name not in row]
+        if missing or (not others and len(row) != len(expected)):
             extra = sorted(str(name) for name in row if name not in expected)
             instead = [
                 f" {' and '.join(composite.parts(name))} may come as one column {name}."
@@ -193,7 +211,7 @@ class CheckedRows:
             ]
             raise StateError(
                 state=self.columns.state,
-                problem=f"row {number}: expected columns {expected}, missing {missing}, not expected {extra}",
+                problem=f"row {number}: expected columns {list(expected)}, missing {missing}, not expected {extra}",
                 remedy=f"Select exactly these columns before writing.{''.join(instead)}",
             )
 
@@ -210,10 +228,10 @@ class CheckedRows:
                 )
         return self._refusal(start, portion[0], f"{name} does not fit", remedy)
 
-    def _refusal(
-        self, number: int, row: Mapping[str, Any], problem: str, remedy: str
-    ) -> StateError:
-        shown = {name: row.get(name) for name in self.columns.keys}
+    def _refusal(self, number: int, row: Any, problem: str, remedy: str) -> StateError:
+        shown = row
+        if isinstance(row, Mapping):
+            shown = {name: row.get(name) for name in self.columns.keys}
         return StateError(
             state=self.columns.state,
             problem=f"row {number} {_shown(shown)}: {problem}",

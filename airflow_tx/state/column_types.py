@@ -31,10 +31,12 @@ def _bigint(value: Any) -> int:
 def _double(value: Any) -> float:
     if isinstance(value, (str, bool, Decimal)) or not hasattr(value, "__float__"):
         raise TypeError("is not a float")
-    value = float(value)
-    if not math.isfinite(value):
+    made = float(value)
+    if not math.isfinite(made):
         raise ValueError("is not finite (a missing value is None)")
-    return float(value)
+    if made != value:
+        raise ValueError("has more digits than a double holds")
+    return made
 
 
 def _numeric(value: Any) -> Decimal:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from itertools import groupby
+import datetime as dt
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from airflow_tx.errors import StateError
 from airflow_tx.state.api import FencedState
-from airflow_tx.state.columns import Columns
+from airflow_tx.state.checked_rows import CheckedRows
+from airflow_tx.state.columns import REFUSALS, Columns
 from airflow_tx.state.reducers import Reduced
 
 _Row = Mapping[str, Any]
+_ROWS_AT_ONCE = 10_000
+_PLAIN = {int, str, float, bool, bytes, Decimal, dt.date}
+"""Classes whose equal values are one key. Datetimes of one zone compare equal also an autumn hour apart."""
 
 
 def has_reducers(state: FencedState) -> bool:
@@ -30,17 +37,15 @@ def reducers_of(columns: Columns | None) -> tuple[str, ...]:
 def combined(rows: Iterable[_Row], state: FencedState) -> Iterator[dict[str, Any]]:
     """Combine the deltas of each key by the aggregators of the state; a reducer gets the list of the rows, in order.
 
-    A state without columns gets the rows unchanged.
+    Values take the types of their columns first, and then they are added up. A state without columns gets the rows
+    unchanged.
 
-    :raises StateError: a row without key, or with deltas that cannot be combined. The state itself checks the rest.
+    :raises StateError: a row without key, or with deltas that do not fit or cannot be combined.
     """
     if state.columns is None:
         yield from map(dict, rows)
         return
-    group = _Group(state)
-    for number, row in enumerate(rows):
-        group.add(number, row)
-    yield from group.kept.values()
+    yield from _Group(state).add_all(rows).rows()
 
 
 def combined_runs(rows: Iterable[_Row], state: Any) -> Iterator[dict[str, Any]]:
@@ -52,56 +57,103 @@ def combined_runs(rows: Iterable[_Row], state: Any) -> Iterator[dict[str, Any]]:
 
 def combined_at_once(rows: Iterable[_Row], state: Any) -> dict[str, Any]:
     """Make the one row of a state without keys. A reducer goes through the rows, again and again, so none is held."""
-    group = _Group(state, keep_rows=False)
-    for number, row in enumerate(rows):
-        group.add(number, row)
-    return {**group.kept.get((), {}), **dict.fromkeys(reducers_of(state.columns), rows)}
+    group = _Group(state, keep_rows=False).add_all(rows)
+    return {**next(group.rows(), {}), **dict.fromkeys(reducers_of(state.columns), rows)}
 
 
 class _Group:
     def __init__(self, state: Any, *, keep_rows: bool = True) -> None:
-        self.kept: dict[tuple[Hashable, ...], dict[str, Any]] = {}
         self._state = state
-        self._columns = state.columns
-        self._keep_rows = keep_rows
-        self._reducers = reducers_of(state.columns)
+        columns = state.columns
+        self._keys: tuple[str, ...] = columns.keys
+        self._reducers = reducers_of(columns)
+        self._keeps_rows = bool(self._reducers) and keep_rows
         self._combiners = {
-            name: each for name, each in self._columns.values.items() if name not in self._reducers
+            name: each for name, each in columns.values.items() if name not in self._reducers
         }
+        self._checked = CheckedRows(columns)
+        self._kinds: dict[str, str | None] = {name: columns.types.get(name) for name in self._keys}
+        self._kinds |= {name: each.type for name, each in self._combiners.items()}
+        self._classes = {name: set[type]() for name, kind in self._kinds.items() if kind is None}
+        self._key_types: Mapping[str, str] | None = None
+        self._first: _Row = {}
+        self._deltas = dict[tuple[Hashable, ...], list[Any]]()
+        self._rows = dict[tuple[Hashable, ...], list[_Row]]()
 
-    def add(self, number: int, row: _Row) -> None:
+    def add_all(self, rows: Iterable[_Row]) -> _Group:
+        iterator = iter(rows)
+        start = 0
+        while portion := list(islice(iterator, _ROWS_AT_ONCE)):
+            self._first = self._first or portion[0]
+            self._add(portion, start)
+            start += len(portion)
+        return self
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        names = (*self._keys, *self._combiners)
+        for key, deltas in self._deltas.items():
+            row = dict(zip(names, (*key, *deltas), strict=True))
+            if self._reducers:
+                # Other columns are for the reducers: one list will do for all of them.
+                row.update(dict.fromkeys(self._reducers, self._rows.get(key, [])))
+            yield row
+
+    def _add(self, portion: list[_Row], start: int) -> None:
+        for name in self._classes:
+            self._settle(name, portion)
+        others = bool(self._reducers)
+        found = self._checked.converted_columns(portion, self._kinds, start, others=others)
+        split = len(self._keys)
+        keys = list(zip(*found[:split], strict=True)) if split else [()] * len(portion)
+        kept = self._deltas
+        combiners = [each.combine for each in self._combiners.values()]
+        deltas = zip(*found[split:], strict=True) if combiners else [()] * len(portion)
+        for number, (key, new) in enumerate(zip(keys, deltas, strict=True), start):
+            known = kept.get(key)
+            if known is None:
+                kept[key] = list(new)
+                continue
+            for at, delta in enumerate(new):
+                if delta is None:
+                    continue
+                before = known[at]
+                try:
+                    known[at] = delta if before is None else combiners[at](before, delta)
+                except REFUSALS as error:
+                    raise self._misfit(number, portion[number - start], error) from None
+        if self._keeps_rows:
+            for key, row in zip(keys, portion, strict=True):
+                self._rows.setdefault(key, []).append(dict(row))
+
+    # --- keys whose type no one has declared ----
+
+    def _settle(self, name: str, portion: Sequence[_Row]) -> None:
+        """Choose the type for a key column, unless all of its values have one plain class."""
+        if self._kinds[name] is not None:
+            return
         try:
-            self._add(row)
-        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-            raise self._misfit(number, row, error) from None
+            classes = set(map(type, map(itemgetter(name), portion))) - {type(None)}
+        except (KeyError, TypeError, IndexError):
+            return  # refused when the columns are taken
+        self._classes[name] |= classes
+        known = self._classes[name]
+        if len(known) <= 1 and known <= _PLAIN:
+            return
+        if self._key_types is None:
+            # Only now: it may cost a request.
+            stored = getattr(self._state, "key_types", None)
+            self._key_types = (stored and stored()) or self._types_of_first()
+        # A key that was taken before, and does not fit, is the key that the state is given, and refuses.
+        self._kinds[name] = self._key_types[name]
 
-    def _add(self, row: _Row) -> None:
-        columns = self._columns
-        key = tuple(row[name] for name in columns.keys)
-        known = self.kept.get(key)
-        deltas = columns.expanded(row)
-        if known is None:
-            names = (*columns.keys, *self._combiners)
-            # Other columns are for the reducers. Without a reducer, the state refuses them.
-            self.kept[key] = known = (
-                {name: deltas[name] for name in names} if self._reducers else dict(deltas)
-            )
-            taken = list[_Row]()  # one will do for all of them
-            known.update(dict.fromkeys(self._reducers, taken))
-        else:
-            for name, aggregator in self._combiners.items():
-                known[name] = _both(aggregator, known[name], deltas[name])
-        if self._reducers and self._keep_rows:
-            known[self._reducers[0]].append(dict(row))
+    def _types_of_first(self) -> Mapping[str, str]:
+        own = {key: self._first[key] for key in self._keys}
+        return self._checked.key_types({**dict.fromkeys(self._state.columns.values), **own})
 
     def _misfit(self, number: int, row: Any, error: Exception) -> StateError:
-        columns = [*self._columns.keys, *self._combiners]
+        columns = [*self._keys, *self._combiners]
         return StateError(
             state=self._state.name,
             problem=f"row {number} = {str(row)[:200]} cannot be used ({type(error).__name__}: {error})",
             remedy=f"Return rows as dicts with the columns {', '.join(columns)}.",
         )
-
-
-def _both(aggregator: Any, a: Any, b: Any) -> Any:
-    return b if a is None else a if b is None else aggregator.combine(a, b)

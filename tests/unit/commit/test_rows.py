@@ -100,15 +100,14 @@ def test_a_state_without_columns_takes_all_that_is_present() -> None:
 
 
 def test_rows_that_are_compared_reduced_or_looked_up_can_be_gone_through_twice(area: StagingArea) -> None:
-    values = [counted(2, step=1), counted(1, step=1)]
-    for state, how in (
-        (words(kind="transactional"), {}),
-        (words(n=Count(), balance=Balance()), {}),
-        (words(), {"new_values": "totals"}),
+    plain = [counted(2), counted(1)]
+    steps = [[{**row, "step": 1} for row in part] for part in plain]
+    for state, how, values in (
+        (words(kind="transactional"), {}, plain),
+        (words(n=Count(), balance=Balance()), {}, steps),
+        (words(), {"new_values": "totals"}, plain),
     ):
-        rows = rows_to_write(
-            update(state, **how), [[{**row, "step": 1} for row in part] for part in values], area, ATTEMPT
-        )
+        rows = rows_to_write(update(state, **how), values, area, ATTEMPT)
         assert list(rows) == list(rows) != []
 
 

@@ -38,14 +38,21 @@ def test_the_rows_that_were_given_stay_as_they_are() -> None:
     assert rows == [row("man", 2, 5), row("man", 1, 2)]
 
 
-@pytest.mark.parametrize("bad", [{"count": 1, "total": 1}, "man", {"word": ["man"], "count": 1, "total": 1}])
-def test_a_row_without_a_usable_key_is_refused_with_its_number_and_the_columns(bad: Any) -> None:
-    with pytest.raises(StateError, match=r"'words' refused: row 1 = .*columns word, count, total"):
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        ({"count": 1, "total": 1}, r"row 1: expected columns \['word', 'count', 'total'\], missing \['word'\]"),
+        ("man", "row 1 'man': it is no dict. Return rows as dicts with the columns word, count, total"),
+        ({"word": ["man"], "count": 1, "total": 1}, r"row 1 .*: word = \['man'\] is not a text"),
+    ],
+)
+def test_a_row_without_a_usable_key_is_refused_with_its_number(bad: Any, problem: str) -> None:
+    with pytest.raises(StateError, match=f"'words' refused: {problem}"):
         list(combined([row("dog", 1, 1), bad], STATE))
 
 
 def test_deltas_that_cannot_be_added_are_refused() -> None:
-    with pytest.raises(StateError, match="row 1 = "):
+    with pytest.raises(StateError, match="row 1 .*: total = '1' is not an integer"):
         list(combined([row("dog", 1, 1), {"word": "dog", "count": 1, "total": "1"}], STATE))
 
 

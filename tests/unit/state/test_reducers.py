@@ -61,9 +61,9 @@ def test_the_values_are_those_of_the_rows_one_after_another_and_exact_on_replay(
 
 
 def test_a_row_without_its_key_or_a_combined_column_is_named() -> None:
-    with pytest.raises(StateError, match=r"row 1 = .*KeyError: 'user'.*columns user, n, delay_sum"):
+    with pytest.raises(StateError, match=r"row 1: expected columns \['user', 'n', 'delay_sum'.*missing \['user'\]"):
         list(combined([ROWS[0], {"n": 1, "step": 1, "delay": 1.0}], state("user")))
-    with pytest.raises(StateError, match="row 0 = .*KeyError: 'n'"):
+    with pytest.raises(StateError, match=r"row 0: .*missing \['n'\]"):
         list(combined([{"user": "a", "step": 1, "delay": 1.0}], state("user")))
 
 
