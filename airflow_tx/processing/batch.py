@@ -89,11 +89,11 @@ class CurrentBatch:
 
             SparkBatchOperator(task_id="sum_up", application="sum_up.py", inputs={"orders": extract()})
 
-        :param rows: dicts with the same keys, a pandas.DataFrame or a pyarrow.Table; one of these two if there may be
-            no rows.
+        :param rows: dicts, or a frame of pandas, polars or pyarrow; a frame if there may be no rows. A key that a dict
+            lacks is NULL, as is NaN of pandas. Of a pandas index, each level with a name is a column.
         :param name: of the output; a task that stages several outputs gives each its own name.
         :return: the reference to the rows, which the task returns.
-        :raises StagingError: the rows are no table, or the task has staged an output of this name before.
+        :raises StagingError: a column would change a value, or the task has staged an output of this name before.
         """
         from airflow_tx.staging import write_manifest
 

@@ -7,7 +7,7 @@ output is plain JSON: it travels in XComs and in the ledger, and is checked agai
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,6 +15,7 @@ from airflow_tx.errors import RowsDiffer
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.consumers import RowsRead
 from airflow_tx.protocol.rows_digest import RowsDigest, form_of_columns
+from airflow_tx.rows.arrow import NoTable, table_of
 from airflow_tx.staging.area import StagingArea, TryDir, quoted
 from airflow_tx.staging.output import (
     Output,
@@ -68,15 +69,15 @@ def with_content(where: TryDir, name: str, output: Output) -> Output:
 def write_rows(
     where: TryDir,
     name: str,
-    rows: Iterable[Mapping[str, Any]] | pa.Table,
+    rows: Any,
     *,
     file: str = "part-0.parquet",
 ) -> Output:
     """Write an output of a Python task: one Parquet file.
 
-    :param rows: dicts with the same keys, or a table of pyarrow or pandas.
+    :param rows: dicts, or a frame of pandas, polars or pyarrow.
     :param file: its name, if several may write this output.
-    :raises StagingError: if the name cannot be used, or the rows have no common type.
+    :raises StagingError: if the name cannot be used, or a file would change a value.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -84,16 +85,14 @@ def write_rows(
     folder = check_name(where, name)
     sink = pa.BufferOutputStream()
     try:
-        # pandas and pyarrow give their columns through this method.
-        is_table = hasattr(rows, "__arrow_c_stream__")
-        table = pa.table(rows) if is_table else pa.Table.from_pylist([dict(row) for row in rows])
-        # Spark reads no nanoseconds, which pandas has by default.
+        table = table_of(rows)
         pq.write_table(table, sink, coerce_timestamps="us")
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, AttributeError) as error:
+    except (NoTable, pa.ArrowException) as error:
         problem = f"its rows are no table ({str(error).splitlines()[0]})"
-        raise refuse(
-            where, name, problem, "Emit dicts with the same keys and types, or a pyarrow.Table."
-        ) from None
+        remedy = (
+            "Change what the task gives: each column has a text as its name and values of one type."
+        )
+        raise refuse(where, name, problem, remedy) from None
     content = sink.getvalue().to_pybytes()
     where.files.write(f"{folder}/{file}", content)
     return Output((StagedFile(file, len(content), table.num_rows),), tuple(table.column_names))

@@ -183,7 +183,7 @@ def test_a_phase_that_takes_its_turn_again_appends_its_rows_once(orders: DeltaTa
 def test_rows_that_do_not_fit_the_table_are_refused_and_nothing_is_committed(orders: DeltaTable) -> None:
     stage = Stage()
     committed(stage, "r1", append_to(orders))
-    with pytest.raises(StateError, match="the values of column id have not the type long"):
+    with pytest.raises(StateError, match="id = .* is no long"):
         committed(stage, "r2", append_to(orders), rows=[{"id": "text", "day": DAYS[0]}])
     assert kept(orders) == expected(1)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.rows.arrow import NoTable, exact_table
 from airflow_tx.state.lake.delta import unreached
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _Row = Mapping[str, Any]
 _DECIMAL = "decimal(38,18)"
 """The type that Spark gives to a Decimal of Python, too."""
-_FLOATING = ("double", "float")
 _ARROW = {
     "binary": "binary",
     "boolean": "bool",
@@ -75,77 +75,24 @@ def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table
     """
     import pyarrow as pa
 
-    names = dict.fromkeys(name for row in rows for name in row)
-    known = {} if schema is None else {each["name"]: each["type"] for each in schema["fields"]}
-    columns = dict[str, Any]()
-    for name in names:
-        values = [row.get(name) for row in rows]
-        column = _column(name, values, known.get(name))
-        # The type of a column without values is unknown. Readers see NULL where a file lacks the column.
-        if column is not None:
-            columns[name] = column
-    return pa.table(columns)
+    fields = () if schema is None else schema["fields"]
+    known = {each["name"]: arrow_type(each["type"]) for each in fields}
+    try:
+        table = exact_table(rows, known, decimals=arrow_type(_DECIMAL), named=_spelled)
+    except NoTable as error:
+        raise Misfit(str(error)) from None
+    # The type of a column without values is unknown. Readers see NULL where a file lacks the column.
+    unknown = [each.name for each in table.schema if pa.types.is_null(each.type)]
+    return table.drop_columns(unknown) if unknown else table
 
 
-def _column(name: str, values: list[Any], kind: Any) -> Any:
+def _spelled(kind: pa.DataType) -> str:
     import pyarrow as pa
 
     try:
-        if kind in _FLOATING:
-            return _floats(values, kind)
-        found = pa.array(values, None if kind is None else arrow_type(kind))
-        if kind is None and pa.types.is_null(found.type):
-            return None
-        if kind is None and pa.types.is_decimal(found.type):
-            found = found.cast(arrow_type(_DECIMAL))
-        if pa.types.is_floating(found.type):
-            return _floats(values, "double")
-        # Arrow cuts 1.5 down to 1, and a moment to a day, without a word.
-        if not _is_same(found, values):
-            raise ValueError("a value would be changed")
-        return found
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
-        wanted = "no one type" if kind is None else f"not the type {shown_type(kind)}"
-        reason = str(error).splitlines()[0]
-        raise Misfit(f"the values of column {name} have {wanted} ({reason})") from None
-
-
-def _floats(values: list[Any], kind: str) -> Any:
-    """Make floating numbers of numbers alone: Arrow reads texts, and takes True for 1."""
-    import pyarrow as pa
-    import pyarrow.compute as pc  # type: ignore[import-untyped]
-
-    given = pa.array(values)
-    types = pa.types
-    if not (
-        types.is_floating(given.type) or types.is_integer(given.type) or types.is_null(given.type)
-    ):
-        raise ValueError(f"a value is {given.type}")
-    if any(isinstance(each, bool) for each in values):
-        raise ValueError("a value is True or False")
-    made = given.cast(arrow_type(kind))
-    if types.is_floating(given.type) and not pc.is_inf(made).equals(pc.is_inf(given)):
-        raise ValueError("a value is too great")
-    return made
-
-
-def _is_same(made: Any, values: list[Any]) -> bool:
-    import pyarrow as pa
-
-    found = made.to_pylist(maps_as_pydicts="strict")
-    if found != values:
-        return False
-    # 1 equals True: within a list, Arrow makes 1.0 of it.
-    return not pa.types.is_nested(made.type) or _truths(found) == _truths(values)
-
-
-def _truths(value: Any) -> int:
-    """Count the booleans in a value."""
-    if isinstance(value, bool):
-        return 1
-    if isinstance(value, dict):
-        return sum(map(_truths, value.values()))
-    return sum(map(_truths, value)) if isinstance(value, list) else 0
+        return shown_type(of_arrow(pa.schema([("", kind)]))["fields"][0]["type"])
+    except Misfit:
+        return str(kind)
 
 
 def arrow_type(kind: Any) -> pa.DataType:
