@@ -15,6 +15,8 @@ from airflow_tx.state.lake.schema import Misfit, nullable, shown_type
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """The name of NULL in a folder. Hive, Spark and Delta spell it so."""
+_LONGEST = 255
+"""Bytes of the name of a folder, in nearly every file system."""
 _TYPES = re.compile(r"string|boolean|byte|short|integer|long|date|decimal\(.*\)")
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _IMPOSSIBLE = re.compile(r"[ ,;{}()\n\t=]")
@@ -27,6 +29,8 @@ def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[st
     :raises Misfit: it names the column.
     """
     found = {str(each["name"]): each for each in fields}
+    if not found:
+        raise Misfit("no column of the rows has a value, so their types are unknown")
     spelled = dict[str, str]()
     for name, field in found.items():
         if not name or _IMPOSSIBLE.search(name):
@@ -63,6 +67,21 @@ def text_of(value: Any) -> str | None:
 def folder_of(partition: Mapping[str, str | None]) -> str:
     """Spell the folders of a partition as Spark does: ``day=2026-01-01/``; "" for no partition."""
     return "".join(f"{_escaped(name)}={_escaped(text)}/" for name, text in partition.items())
+
+
+def new_folder(partition: Mapping[str, str | None]) -> str:
+    """Spell the folders of a partition, if they can be made.
+
+    :raises Misfit: a value is too long for the name of a folder.
+    """
+    for name, text in partition.items():
+        size = len(folder_of({name: text}).encode()) - 1
+        if size > _LONGEST:
+            raise Misfit(
+                f"partition column {name} has the value {str(text)[:40]!r}…, whose folder has a name of {size} bytes, "
+                f"more than {_LONGEST}"
+            )
+    return folder_of(partition)
 
 
 def values_in(folder: str) -> dict[str, str | None]:

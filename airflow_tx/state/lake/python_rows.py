@@ -14,7 +14,7 @@ from airflow_tx.state.lake.delta import unreached
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
 from airflow_tx.state.lake.manifest import TXID, staged_folder
-from airflow_tx.state.lake.partitions import check_columns, folder_of, text_of
+from airflow_tx.state.lake.partitions import check_columns, new_folder, text_of
 from airflow_tx.state.lake.schema import Misfit, of_arrow, shown_type
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def write_python_rows(
     :param state: the table.
     :raises StateError: the rows do not fit it, or its folder cannot be written.
     """
+    if not rows:
+        return []
     options = state.options()
     try:
         table = as_arrow(rows, state.table_schema())
@@ -56,9 +58,11 @@ def write_python_rows(
         # Another try of the committer writes into another folder.
         folder = staged_folder(attempt, uuid.uuid4().hex)
         own = [each for each in fields if each["name"] in state.partition_by]
+        parts = list(_parts(table, state.partition_by, attempt.txid))
+        folders = [f"{folder}/{new_folder(partition)}" for partition, _ in parts]
         return [
-            _write(files, f"{folder}/{folder_of(partition)}", partition, part, own)
-            for partition, part in _parts(table, state.partition_by, attempt.txid)
+            _write(files, into, partition, part, own)
+            for into, (partition, part) in zip(folders, parts, strict=True)
         ]
     except Misfit as error:
         remedy = "Change what the task returns, then clear it."

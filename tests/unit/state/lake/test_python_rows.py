@@ -175,6 +175,23 @@ def test_values_of_two_types_are_refused_in_one_line_that_names_state_and_column
     assert not list(tmp_path.iterdir())
 
 
+def test_no_rows_are_no_files_also_before_there_is_a_table(tmp_path: Path) -> None:
+    assert write_python_rows(Table(str(tmp_path), ("day",)), [], ATTEMPT) == []
+
+
+def test_rows_without_any_value_are_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="no column of the rows has a value"):
+        write_python_rows(Table(str(tmp_path)), [{"n": None}], ATTEMPT)
+
+
+@pytest.mark.parametrize("text", ["x" * 300, "日" * 85, "/" * 90])
+def test_a_partition_that_no_folder_can_name_is_refused_for_good(tmp_path: Path, text: str) -> None:
+    with pytest.raises(StateError, match="partition column p has the value .* bytes, more than 255") as refused:
+        write_python_rows(Table(str(tmp_path), ("p",)), [{"p": "a", "n": 1}, {"p": text, "n": 2}], ATTEMPT)
+    assert type(refused.value) is StateError
+    assert not list(tmp_path.iterdir())
+
+
 def test_files_without_rows_and_of_unfinished_jobs_are_left_out(tmp_path: Path) -> None:
     table = Table(str(tmp_path))
     (entry,) = write_python_rows(table, [{"n": 1}], ATTEMPT)
