@@ -24,8 +24,9 @@ from airflow_tx import (
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, Source
+from airflow_tx.sources.kafka import topics
 from airflow_tx.sources.kafka.offsets import KafkaOffsets
-from airflow_tx.sources.kafka.positions import Extent, OffsetsSnapshot
+from airflow_tx.sources.kafka.positions import Extent, LastMessage, OffsetsSnapshot, position_json
 from airflow_tx.sources.redis.server import RedisDatabase
 from airflow_tx.testing.airflow import connection
 from tests.golden.fake_redis import FakeRedis
@@ -121,8 +122,12 @@ def test_messages_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_offsets_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", connection("kafka", extra={"bootstrap.servers": "nowhere:1"}))
     there = OffsetsSnapshot()
+    last: dict[str, LastMessage] = {}
     monkeypatch.setattr(KafkaOffsets, "__init__", lambda self, *given: None)
-    monkeypatch.setattr(KafkaOffsets, "snapshot", lambda self, topics: there)
+    monkeypatch.setattr(KafkaOffsets, "snapshot", lambda self, names: there)
+    monkeypatch.setattr(
+        topics, "last_messages", lambda address, ranges, timeout: {n: last[n] for n in ranges if n in last}
+    )
     source = KafkaSource("shop", topic="orders,returns", max_rows_per_batch=6)
     opaque = KafkaSource("shop", topic="orders,returns", kind="opaque")
     latest = KafkaSource("shop", topic="orders,returns", starting="latest")
@@ -145,6 +150,9 @@ def test_offsets_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     found["lost, opaque"] = {"refusal": refusal(opaque, position)}
     resumed = {**position, **{each["partition"]: each["resume_at"] for each in lost}}
     found["accepted"], _ = told(opaque, resumed, 2)
+
+    last = {"orders-0": LastMessage(11, "a1")}
+    found["last message"], _ = told(source, {"returns-0": position_json(None, 2)}, 1)
 
     there = OffsetsSnapshot({}, missing=["orders"], ids={"returns": None})
     found["missing"] = {"refusal": refusal(source, None)}

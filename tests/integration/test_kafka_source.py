@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -181,6 +183,36 @@ def test_a_topic_that_was_made_anew_stops_the_source_until_the_loss_is_accepted(
     assert ledger.take() == {}
 
 
+def test_a_broker_that_forgot_its_latest_rows_and_was_written_again_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LocalKafka() as server:
+        connect(monkeypatch, **server.client_config())
+        server.create_topic("cut")
+        server.produce("cut", ["old"] * 5)
+        server.stop()
+        copy = shutil.copytree(server.data_dir / "data", tmp_path / "copy")
+        server.start()
+        server.produce("cut", ["lost"] * 5)
+        ledger = Ledger("cut")
+        taken = ledger.decide()
+        assert taken is not None
+        assert ledger.take() == {"0": (0, 10)}
+        server.stop()
+        shutil.rmtree(server.data_dir / "data")
+        copy.rename(server.data_dir / "data")
+        server.start()
+        server.produce("cut", ["new"] * 7)
+
+        with pytest.raises(SourceError, match="cut-0: it was cut and written again: offset 9 has another message"):
+            ledger.decide()
+        with pytest.raises(SourceError, match="cut-0: offset 9 has another message than was taken"):
+            ledger.values(taken)
+        ledger.accept(ledger.source.losses(ledger.places))
+        assert ledger.take() == {"0": (10, 12)}
+        assert ledger.decide() is None
+
+
 def test_what_a_new_partition_lost_before_it_was_seen_is_told(kafka: LocalKafka, topic: str) -> None:
     kafka.produce(topic, ["a"], 0)
     ledger = Ledger(topic)
@@ -228,6 +260,7 @@ def test_only_what_is_committed_in_kafka_is_read(kafka: LocalKafka, topic: str) 
     assert ledger.values(nothing) == []
     ledger.take()
     assert ledger.take() == {}
+    assert ledger.source.losses(ledger.places) == []
     # A batch may end between the rows of a transaction, or at its marker.
     few = Ledger(topic, {"max_rows_per_batch": 1})
     found = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import PartitionUnavailable
-from airflow_tx.sources.kafka.positions import Extent, position_json
+from airflow_tx.sources.kafka.positions import Extent, LastMessage, last_message_of, position_json
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
 
 
@@ -31,6 +31,7 @@ class KafkaLog(PartitionLog):
     :param away: why it cannot be reached; None: it can.
     :param new: whether no batch has taken up its topic.
     :param latest: whether a new topic is read from its end on.
+    :param other: the last message before the position, if it is another one than was taken.
     """
 
     name: str
@@ -40,6 +41,7 @@ class KafkaLog(PartitionLog):
     away: str | None = None
     new: bool = False
     latest: bool = False
+    other: LastMessage | None = None
 
     def snapshot(self, position: Any) -> KafkaSnapshot:
         if self.away is not None:
@@ -74,7 +76,12 @@ class KafkaLog(PartitionLog):
         end = start + count
         return LogBatch(
             {"topic_id": self.topic_id, "from": start, "to": end},
-            position_json(self.topic_id, end, snapshot.position.get("life", 0)),
+            position_json(
+                self.topic_id,
+                end,
+                snapshot.position.get("life", 0),
+                last_message_of(snapshot.position),
+            ),
             count,
             start=position_json(self.topic_id, start),
             at_most=True,
@@ -108,4 +115,8 @@ class KafkaLog(PartitionLog):
             what = f"{self.name}: offset {offset} was reached, and the partition now ends at {end}: it was cut, and "
             what += f"what is written again at offsets {end} to {offset - 1} is new"
             return Gone(what, position_json(self.topic_id, end, life + 1))
+        if self.other is not None:
+            what = f"{self.name}: it was cut and written again: offset {self.other.offset} has another message than "
+            what += f"was taken, and new messages before offset {offset} are in no batch"
+            return Gone(what, position_json(self.topic_id, offset, life + 1, self.other))
         return None

@@ -25,6 +25,18 @@ class Extent:
 
 
 @dataclass(frozen=True)
+class LastMessage:
+    """The last message that was taken of a partition.
+
+    :param offset: its offset.
+    :param digest: of its content and time.
+    """
+
+    offset: int
+    digest: str
+
+
+@dataclass(frozen=True)
 class OffsetsSnapshot:
     """What Kafka said of the topics at one time.
 
@@ -63,10 +75,31 @@ def split_name(partition: str) -> tuple[str, int]:
     return topic, int(number)
 
 
-def position_json(topic_id: str | None, offset: int, life: int = 0) -> dict[str, Any]:
+def position_json(
+    topic_id: str | None, offset: int, life: int = 0, last: LastMessage | None = None
+) -> dict[str, Any]:
     """Spell a position as the ledger keeps it.
 
     :param life: how often the partition was cut or made again, so that no position comes twice; 0 is left out.
+    :param last: the last message before `offset`; None is left out.
     """
     position: dict[str, Any] = {"topic_id": topic_id, "offset": offset}
-    return {**position, "life": life} if life else position
+    if life:
+        position["life"] = life
+    return {**position, **last_message_json(last)}
+
+
+def last_message_json(last: LastMessage | None) -> dict[str, Any]:
+    """Spell the last message that was taken, as a part of a position or of a batch."""
+    return {} if last is None else {"last": vars(last)}
+
+
+def last_message_of(spelled: Mapping[str, Any]) -> LastMessage | None:
+    """Read the last message that was taken from a position or a batch."""
+    last = spelled.get("last")
+    return None if last is None else LastMessage(**last)
+
+
+def end_position(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """Spell the position behind the rows of a partition in a batch."""
+    return position_json(rows["topic_id"], rows["to"], last=last_message_of(rows))

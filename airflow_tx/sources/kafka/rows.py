@@ -44,7 +44,7 @@ def read_messages(
     address: KafkaAddress, offsets: Mapping[str, OffsetRange], timeout: float
 ) -> Iterator[KafkaMessage]:
     """Read these rows in order, one partition after the other; give up after `timeout` seconds without any answer."""
-    with _consumer(address) as consumer:
+    with consumer_of(address) as consumer:
         for name in sorted(offsets):
             if offsets[name].count:
                 for message in _messages(address, consumer, name, offsets[name], timeout):
@@ -55,15 +55,15 @@ def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> 
     """Measure some of the next rows in the partitions."""
     kafka = needed("confluent_kafka")
     sizes: list[int] = []
-    with _consumer(address) as consumer:
+    with consumer_of(address) as consumer:
         consumer.assign(
             [kafka.TopicPartition(*split_name(name), start) for name, start in starts.items()]
         )
         ended = 0
         give_up = time.monotonic() + timeout
         while len(sizes) < SAMPLED_MESSAGES and ended < len(starts):
-            for message in _some(consumer):
-                if _problem(address, message):
+            for message in some_messages(consumer):
+                if ends_partition(address, message):
                     ended += 1
                 else:
                     sizes.append(_size(message))
@@ -77,8 +77,12 @@ def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> 
 
 
 @contextmanager
-def _consumer(address: KafkaAddress) -> Iterator[Consumer]:
-    settings = {
+def consumer_of(address: KafkaAddress, **settings: Any) -> Iterator[Consumer]:
+    """Open a consumer that is assigned partitions, and closed behind the block.
+
+    :param settings: of the consumer, beside the settings of every reader.
+    """
+    ours = {
         **address.client,
         "group.id": address.group,
         "enable.auto.commit": False,
@@ -89,8 +93,9 @@ def _consumer(address: KafkaAddress) -> Iterator[Consumer]:
         "fetch.wait.max.ms": 50,
         "log_level": 0,
         "error_cb": lambda error: None,
+        **settings,
     }
-    consumer: Consumer = needed("confluent_kafka").Consumer(settings)
+    consumer: Consumer = needed("confluent_kafka").Consumer(ours)
     try:
         yield consumer
     finally:
@@ -104,10 +109,10 @@ def _messages(
     consumer.assign([kafka.TopicPartition(*split_name(name), offsets.start)])
     give_up = time.monotonic() + timeout
     while True:
-        messages = _some(consumer)
+        messages = some_messages(consumer)
         for message in messages:
             # At the end of what is committed comes a note; before it, markers and aborted rows have offsets, too.
-            ended = _problem(address, message)
+            ended = ends_partition(address, message)
             offset = message.offset() or 0
             if offset >= offsets.end:
                 return
@@ -122,13 +127,13 @@ def _messages(
             raise KafkaUnreachable(conn_id=address.conn_id, reason=reason)
 
 
-def _some(consumer: Consumer) -> list[Message]:
+def some_messages(consumer: Consumer) -> list[Message]:
     """Take what has come; wait a moment for the first."""
     first = consumer.poll(0.2)
     return [] if first is None else [first, *consumer.consume(_AT_ONCE, timeout=0)]
 
 
-def _problem(address: KafkaAddress, message: Message) -> bool:
+def ends_partition(address: KafkaAddress, message: Message) -> bool:
     """Check whether a message says that the partition has no more now; raise what else is wrong."""
     error = message.error()
     kafka = needed("confluent_kafka").KafkaError

@@ -6,6 +6,7 @@ Source: storm-transactional-topologies (TransactionalKafkaSpout, OpaqueTransacti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import OtherSource
@@ -16,7 +17,11 @@ from airflow_tx.sources.kafka.log import KafkaLog
 from airflow_tx.sources.kafka.offsets import KafkaUnreachable
 from airflow_tx.sources.kafka.positions import (
     LATEST,
+    OffsetRange,
     OffsetsSnapshot,
+    end_position,
+    last_message_json,
+    last_message_of,
     position_json,
     split_name,
 )
@@ -69,7 +74,7 @@ class KafkaSource(KafkaTopics):
                 snapshot = self._snapshot()
                 self._check_begin(snapshot, positions)
                 logs = self._logs_of(snapshot, positions)
-                batch = self.decide_of(logs, positions)
+                batch = self._with_last(self.decide_of(logs, positions), snapshot, positions)
         except KafkaUnreachable as error:
             logs = {name: KafkaLog(name, repr(self), away=error.reason) for name in positions}
             batch = self.decide_of(logs, positions)
@@ -108,10 +113,44 @@ class KafkaSource(KafkaTopics):
         starts = {
             name: position_json(each["topic_id"], each["from"]) for name, each in rows.items()
         }
+        ends = {name: end_position(each) for name, each in rows.items()}
         with self._refusals("Nothing was allocated; the task tries again."):
-            logs = self._logs_of(self._snapshot(), starts)
-        found = (logs[name].snapshot(start).gone for name, start in starts.items() if name in logs)
+            logs = self._logs_of(self._snapshot(), ends)
+        asked = [(name, each) for places in (starts, ends) for name, each in places.items()]
+        found = (logs[name].snapshot(place).gone for name, place in asked if name in logs)
         return next((gone.description for gone in found if gone is not None), None)
+
+    def _with_last(
+        self,
+        batch: Batch | None,
+        snapshot: OffsetsSnapshot,
+        positions: Mapping[str, Any],
+    ) -> Batch | None:
+        """Put the last message of each partition into what the ledger keeps of a batch."""
+        if batch is None:
+            return None
+        rows: Any = batch.metadata
+        after: Any = batch.position
+        # Before the first batch of a partition are messages that it leaves out.
+        ranges = {
+            name: OffsetRange(
+                each["from"] if name in positions else snapshot.extents[name].first, each["to"]
+            )
+            for name, each in rows.items()
+        }
+        # Of a batch without a message, the last one of an earlier batch stays.
+        last = {name: last_message_of(each) for name, each in after.items()} | self._last_messages(
+            ranges
+        )
+        return replace(
+            batch,
+            metadata={
+                name: {**each, **last_message_json(last[name])} for name, each in rows.items()
+            },
+            position={
+                name: {**each, **last_message_json(last[name])} for name, each in after.items()
+            },
+        )
 
     def _logs_of(
         self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]
@@ -119,6 +158,7 @@ class KafkaSource(KafkaTopics):
         """Make the logs of the existing partitions, and of partitions that a topic of another id no longer has."""
         taken_up = {split_name(name)[0] for name in positions}
         lacking = {name for name in positions if split_name(name)[0] in snapshot.ids}
+        others = self._other_messages(snapshot, positions)
         found = {}
         for name in sorted({*snapshot.extents, *snapshot.away, *lacking}):
             topic, _ = split_name(name)
@@ -130,6 +170,7 @@ class KafkaSource(KafkaTopics):
                 away=snapshot.away.get(name),
                 new=topic not in taken_up,
                 latest=self.starting == LATEST,
+                other=others.get(name),
             )
         return found
 

@@ -12,12 +12,16 @@ from airflow_tx.errors import FailedBatch, OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import EmittedRows, Json, SourceKind
 from airflow_tx.sources.kafka import rows as kafka_rows
+from airflow_tx.sources.kafka.last_message import last_messages
 from airflow_tx.sources.kafka.offsets import KafkaOffsets, KafkaRefused, KafkaUnreachable
 from airflow_tx.sources.kafka.positions import (
     EARLIEST,
     LATEST,
+    LastMessage,
     OffsetRange,
     OffsetsSnapshot,
+    end_position,
+    last_message_of,
     split_name,
 )
 from airflow_tx.sources.partitions import LogSource
@@ -186,8 +190,15 @@ class KafkaTopics(LogSource):
             )
         with self._refusals(_RETRIED):
             snapshot = self._snapshot(sorted({split_name(name)[0] for name in metadata}))
-        for name, rows in metadata.items():
-            self._check_there(attempt, snapshot, name, rows)
+            for name, rows in metadata.items():
+                self._check_there(attempt, snapshot, name, rows)
+            ends = {name: end_position(rows) for name, rows in metadata.items()}
+            if others := self._other_messages(snapshot, ends):
+                what = "; ".join(
+                    f"{name}: offset {last.offset} has another message than was taken"
+                    for name, last in others.items()
+                )
+                raise self._gone_rows(attempt, what)
         return {name: OffsetRange(rows["from"], rows["to"]) for name, rows in metadata.items()}
 
     def _check_there(
@@ -224,6 +235,30 @@ class KafkaTopics(LogSource):
         # A client that was connected to a node which is lost may look for no other node. A new client does.
         self._offsets = KafkaOffsets(self._address(), self.timeout)
         return self._offsets.snapshot(wanted)
+
+    def _other_messages(
+        self, snapshot: OffsetsSnapshot, positions: Mapping[str, Any]
+    ) -> dict[str, LastMessage]:
+        """Find partitions whose last message before a position is another one than was taken: which one it is now."""
+        taken = {}
+        ranges = {}
+        for name, position in positions.items():
+            last, extent = last_message_of(position), snapshot.extents.get(name)
+            if last is None or extent is None or extent.end < position["offset"]:
+                continue
+            if None in (extent.topic_id, position["topic_id"]) or (
+                extent.topic_id == position["topic_id"]
+            ):
+                taken[name] = last
+                ranges[name] = OffsetRange(max(last.offset, extent.first), position["offset"])
+        found = self._last_messages(ranges)
+        return {name: last for name, last in found.items() if last != taken[name]}
+
+    def _last_messages(self, ranges: Mapping[str, OffsetRange]) -> dict[str, LastMessage]:
+        try:
+            return last_messages(self._address(), ranges, self.timeout)
+        except kafka_rows.OffsetsGone as error:  # retention deleted them since the snapshot
+            raise KafkaUnreachable(conn_id=self.conn_id, reason=str(error)) from None
 
     @contextmanager
     def _refusals(self, if_unreachable: str | None = None) -> Iterator[None]:

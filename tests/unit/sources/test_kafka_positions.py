@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError
+from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.api import Create
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.loss import start_after
@@ -15,6 +17,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import RepairRecord, TopologyRecord, encode
 from airflow_tx.sources.kafka.positions import (
     Extent,
+    LastMessage,
     OffsetRange,
     OffsetsSnapshot,
     position_json,
@@ -33,9 +36,16 @@ def places(**offsets: int) -> dict[str, Any]:
     return {name.replace("_", "-"): position_json("id", offset) for name, offset in offsets.items()}
 
 
-def source_that_sees(seen: OffsetsSnapshot, **arguments: Any) -> KafkaSource:
+def source_that_sees(
+    seen: OffsetsSnapshot, marks: Mapping[str, LastMessage] = MappingProxyType({}), **arguments: Any
+) -> KafkaSource:
+    """Make a source whose Kafka says this.
+
+    :param marks: the last message of each partition now.
+    """
     source = KafkaSource(topic="t", **arguments)
     source._snapshot = lambda topics=None: seen  # type: ignore[method-assign]
+    source._last_messages = lambda ranges: {name: marks[name] for name in ranges if name in marks}  # type: ignore[method-assign]
     return source
 
 
@@ -92,6 +102,39 @@ def test_losses_say_where_it_goes_on() -> None:
     assert losses(anew, {loss.partition: loss.resume_at for loss in found}) == []
 
 
+def test_another_message_than_was_taken_is_a_loss_that_is_told_once() -> None:
+    old, new = LastMessage(3, "old"), LastMessage(3, "new")
+    seen = look(t_0=(0, 9))
+    taken: Any = {"t-0": position_json("id", 4, last=old)}
+    assert source_that_sees(seen, {"t-0": old}).losses(taken) == []
+    # Retention and compaction remove the last message, and write no other one.
+    assert source_that_sees(seen, {}).losses(taken) == []
+    changed = source_that_sees(seen, {"t-0": new})
+    (loss,) = changed.losses(taken)
+    assert loss.resume_at == position_json("id", 4, life=1, last=new)
+    assert changed.losses({"t-0": loss.resume_at}) == []
+    with pytest.raises(SourceError, match="t-0: it was cut and written again: offset 3 has another message"):
+        changed.decide(TransactionAttempt(2, 1), taken)
+
+
+def test_the_last_message_of_a_batch_is_kept_with_its_offsets() -> None:
+    mark = LastMessage(8, "last")
+    seen = look(t_0=(0, 9), t_1=(0, 5))
+    # All rows of the second partition were aborted: there is no later message than the one before.
+    earlier: Any = {"t-0": position_json("id", 4), "t-1": position_json("id", 2, last=LastMessage(1, "earlier"))}
+    decided: Any = source_that_sees(seen, {"t-0": mark}).decide(TransactionAttempt(2, 1), earlier)
+    for written in (decided.metadata, decided.position):
+        assert [written[name]["last"]["digest"] for name in ("t-0", "t-1")] == ["last", "earlier"]
+
+
+def test_a_batch_with_another_last_message_is_not_read_again() -> None:
+    rows: Any = {"t-0": {"topic_id": "id", "from": 0, "to": 4, "last": {"offset": 3, "digest": "old"}}}
+    changed = source_that_sees(look(t_0=(0, 9)), {"t-0": LastMessage(3, "new")})
+    assert "it was cut and written again" in str(changed.refuses_again(rows))
+    with pytest.raises(SourceError, match="t-0: offset 3 has another message than was taken"):
+        changed.emit_batch(TransactionAttempt(1, 1), rows)
+
+
 def test_partitions_that_cannot_be_asked_have_lost_nothing() -> None:
     assert losses(OffsetsSnapshot(away={"t-0": "no leader"}, ids={"t": "new"}), places(t_0=4)) == []
     assert losses(OffsetsSnapshot(missing=["t"]), places(t_0=4)) == []
@@ -107,7 +150,7 @@ def test_a_kafka_without_topic_ids_is_judged_by_offsets() -> None:
 def test_after_an_accepted_cut_offsets_that_are_written_again_are_counted_once(
     ids: tuple[str | None, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = KafkaSource(topic="t")
+    source = source_that_sees(OffsetsSnapshot())
     topology = TopologyRecord("i", "d", "transactional", 1, partitioned=True)
     store, paths = MemoryStore(), Paths("/", "t")
     store.ensure(paths.repairs)
