@@ -51,6 +51,10 @@ class KafkaLog(PartitionLog):
         end = position["offset"] if self.extent is None else self.extent.end
         return KafkaSnapshot(position, max(end - position["offset"], 0), self._gone(position))
 
+    def backlog(self, position: Any) -> int:
+        """Count the rows after a position, also rows that wait for an open transaction of Kafka."""
+        return super().backlog(position) + (self.extent.waiting if self.extent else 0)
+
     def _first(self) -> KafkaSnapshot:
         """Begin a partition.
 

@@ -85,14 +85,22 @@ class KafkaOffsets:
         if not partitions:
             return {}, {}
         spec = needed("confluent_kafka.admin").OffsetSpec
-        committed = needed("confluent_kafka").IsolationLevel
-        how = {"isolation_level": committed.READ_COMMITTED, "request_timeout": self._timeout}
-        ends_of = (spec.earliest(), spec.latest())
+        level = needed("confluent_kafka").IsolationLevel
+        asked = (
+            (spec.earliest(), level.READ_COMMITTED),
+            (spec.latest(), level.READ_COMMITTED),
+            (spec.latest(), level.READ_UNCOMMITTED),
+        )
         requests = [
-            self._admin.list_offsets(dict.fromkeys(partitions, each), **how) for each in ends_of
+            self._admin.list_offsets(
+                dict.fromkeys(partitions, each),
+                isolation_level=isolation,
+                request_timeout=self._timeout,
+            )
+            for each, isolation in asked
         ]
         self._wait(future for answers in requests for future in answers.values())
-        firsts, ends = (
+        firsts, ends, writtens = (
             {(each.topic, each.partition): answers[each] for each in answers}
             for answers in requests
         )
@@ -100,10 +108,11 @@ class KafkaOffsets:
         away = {}
         for each, first in firsts.items():
             name = partition_name(*each)
-            end = ends[each]
-            error = self._error(first) or self._error(end)
+            answers = (first, ends[each], writtens[each])
+            error = next(filter(None, map(self._error, answers)), None)
             if error is None:
-                extents[name] = Extent(ids[each[0]], first.result().offset, end.result().offset)
+                start, end, written = (answer.result().offset for answer in answers)
+                extents[name] = Extent(ids[each[0]], start, end, max(written - end, 0))
             else:
                 away[name] = error
         return extents, away

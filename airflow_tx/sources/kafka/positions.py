@@ -17,11 +17,13 @@ class Extent:
     :param topic_id: of its topic, by which one that was deleted and made again differs; None before Kafka 2.8.
     :param first: the first offset that is left.
     :param end: the offset behind the last row that can be read: before the first transaction that is still open.
+    :param waiting: offsets from there on: of this transaction, and of what was written after it.
     """
 
     topic_id: str | None
     first: int
     end: int
+    waiting: int = 0
 
 
 @dataclass(frozen=True)

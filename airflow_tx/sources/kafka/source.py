@@ -5,6 +5,7 @@ Source: storm-transactional-topologies (TransactionalKafkaSpout, OpaqueTransacti
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ from airflow_tx.sources.partitions import Gone, LogDecision
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.batch import Loss
+
+log = logging.getLogger(__name__)
 
 _MANY = 20
 
@@ -78,6 +81,7 @@ class KafkaSource(KafkaTopics):
         except KafkaUnreachable as error:
             logs = {name: KafkaLog(name, repr(self), away=error.reason) for name in positions}
             batch = self.decide_of(logs, positions)
+        self._warn_of_waiting(logs, batch)
         if batch is None or batch.count:
             return batch
         # Without rows, a batch is only there to fix where partitions begin.
@@ -151,6 +155,27 @@ class KafkaSource(KafkaTopics):
                 name: {**each, **last_message_json(last[name])} for name, each in after.items()
             },
         )
+
+    def _warn_of_waiting(self, logs: Mapping[str, KafkaLog], batch: Batch | None) -> None:
+        """Name partitions that give nothing, since a transaction of Kafka is open."""
+        taken: Any = {} if batch is None else batch.metadata
+        for name, each in logs.items():
+            if each.extent is None or not each.extent.waiting or taken.get(name):
+                continue
+            topic, number = split_name(name)
+            log.warning(
+                "%r gets nothing from partition %s: its %s offsets from %s on wait for a transaction of Kafka that "
+                "is open at offset %s. Let its producer end it; if the producer is gone: kafka-transactions.sh "
+                "--bootstrap-server BROKER abort --topic %s --partition %s --start-offset %s",
+                self,
+                name,
+                each.extent.waiting,
+                each.extent.end,
+                each.extent.end,
+                topic,
+                number,
+                each.extent.end,
+            )
 
     def _logs_of(
         self, snapshot: OffsetsSnapshot, positions: Mapping[str, Json]

@@ -135,6 +135,17 @@ def test_a_batch_with_another_last_message_is_not_read_again() -> None:
         changed.emit_batch(TransactionAttempt(1, 1), rows)
 
 
+def test_rows_that_wait_for_an_open_transaction_are_in_the_backlog(caplog: pytest.LogCaptureFixture) -> None:
+    seen = OffsetsSnapshot({"t-0": Extent("id", 0, 4, waiting=3), "t-1": Extent("id", 0, 4)}, ids={"t": "id"})
+    source = source_that_sees(seen)
+    assert source.backlog(places(t_0=4, t_1=4)) == 3
+    assert source.backlog(places(t_0=3, t_1=2)) == 1 + 3 + 2
+    assert source.decide(TransactionAttempt(2, 1), places(t_0=4, t_1=4)) is None
+    (line,) = caplog.messages
+    assert "nothing from partition t-0: its 3 offsets from 4 on wait for a transaction of Kafka" in line
+    assert "abort --topic t --partition 0 --start-offset 4" in line
+
+
 def test_partitions_that_cannot_be_asked_have_lost_nothing() -> None:
     assert losses(OffsetsSnapshot(away={"t-0": "no leader"}, ids={"t": "new"}), places(t_0=4)) == []
     assert losses(OffsetsSnapshot(missing=["t"]), places(t_0=4)) == []
