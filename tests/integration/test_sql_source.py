@@ -353,6 +353,12 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
         "table orders has rows without n (NULL)",
     ),
     ("CREATE UNIQUE INDEX ON orders (amount) WHERE amount > 1", {"order_by": "amount"}, "is not unique"),
+    (
+        "CREATE TABLE old_orders () INHERITS (orders)",
+        {},
+        "table orders has the rows of old_orders, too, which inherit from it: its indexes do not hold for these rows. "
+        "ALTER TABLE old_orders NO INHERIT orders",
+    ),
     ("CREATE VIEW all_orders AS SELECT * FROM orders", {"table": "all_orders"}, "id of table all_orders is not unique"),
     ("ALTER SEQUENCE orders_id_seq CACHE 20", {}, "sequence orders_id_seq of orders.id has CACHE 20"),
     ("ALTER SEQUENCE orders_id_seq CYCLE", {}, "sequence orders_id_seq of orders.id has CYCLE"),
@@ -366,6 +372,31 @@ def test_what_cannot_be_read_is_refused_with_the_reason(
     shop.run(*filter(None, statement.split("; ")))
     source = SqlSource("shop", **{"table": "orders", **arguments})
     assert told in refusal(lambda: source.initialize_transaction(1, None))
+
+
+def test_a_unique_index_that_was_not_finished_is_none(shop: Shop) -> None:
+    shop.run("CREATE TABLE twice (id BIGINT NOT NULL)", "INSERT INTO twice VALUES (1), (2), (2)")
+    with shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connected:
+        with pytest.raises(sa.exc.IntegrityError):
+            connected.exec_driver_sql("CREATE UNIQUE INDEX CONCURRENTLY twice_id ON twice (id)")
+    source = SqlSource("shop", "twice")
+    told = refusal(lambda: rest(source))
+    assert "id of table twice is not unique" in told
+    assert "its index twice_id is invalid, PostgreSQL did not finish it" in told
+    assert "then REINDEX INDEX twice_id." in told
+    shop.run("DELETE FROM twice WHERE ctid = '(0,3)'", "REINDEX INDEX twice_id")
+    assert rest(source) == [1, 2]
+
+
+def test_partitions_and_constraints_that_are_checked_at_the_commit_keep_ids_unique(shop: Shop) -> None:
+    shop.run(
+        "CREATE TABLE parted (id BIGINT PRIMARY KEY) PARTITION BY RANGE (id)",
+        "CREATE TABLE parted_1 PARTITION OF parted DEFAULT",
+        "CREATE TABLE late (id BIGINT UNIQUE NULLS NOT DISTINCT DEFERRABLE INITIALLY DEFERRED)",
+        "INSERT INTO parted VALUES (1)",
+        "INSERT INTO late VALUES (1)",
+    )
+    assert rest(SqlSource("shop", "parted")) == rest(SqlSource("shop", "late")) == [1]
 
 
 def test_a_wrong_password_is_not_shown(shop: Shop) -> None:

@@ -145,7 +145,7 @@ class PostgresSettling(Settling):
         column = self.table.order[0]
         if column.kind != "integer":
             return None
-        name = self.connection.dialect.identifier_preparer.format_table(self.table.clause)
+        name = self.table.spelled(self.connection.dialect)
         found = self.connection.execute(
             sa.text(_SEQUENCE), {"table": name, "column": column.name}
         ).first()

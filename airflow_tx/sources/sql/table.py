@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,15 +10,14 @@ from operator import ge, gt, le, lt
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Dialect
 
 from airflow_tx.sources.sql.database import TableErrors
 from airflow_tx.sources.sql.positions import KeyRange, RowKey, key_json
 from airflow_tx.sources.sql.spec import SqlSpec
+from airflow_tx.sources.sql.unique import OrderOfTable
 
 Comparison = Callable[[Any, Any], Any]
-Names = Sequence[str | None]  # an expression has none
-log = logging.getLogger(__name__)
 
 _KINDS = "An id is a whole number or a text; a time before it a timestamp or datetime."
 
@@ -65,7 +63,9 @@ class Table:
         }
         self.order = [_column(found[column], connection.dialect.name) for column in spec.order_by]
         self._check_kinds({column: found[column]["type"] for column in spec.order_by})
-        self._check_unique(inspector)
+        spelled = self.spelled(connection.dialect)
+        order = OrderOfTable(name, spec.order_by, (table, self._schema), spelled, errors)
+        order.check_unique(inspector, connection)
         self._check_nulls(connection)
 
     @cached_property
@@ -73,6 +73,10 @@ class Table:
         """The table in statements; its columns have no types, so the driver decides the types of values."""
         names = dict.fromkeys([*self.spec.order_by, *self.columns])
         return sa.table(self._table, *map(sa.column, names), schema=self._schema)
+
+    def spelled(self, dialect: Dialect) -> str:
+        """Spell the table for others than the driver of Python, for which every percent sign is doubled."""
+        return dialect.identifier_preparer.format_table(self.clause).replace("%%", "%")
 
     @property
     def keys(self) -> list[sa.ColumnElement[Any]]:
@@ -169,37 +173,6 @@ class Table:
             remedy = f'{_KINDS} Such as order_by=["created_at", "{name}"] for a uuid.'
             raise self._errors.refused(problem, remedy)
 
-    def _check_unique(self, inspector: sa.Inspector) -> None:
-        order = list(self.spec.order_by)
-        primary: Names = inspector.get_pk_constraint(self._table, self._schema)[
-            "constrained_columns"
-        ]
-        if list(primary) == order:
-            return
-        indexes = [
-            each for each in inspector.get_indexes(self._table, self._schema) if not _partial(each)
-        ]
-        unique: list[Names] = [
-            primary,
-            *(each["column_names"] for each in indexes if each.get("unique")),
-        ]
-        unique += [
-            each["column_names"]
-            for each in inspector.get_unique_constraints(self._table, self._schema)
-        ]
-        named = ", ".join(order)
-        if not any(columns and set(columns) <= set(order) for columns in unique):
-            raise self._errors.refused(
-                f"{named} of table {self.name} is not unique: rows with the same value could not be distinguished",
-                "Make it the primary key or give it a unique index, or order by a time and such an id.",
-            )
-        ways: list[Names] = [*unique, *(each["column_names"] for each in indexes)]
-        if not any(list(columns[: len(order)]) == order for columns in ways):
-            log.warning(
-                "Table %s has no index that begins with (%s), so every batch sorts the table: CREATE INDEX ON %s (%s)",
-                self.name, named, self.name, named,
-            )  # fmt: skip
-
     def _check_nulls(self, connection: Connection) -> None:
         for column in self.order:
             key = self.clause.c[column.name]
@@ -219,11 +192,6 @@ class Table:
         except ValueError as error:
             raise self._errors.refused(f"table {self.name}: {error}", _KINDS) from None
         return values
-
-
-def _partial(index: Any) -> bool:
-    options = index.get("dialect_options", {})
-    return any(options.get(f"{dialect}_where") is not None for dialect in ("postgresql", "sqlite"))
 
 
 def _column(found: Any, backend: str) -> Column:
