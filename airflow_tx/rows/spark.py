@@ -34,7 +34,8 @@ def typed_texts(texts: DataFrame, columns: Mapping[str, ColumnType]) -> DataFram
     """
     from pyspark.sql import functions as F
 
-    values, problems = [], []
+    values: list[Column] = []
+    problems: list[Column] = []
     for name, kind in columns.items():
         text = F.col(column_name(name))
         value, fits = _read(text, kind)

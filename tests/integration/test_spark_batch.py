@@ -229,7 +229,7 @@ def test_a_row_that_does_not_fit_the_schema_fails_the_batch(
 ) -> None:
     descriptor = batch_of(area, tmp_path, schema="dep_delay INT, carrier STRING, origin STRING")
     batch = Batch(descriptor, spark)
-    with pytest.raises(Exception, match=r"MALFORMED_RECORD|FAILED_READ_FILE|CAST_INVALID") as failed:
+    with pytest.raises(Exception, match="no such value: dep_delay INT = ") as failed:
         batch.read().collect()
     topology = descriptor.topology
     advice = (
@@ -239,7 +239,7 @@ def test_a_row_that_does_not_fit_the_schema_fails_the_batch(
     swapped = batch_of(
         area, tmp_path, schema="carrier STRING, dep_delay INT, origin STRING", options={"nullValue": "NA"}
     )
-    with pytest.raises(Exception, match=r"(?s)header does not conform to the schema|FAILED_READ_FILE"):
+    with pytest.raises(Exception, match="header .* does not match the schema"):
         Batch(swapped, spark).read().collect()
 
 
