@@ -28,7 +28,9 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 
 
 _SPARK_CANNOT = re.compile(
-    rf"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*|{re.escape(REFUSED_VALUE)}[^\n]*"
+    rf"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*"
+    # A plan that an error shows has these words, too.
+    rf"|\[USER_RAISED_EXCEPTION\] {re.escape(REFUSED_VALUE)}[^\n]*"
 )
 
 
