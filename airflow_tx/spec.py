@@ -72,6 +72,7 @@ class TransactionSpec:
     :param needed: ids of the tasks right before the committer or the phase; if one is skipped, so is the commit.
     :param phase: its commit phase, if it has several committers.
     :param stages: whether output of its tasks is staged.
+    :param committed: ids of the tasks whose output a committer takes.
     :param tables: the tables that applications write into, by task id and name of the output.
     :param ackers: among how many ackers the trees of its messages are divided; 0: they are not tracked; None: it has
         no messages.
@@ -97,6 +98,7 @@ class TransactionSpec:
     needed: frozenset[str] = frozenset()
     phase: PhaseSpec | None = None
     stages: bool = False
+    committed: frozenset[str] = frozenset()
     tables: Mapping[tuple[str, str], Any] = field(default_factory=dict)
     ackers: int | None = None
     acker_store: str | None = None

@@ -14,6 +14,7 @@ from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask
 from airflow_tx.processing.appended import with_files
 from airflow_tx.processing.application import ack_application, describe_batch, emitted_refs
 from airflow_tx.processing.outputs import RETURN_KEY, returned
+from airflow_tx.processing.passed_on import check_returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.answers import Begun, Done
@@ -207,7 +208,10 @@ class LaneTransaction:
                 value = task.call.function(
                     *arguments, **named, **{key: dates[key] for key in task.call.dates}
                 )
-            outputs = returned(value, multiple=task.call.multiple) if task.call.pushes else []
+            outputs = list[dict[str, str]]()
+            if task.call.pushes:
+                check_returned(value, own.spec, own.task, own.attempt)
+                outputs = returned(value, multiple=task.call.multiple)
             several = value if task.call.multiple and isinstance(value, Mapping) else {}
             self.outputs.keep(
                 task.task_id, {**several, RETURN_KEY: value} if task.call.pushes else {}

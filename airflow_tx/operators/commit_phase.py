@@ -105,9 +105,14 @@ def after_inside(context: Context, result: Any = None) -> None:
     """Run after a task of the phase: note of which attempt its result is."""
     from airflow_tx.commit.phase import INSIDE_KEY
     from airflow_tx.processing.outputs import xcom_fingerprint
+    from airflow_tx.processing.passed_on import check_returned
+    from airflow_tx.protocol.attempt import TaskTry
 
     ti = context["ti"]
-    own = begun_by(ti, spec_of(context["dag"]))
+    spec = spec_of(context["dag"])
+    own = begun_by(ti, spec)
+    task = TaskTry(ti.task_id, compat.map_index(ti), compat.task_try(ti))
+    check_returned(result, spec, task, own.attempt)
     note = {"txid": own.txid, "attempt": own.attempt.attempt, "digest": xcom_fingerprint(result)}
     ti.xcom_push(key=INSIDE_KEY, value=note)
 

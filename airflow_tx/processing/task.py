@@ -27,6 +27,7 @@ from airflow_tx.errors import (
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_failure
 from airflow_tx.processing.messages import TaskMessages
+from airflow_tx.processing.passed_on import check_returned
 from airflow_tx.processing.stale_input import check_arguments, check_upstream
 from airflow_tx.protocol.receipt import code_digest, is_shortened
 from airflow_tx.sources.api import SourceKind
@@ -321,9 +322,11 @@ def after_task(context: Context, result: Any = None) -> None:
     task: Any = context["task"]
     processing = Processing.of(context)
     if not processing.acked:
-        processing.ack(
-            returned(result, multiple=task.multiple_outputs) if task.do_xcom_push else []
-        )
+        outputs = list[dict[str, str]]()
+        if task.do_xcom_push:
+            check_returned(result, processing.spec, processing.task, processing.attempt)
+            outputs = returned(result, multiple=task.multiple_outputs)
+        processing.ack(outputs)
 
 
 def task_failed(context: Context) -> None:

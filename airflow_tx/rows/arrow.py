@@ -53,9 +53,10 @@ def table_of(rows: Any) -> pa.Table:
     if hasattr(rows, "reset_index"):
         return _readable(_of_pandas(rows))
     try:
-        return _readable(pa.table(rows))
+        table = pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise error if isinstance(error, NoTable) else NoTable(_first_line(error)) from None
+        raise NoTable(first_line(error)) from None
+    return _readable(table)
 
 
 def exact_table(
@@ -120,7 +121,7 @@ def column_of(
         problem = "has no type that a column can have"
     else:
         problem = f"has not the type of the rows above, {named(above)}"
-    raise NoTable(f"row {row}: {name} = {shown_value(value)} {problem} ({_first_line(last)})")
+    raise NoTable(f"row {row}: {name} = {shown_value(value)} {problem} ({first_line(last)})")
 
 
 def shown_value(value: Any) -> str:
@@ -130,7 +131,8 @@ def shown_value(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Give the first line of an error, or its name."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
@@ -232,7 +234,7 @@ def _of_pandas(frame: Any) -> pa.Table:
     try:
         frame = _with_index(frame)
     except ValueError as error:
-        raise NoTable(_first_line(error)) from None
+        raise NoTable(first_line(error)) from None
     names = list(frame.columns)
     _check_names(names)
     columns = dict[str, Any]()
@@ -245,9 +247,10 @@ def _of_pandas(frame: Any) -> pa.Table:
                 columns[name] = column_of(name, values)
             else:
                 columns[name] = pa.array(series, from_pandas=True)
+        except NoTable:
+            raise
         except _refusals() as error:
-            problem = f"column {name}: {_first_line(error)}"
-            raise error if isinstance(error, NoTable) else NoTable(problem) from None
+            raise NoTable(f"column {name}: {first_line(error)}") from None
     return pa.table(columns)
 
 

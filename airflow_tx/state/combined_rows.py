@@ -16,6 +16,7 @@ from airflow_tx.state.columns import REFUSALS, Columns
 from airflow_tx.state.reducers import Reduced
 
 _Row = Mapping[str, Any]
+_Key = tuple[Hashable, ...]
 _ROWS_AT_ONCE = 10_000
 _PLAIN = {int, str, float, bool, bytes, Decimal, dt.date}
 """Classes whose equal values are one key. Datetimes of one zone compare equal also an autumn hour apart."""
@@ -68,17 +69,18 @@ class _Group:
         self._keys: tuple[str, ...] = columns.keys
         self._reducers = reducers_of(columns)
         self._keeps_rows = bool(self._reducers) and keep_rows
-        self._combiners = {
-            name: each for name, each in columns.values.items() if name not in self._reducers
-        }
+        self._combiners = dict(columns.values)
+        for name in self._reducers:
+            del self._combiners[name]
         self._checked = CheckedRows(columns)
-        self._kinds: dict[str, str | None] = {name: columns.types.get(name) for name in self._keys}
-        self._kinds |= {name: each.type for name, each in self._combiners.items()}
+        self._kinds = {name: columns.types.get(name) for name in self._keys}
+        for name, each in self._combiners.items():
+            self._kinds[name] = each.type
         self._classes = {name: set[type]() for name, kind in self._kinds.items() if kind is None}
         self._key_types: Mapping[str, str] | None = None
         self._first: _Row = {}
-        self._deltas = dict[tuple[Hashable, ...], list[Any]]()
-        self._rows = dict[tuple[Hashable, ...], list[_Row]]()
+        self._deltas = dict[_Key, list[Any]]()
+        self._rows = dict[_Key, list[_Row]]()
 
     def add_all(self, rows: Iterable[_Row]) -> _Group:
         iterator = iter(rows)
@@ -101,8 +103,9 @@ class _Group:
     def _add(self, portion: list[_Row], start: int) -> None:
         for name in self._classes:
             self._settle(name, portion)
-        others = bool(self._reducers)
-        found = self._checked.converted_columns(portion, self._kinds, start, others=others)
+        found = self._checked.converted_columns(
+            portion, self._kinds, start, others=bool(self._reducers)
+        )
         split = len(self._keys)
         keys = list(zip(*found[:split], strict=True)) if split else [()] * len(portion)
         kept = self._deltas

@@ -86,6 +86,11 @@ class Block:
         return applications or any(update.new_values is not None for _, update in self.updates)
 
     @property
+    def committed(self) -> frozenset[str]:
+        """The ids of the tasks whose output its committers take."""
+        return frozenset(update.input.operator.task_id for _, update in self.updates)
+
+    @property
     def tables(self) -> dict[tuple[str, str], FencedState]:
         """The tables that its applications write into, by task id and name of the output."""
         return {

@@ -195,6 +195,7 @@ class Transaction:
             needed=needed,
             phase=None if block.phase is None else block.phase.spec,
             stages=block.stages,
+            committed=block.committed,
             tables=block.tables,
         )
 

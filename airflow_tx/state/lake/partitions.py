@@ -77,10 +77,9 @@ def new_folder(partition: Mapping[str, str | None]) -> str:
     for name, text in partition.items():
         size = len(folder_of({name: text}).encode()) - 1
         if size > _LONGEST:
-            raise Misfit(
-                f"partition column {name} has the value {str(text)[:40]!r}…, whose folder has a name of {size} bytes, "
-                f"more than {_LONGEST}"
-            )
+            problem = f"partition column {name} has the value {str(text)[:40]!r}…"
+            limit = f"a name of {size} bytes, more than {_LONGEST}"
+            raise Misfit(f"{problem}, whose folder has {limit}")
     return folder_of(partition)
 
 

@@ -95,6 +95,16 @@ def test_a_task_starts_before_it_runs_and_acks_what_it_returns(numbers: Dag) -> 
     assert acked.code == code_digest(inspect.getsource(context["task"].python_callable).encode())
 
 
+def test_a_result_that_xcom_does_not_take_is_refused_before_the_ack(numbers: Dag) -> None:
+    context = numbers.context("first", numbers.payload)
+    before_task(context)
+    with pytest.raises(StagingError, match="of task first .*refused: row 1: n = nan is not finite"):
+        after_task(context, [{"n": 1}, {"n": float("nan")}])
+    acked = numbers.ack("first")
+    assert acked is not None
+    assert not acked.done
+
+
 def test_a_file_that_is_replaced_while_a_task_reads_it_is_refused_before_the_ack(
     store: CountingStore, tmp_path: Path
 ) -> None:

@@ -53,6 +53,14 @@ def test_the_tasks_upstream_of_the_committer_must_ack_and_a_side_branch_need_not
     assert spec.inside == ("aside", "commit", "count", "counted")
 
 
+def test_a_block_knows_whose_output_a_committer_takes() -> None:
+    with dag():
+        with block() as tx:
+            counted = count.override(task_id="counted")(tx.batch)
+            count.override(task_id="before")(tx.batch) >> commit(counted)
+    assert tx.begin.transaction.committed == {"counted"}
+
+
 def test_tasks_of_groups_take_part_and_those_of_a_mapped_group_count_as_mapped() -> None:
     from airflow.sdk import task_group
 

@@ -1,0 +1,114 @@
+"""The values that tasks return: XCom hands them on unchanged, or the task is refused before it acks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import numbers
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from airflow_tx.compat import as_xcom, from_xcom
+from airflow_tx.errors import StagingError
+from airflow_tx.processing.outputs import RETURN_KEY
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.rows.arrow import first_line, is_frame, shown_value
+from airflow_tx.spec import TransactionSpec
+
+_Path = tuple[Any, ...]
+_Problem = tuple[_Path, str, str]
+_PLAIN = {type(None), bool, float, dt.date}
+_STAGE = "Return current_batch().stage({}), which keeps it."
+_LEAST, _BEYOND = -(2**63), 2**64
+"""The whole numbers that a task can send to its supervisor."""
+
+
+def check_returned(
+    value: Any, spec: TransactionSpec, task: TaskTry, attempt: TransactionAttempt
+) -> None:
+    """Refuse what a task returns, if XCom refuses or changes it, or its committer does not take it.
+
+    :raises StagingError: it names the value and its place.
+    """
+    committed = task.task_id in spec.committed
+    for path, problem, remedy in _problems(value, (), committed):
+        raise StagingError(
+            output=RETURN_KEY,
+            task=task,
+            txid=attempt.txid,
+            attempt=attempt.attempt,
+            problem=f"{_place(path)} {problem}",
+            remedy=remedy,
+        )
+
+
+def _problems(value: Any, path: _Path, committed: bool) -> Iterator[_Problem]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _problems(item, (*path, key), committed)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for number, item in enumerate(value):
+            yield from _problems(item, (*path, number), committed)
+    elif is_frame(value):
+        yield from _of_frame(value, path, committed)
+    else:
+        yield from _of_leaf(value, path)
+
+
+def _of_leaf(value: Any, path: _Path) -> Iterator[_Problem]:
+    kind = type(value)
+    if kind is str:
+        if not value.isascii() and not _encodable(value):
+            yield path, f"= {shown_value(value)} holds half a surrogate pair", "Leave it out."
+    elif kind is int:
+        if not _LEAST <= value < _BEYOND:
+            yield path, f"= {value} has more than 64 bits", "Return it as a text or a Decimal."
+    elif isinstance(value, numbers.Real) and not math.isfinite(value):
+        yield path, f"= {value} is not finite, and XCom takes JSON", "A missing value is None."
+    elif kind not in _PLAIN:
+        yield from _of_other(value, path)
+
+
+def _of_frame(frame: Any, path: _Path, committed: bool) -> Iterator[_Problem]:
+    name = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
+    if committed:
+        remedy = "Return current_batch().stage(frame): rows of columns are staged."
+        yield path, f"is a {name}, and a committer takes dicts or a reference", remedy
+    elif not name.startswith("pandas."):
+        yield path, f"is a {name}, which XCom does not take", _STAGE.format("frame")
+
+
+def _of_other(value: Any, path: _Path) -> Iterator[_Problem]:
+    try:
+        found = from_xcom(as_xcom(value))
+    except Exception as error:  # noqa: BLE001
+        reason = first_line(error).partition(". Give it")[0]
+        problem = f"= {shown_value(value)} cannot become an XCom ({reason})"
+        yield path, problem, _STAGE.format("rows")
+        return
+    if isinstance(value, (Decimal, dt.datetime, numbers.Number)) and not _is_same(found, value):
+        problem = f"= {shown_value(value)} would come back from XCom as {shown_value(found)}"
+        yield path, problem, _STAGE.format("rows")
+
+
+def _is_same(found: Any, given: Any) -> bool:
+    if isinstance(given, dt.datetime) and given.tzinfo is not None:
+        # Two datetimes of zones with summer time are never equal in an hour that comes twice.
+        found = found.astimezone(dt.timezone.utc)
+        given = given.astimezone(dt.timezone.utc)
+    return bool(found == given)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _place(path: _Path) -> str:
+    if [*map(type, path)] == [int, str]:
+        row, column = path
+        return f"row {row}: {column}"
+    return f"its value{''.join(f'[{step!r}]' for step in path)}"
