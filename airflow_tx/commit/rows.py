@@ -17,6 +17,7 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging.files import literal
 from airflow_tx.staging.manifest import check_readable
 from airflow_tx.staging.output import refuse
+from airflow_tx.staging.parquet import read_schema
 from airflow_tx.staging.small_rows import rows_from_json
 from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.state.arrow import from_arrow, types_of
@@ -151,10 +152,9 @@ class StagedRows:
     def schema(self) -> pa.Schema:
         """The columns and their types, as pyarrow reads them."""
         import pyarrow as pa
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
         with self.where.files.open(self.paths[0][0]) as opened:
-            found = pq.ParquetFile(opened).schema_arrow
+            found = read_schema(opened)
         # With their notes: a column of new values may have a type that Arrow has not.
         return pa.schema([found.field(name) for name in self.columns])
 

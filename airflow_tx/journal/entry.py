@@ -141,7 +141,9 @@ class Contribution:
         assert self.place is not None
         path = self.place.path_of(file)
         with self.place.files.reaching(path), self.place.files.open(path) as opened:
-            yield from pq.ParquetFile(opened).iter_batches(columns=list(self.columns))
+            # An older release staged times as INT96 without a zone.
+            parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+            yield from parquet.iter_batches(columns=list(self.columns))
 
     def _read(self, file: KeptFile) -> bytes:
         assert self.place is not None

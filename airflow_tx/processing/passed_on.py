@@ -73,10 +73,12 @@ def _of_leaf(value: Any, path: _Path) -> Iterator[_Problem]:
 def _of_frame(frame: Any, path: _Path, committed: bool) -> Iterator[_Problem]:
     name = f"{type(frame).__module__.partition('.')[0]}.{type(frame).__name__}"
     if committed:
+        problem = f"is a {name}, and a committer takes dicts or a reference"
         remedy = "Return current_batch().stage(frame): rows of columns are staged."
-        yield path, f"is a {name}, and a committer takes dicts or a reference", remedy
+        yield path, problem, remedy
     elif not name.startswith("pandas."):
-        yield path, f"is a {name}, which XCom does not take", _STAGE.format("frame")
+        problem = f"is a {name}, which XCom does not take"
+        yield path, problem, _STAGE.format("frame")
 
 
 def _of_other(value: Any, path: _Path) -> Iterator[_Problem]:

@@ -76,18 +76,18 @@ def exact_table(
     import pyarrow as pa
 
     given = list(rows)
-    if other := [kind for kind in set(map(type, given)) if not issubclass(kind, Mapping)]:
-        number = next(number for number, row in enumerate(given) if type(row) in other)
-        raise NoTable(f"row {number} is {shown_value(given[number])}, and no dict")
+    classes = set(map(type, given))
+    if other := [each for each in classes if not issubclass(each, Mapping)]:
+        row = next(row for row in given if type(row) in other)
+        raise NoTable(f"row {given.index(row)} is {shown_value(row)}, and no dict")
     names = dict.fromkeys(chain.from_iterable(given))
     _check_names(names)
     known = types or {}
-    columns = {
-        name: column_of(
-            name, [row.get(name) for row in given], known.get(name), decimals=decimals, named=named
-        )
-        for name in names
-    }
+    columns = dict[str, Any]()
+    for name in names:
+        values = [row.get(name) for row in given]
+        kind = known.get(name)
+        columns[name] = column_of(name, values, kind, decimals=decimals, named=named)
     return pa.table(columns)
 
 
@@ -126,7 +126,8 @@ def column_of(
 
 def shown_value(value: Any) -> str:
     """Show a value in a message, of a reasonable length and in one line."""
-    text = str(value) if type(value).__module__.startswith("pyarrow") else repr(value)
+    of_arrow = type(value).__module__.startswith("pyarrow")
+    text = str(value) if of_arrow else repr(value)
     text = text.replace("\n", " ")
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
@@ -216,7 +217,9 @@ def _is_same(made: Any, given: Any) -> bool:
         return math.isnan(made)
     if isinstance(made, dt.datetime) and isinstance(given, dt.datetime):
         # Two datetimes of zones with summer time are never equal in an hour that comes twice.
-        return (made.tzinfo is None) == (given.tzinfo is None) and _moment(made) == _moment(given)
+        if (made.tzinfo is None) != (given.tzinfo is None):
+            return False
+        return _moment(made) == _moment(given)
     # 1 equals True: within a list, Arrow makes 1.0 of it.
     return bool(made == given) and _is_truth(made) == _is_truth(given)
 
@@ -259,7 +262,9 @@ def _with_index(frame: Any) -> Any:
     unnamed = [level for level, name in enumerate(frame.index.names) if name is None]
     if len(unnamed) == frame.index.nlevels:
         return frame.reset_index(drop=True)
-    return (frame.reset_index(level=unnamed, drop=True) if unnamed else frame).reset_index()
+    if unnamed:
+        frame = frame.reset_index(level=unnamed, drop=True)
+    return frame.reset_index()
 
 
 def _check_names(names: Collection[Any]) -> None:
@@ -294,8 +299,10 @@ def _unknown(kind: pa.DataType) -> str:
         return "which Spark reads as bytes"
     if types.is_struct(kind) and not kind.num_fields:
         return "which no file has"
-    inner = [kind.field(at).type for at in range(kind.num_fields)] if types.is_nested(kind) else []
-    return next(filter(None, map(_unknown, inner)), "")
+    if not types.is_nested(kind):
+        return ""
+    fields = map(kind.field, range(kind.num_fields))
+    return next(filter(None, (_unknown(each.type) for each in fields)), "")
 
 
 def _in_microseconds(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -55,6 +55,8 @@ _LARGEST_PLAN = 2**20
 _TWICE = "one output was made of two readings of"
 _INEXACT = "a sort, a cache or a repeated stage may have run rows more than once, or nowhere, of"
 _UNSEEN = "Spark has not counted where an output was made of"
+# INT96, which Spark writes by default, has no zone.
+_MOMENTS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 # Seconds until the report of an execution that has ended comes.
 _PATIENCE = 10.0
 
@@ -91,7 +93,11 @@ class RowsObserver:
 
         :return: the rows that Spark says it wrote.
         """
-        return self.save(df, df.columns, lambda rows: rows.write.mode("overwrite").parquet(uri))
+
+        def write(rows: DataFrame) -> None:
+            rows.write.mode("overwrite").option(*_MOMENTS).parquet(uri)
+
+        return self.save(df, df.columns, write)
 
     def save(
         self, df: DataFrame, columns: Sequence[str], write: Callable[[DataFrame], None]

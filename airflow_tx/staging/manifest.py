@@ -27,6 +27,7 @@ from airflow_tx.staging.output import (
     make_ref,
     refuse,
 )
+from airflow_tx.staging.parquet import batches_in
 from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.staging.small_rows import SMALL_ROWS, rows_as_json, rows_from_json
 
@@ -318,15 +319,12 @@ def _batches(
     where: TryDir, name: str, output: Output, columns: Sequence[str] | None
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     for file in output.files:
         path = where.child(f"{quoted(name)}/{file.name}")
         try:
             with where.files.reaching(path), where.files.open(path) as opened:
-                yield from pq.ParquetFile(opened).iter_batches(
-                    columns=list(columns) if columns else None
-                )
+                yield from batches_in(opened, columns)
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             problem = f"{where.files.uri(path)} cannot be read ({str(error).splitlines()[0]})"
             raise refuse(where, name, problem, f"Clear task {where.task}.") from None

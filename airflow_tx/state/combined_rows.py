@@ -107,10 +107,11 @@ class _Group:
             portion, self._kinds, start, others=bool(self._reducers)
         )
         split = len(self._keys)
-        keys = list(zip(*found[:split], strict=True)) if split else [()] * len(portion)
+        nothing = [()] * len(portion)
+        keys = list(zip(*found[:split], strict=True)) if split else nothing
         kept = self._deltas
         combiners = [each.combine for each in self._combiners.values()]
-        deltas = zip(*found[split:], strict=True) if combiners else [()] * len(portion)
+        deltas = zip(*found[split:], strict=True) if combiners else nothing
         for number, (key, new) in enumerate(zip(keys, deltas, strict=True), start):
             known = kept.get(key)
             if known is None:
@@ -135,11 +136,12 @@ class _Group:
         if self._kinds[name] is not None:
             return
         try:
-            classes = set(map(type, map(itemgetter(name), portion))) - {type(None)}
+            values = map(itemgetter(name), portion)
+            classes = set(map(type, values))
         except (KeyError, TypeError, IndexError):
             return  # refused when the columns are taken
-        self._classes[name] |= classes
         known = self._classes[name]
+        known |= classes - {type(None)}
         if len(known) <= 1 and known <= _PLAIN:
             return
         if self._key_types is None:

@@ -18,8 +18,12 @@ from airflow_tx.protocol.consumers import RowsRead
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.spark.connect import session
 from airflow_tx.spark.observed import RowsObserver
+from airflow_tx.staging.parquet import batches_in
 from airflow_tx.staging.row_hash import digest_of_batch
+from airflow_tx.state import Max, MemoryState
+from airflow_tx.state.combined_rows import combined
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
+from airflow_tx.testing.suites.state_tools import Grants
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -249,6 +253,32 @@ def test_rows_that_a_source_gives_twice_are_twice_as_many(
     assert found == RowsRead(written(parquet) + written(parquet))
 
 
+@pytest.mark.parametrize("written_by", ["this release", "an earlier one"])
+def test_a_timestamp_of_spark_is_a_moment_for_a_state_with_time_zones(
+    any_spark: SparkSession, tmp_path: Path, written_by: str
+) -> None:
+    texts = [
+        "0001-01-01 00:00:00.000001",
+        "1500-02-03 04:05:06.000007",
+        "2024-10-27 00:30:00",
+        "9999-12-31 23:59:59.999999",
+    ]
+    given = [datetime.fromisoformat(text).replace(tzinfo=timezone.utc) for text in texts]
+    selects = [f"SELECT '{text}' AS k, TIMESTAMP'{text}Z' AS at" for text in texts]
+    df, uri = any_spark.sql(" UNION ALL ".join(selects)), f"file://{tmp_path}/out"
+    if written_by == "this release":
+        observer = RowsObserver()
+        observer.write(df, uri)
+        observer.close()
+    else:
+        df.write.option("spark.sql.parquet.outputTimestampType", "INT96").parquet(uri)
+    state = MemoryState("last", keys=["k"], values={"at": Max("timestamptz")})
+    files = sorted(Path(tmp_path, "out").glob("*.parquet"))
+    rows = [row for file in files for batch in batches_in(file.open("rb")) for row in batch.to_pylist()]
+    Grants().commit_rows(1, state, combined(rows, state))
+    assert {row["k"]: row["at"] for row in state.read()} == dict(zip(texts, given, strict=True))
+
+
 # --- the hash -----------------------------------------------------------------------------------------------------
 
 SCHEMA = (
@@ -296,7 +326,6 @@ def test_rows_of_a_file_have_the_digest_that_spark_wrote_them_with(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rows: list[Any]
 ) -> None:
     folder, observer = tmp_path_factory.mktemp("rows"), RowsObserver()
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     said = observer.write(spark.createDataFrame(rows, SCHEMA).coalesce(1), f"file://{folder}/out")
     assert said.rows == len(rows)
     assert said.agrees(written(f"file://{folder}/out"))

@@ -75,7 +75,8 @@ def new_folder(partition: Mapping[str, str | None]) -> str:
     :raises Misfit: a value is too long for the name of a folder.
     """
     for name, text in partition.items():
-        size = len(folder_of({name: text}).encode()) - 1
+        folder = folder_of({name: text})
+        size = len(folder.encode()) - 1
         if size > _LONGEST:
             problem = f"partition column {name} has the value {str(text)[:40]!r}…"
             limit = f"a name of {size} bytes, more than {_LONGEST}"

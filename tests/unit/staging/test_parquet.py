@@ -1,0 +1,67 @@
+"""Times in staged files are read as the moments that they are, also the INT96 of an older writer."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+
+from airflow_tx.staging.parquet import batches_in, read_schema
+from airflow_tx.staging.row_hash import digest_of_batch
+
+TIMES = [
+    dt.datetime(1500, 2, 3, 4, 5, 6, 7),
+    dt.datetime(2024, 1, 1),
+    None,
+    dt.datetime(9999, 12, 31, 23, 59, 59, 999999),
+]
+IN_UTC = [None if each is None else each.replace(tzinfo=dt.timezone.utc) for each in TIMES]
+MICROSECONDS = pa.timestamp("us")
+
+
+def file(table: pa.Table, **options: Any) -> io.BytesIO:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **options)
+    sink.seek(0)
+    return sink
+
+
+def rows(opened: io.BytesIO, *columns: str) -> list[dict[str, Any]]:
+    return [row for batch in batches_in(opened, columns) for row in batch.to_pylist()]
+
+
+def test_an_int96_time_of_any_year_is_a_moment_to_the_microsecond() -> None:
+    table = pa.table({"n": [1, 2, 3, 4], "at": pa.array(TIMES, MICROSECONDS)})
+    opened = file(table, use_deprecated_int96_timestamps=True)
+    assert rows(opened) == [{"n": n, "at": at} for n, at in enumerate(IN_UTC, 1)]
+    assert rows(opened, "at") == [{"at": at} for at in IN_UTC]
+    assert read_schema(opened).field("at").type == pa.timestamp("us", tz="UTC")
+
+
+def test_int96_times_have_the_digest_of_the_same_moments() -> None:
+    made = pa.table({"at": pa.array(IN_UTC, pa.timestamp("us", tz="UTC"))})
+    opened = file(pa.table({"at": pa.array(TIMES, MICROSECONDS)}), use_deprecated_int96_timestamps=True)
+    (batch,) = batches_in(opened)
+    assert digest_of_batch(batch) == digest_of_batch(made.to_batches()[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        (pa.list_(MICROSECONDS), [TIMES[0]], [IN_UTC[0]]),
+        (pa.struct([("n", pa.int64()), ("at", MICROSECONDS)]), {"n": 1, "at": TIMES[3]}, {"n": 1, "at": IN_UTC[3]}),
+        (pa.map_(pa.string(), MICROSECONDS), [("a", TIMES[1])], [("a", IN_UTC[1])]),
+    ],
+    ids=str,
+)
+def test_so_is_an_int96_time_within_another_value(kind: Any, value: Any, found: Any) -> None:
+    opened = file(pa.table({"n": pa.array([value], kind)}), use_deprecated_int96_timestamps=True)
+    assert rows(opened) == [{"n": found}]
+
+
+def test_a_time_of_some_clock_stays_one() -> None:
+    assert rows(file(pa.table({"at": pa.array(TIMES, MICROSECONDS)}))) == [{"at": at} for at in TIMES]
