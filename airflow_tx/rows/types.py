@@ -332,7 +332,12 @@ def text_of_json(value: Any) -> str:
     """Write a JSON value that stands where a text is wanted, as Spark does."""
     if isinstance(value, JsonNumber):
         return value.text
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(value, dict):
+        fields = (f"{text_of_json(name)}:{text_of_json(each)}" for name, each in value.items())
+        return f"{{{','.join(fields)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(text_of_json, value))}]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _type_of(name: str, sizes: list[int]) -> ColumnType | None:

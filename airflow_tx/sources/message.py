@@ -1,56 +1,59 @@
-"""Messages of queues and logs as rows: a text or a JSON object each, and rows as Arrow for Spark."""
+"""Messages of queues and logs as rows: a text or the columns of a JSON object each."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from airflow_tx.rows.json_objects import parsed_object
+from airflow_tx.rows.nested import nested_columns_of, object_values
+from airflow_tx.rows.types import ColumnType, ddl_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
-    from airflow_tx.errors import FailedBatch
+    from airflow_tx.sources.api import Source
 
 
-def parsed_message(raw: bytes, *, objects: bool) -> Any:
+def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
     """Parse a message.
 
-    :param objects: whether it is a JSON object, rather than a text.
+    :param columns: of the JSON object that it is; None: it is a text.
     :raises ValueError: it is not; why, in words.
     """
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 ({error.reason} at byte {error.start})") from None
-    if not objects:
-        return text
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"it is no JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"it is a JSON {type(found).__name__}, not an object")
-    return found
+    return text if columns is None else object_values(parsed_object(text, exact=True), columns)
 
 
-def arrow_rows(
-    rows: Sequence[Mapping[str, Any]],
-    columns: pa.Schema,
-    unreadable: Callable[[Mapping[str, Any], str], FailedBatch],
-) -> pa.RecordBatch:
-    """Make one record batch of rows.
+def declared_columns(
+    source: Source, option: str, schema: str | None
+) -> dict[str, ColumnType] | None:
+    """Read the columns of messages that are JSON objects; None: they are texts.
 
-    :param unreadable: makes the error for a row that does not fit the columns.
+    :param option: the argument of the source that declares them.
+    :raises SourceError: one has a type that no JSON value has.
     """
-    import pyarrow as pa
-
-    misfits = (pa.ArrowException, TypeError, ValueError, OverflowError)
+    if schema is None:
+        return None
     try:
-        return pa.RecordBatch.from_pylist(rows, schema=columns)
-    except misfits:
-        for row in rows:
-            try:
-                pa.RecordBatch.from_pylist([row], schema=columns)
-            except misfits as error:
-                raise unreadable(row, f"it does not fit the schema ({error})") from None
-        raise
+        return nested_columns_of(schema)
+    except ValueError as error:
+        raise source.refused(f"{option}: {error}", f"Correct {option}, or leave it out.") from None
+
+
+def message_ddl(columns: Mapping[str, ColumnType]) -> str:
+    """Write the type of a message that is a JSON object."""
+    return f"STRUCT<{ddl_of({name: kind.ddl for name, kind in columns.items()})}>"
+
+
+def spark_and_arrow(spark: SparkSession, ddl: str) -> tuple[StructType, pa.Schema]:
+    """Read the columns of rows, as Spark and as Arrow name them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    struct = spark.createDataFrame([], ddl).schema
+    return struct, to_arrow_schema(struct, timezone="UTC")

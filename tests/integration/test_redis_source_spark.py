@@ -116,7 +116,7 @@ def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
         collect()
     redis.client(1).set("17", before)
     failure = Failure.of(error.value)
-    told = r"message 17 \(key 17\) in database 1 of connection tweets, .* does not fit the schema .*'many'"
+    told = r"message 17 \(key 17\) in database 1 of connection tweets, .* cannot be read: column n INT = \"many\": "
     assert failure.on_purpose
     assert re.match(told, failure.message)
     source.close()

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import FailedBatch
-from airflow_tx.sources.message import arrow_rows, parsed_message
+from airflow_tx.rows.types import ColumnType
+from airflow_tx.sources.message import message_ddl, parsed_message, spark_and_arrow
 from airflow_tx.sources.rabbit.taken import QueueMessage
 
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ class QueueRows:
     """The row of a message.
 
     :param where: the queue, in words.
-    :param schema: Spark DDL of JSON objects; None: a message is a text.
+    :param columns: of the JSON object that a message is; None: it is a text.
     """
 
     where: str
-    schema: str | None
+    columns: Mapping[str, ColumnType] | None
     skip: str
 
     def of(self, messages: Sequence[QueueMessage]) -> list[dict[str, Any]]:
@@ -33,20 +34,18 @@ class QueueRows:
     def frame(self, spark: SparkSession, messages: Sequence[QueueMessage]) -> DataFrame:
         """Make a DataFrame of them, in this process: they are at most as many as a broker hands out."""
         import pyarrow as pa  # type: ignore[import-untyped]
-        from pyspark.sql.pandas.types import to_arrow_schema
 
-        message = f"STRUCT<{self.schema}>" if self.schema else "STRING"
+        message = "STRING" if self.columns is None else message_ddl(self.columns)
         ddl = f"message_id STRING, routing_key STRING, headers STRING, message {message}"
-        struct = spark.createDataFrame([], ddl).schema
-        columns = to_arrow_schema(struct)
-        batch = arrow_rows(self.of(messages), columns, self._unreadable)
-        return spark.createDataFrame(pa.Table.from_batches([batch], schema=columns), schema=struct)
+        struct, columns = spark_and_arrow(spark, ddl)
+        rows = pa.Table.from_pylist(self.of(messages), schema=columns)
+        return spark.createDataFrame(rows, schema=struct)
 
     def _row(self, message: QueueMessage) -> dict[str, Any]:
         row = asdict(message)
         body = row.pop("body")
         try:
-            return {**row, "message": parsed_message(body, objects=self.schema is not None)}
+            return {**row, "message": parsed_message(body, self.columns)}
         except ValueError as error:
             raise self._unreadable(row, str(error)) from None
 

@@ -12,6 +12,7 @@ from airflow_tx.errors import OtherSource, SourceError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.batch import WHOLE, Loss
 from airflow_tx.sources.api import Batch, EmittedRows, Json, Source
+from airflow_tx.sources.message import declared_columns
 from airflow_tx.sources.rabbit.rows import QueueRows
 from airflow_tx.sources.rabbit.session import MOST, Delivery, QueueSession
 from airflow_tx.sources.rabbit.taken import (
@@ -306,7 +307,7 @@ class RabbitQueueSource(Source):
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
     ) -> EmittedRows:
         skip = self.command("skip", attempt.txid)
-        rows = QueueRows(self._where, self.schema, skip)
+        rows = QueueRows(self._where, declared_columns(self, "schema", self.schema), skip)
         messages = self._read(metadata, skip)
         return rows.of(messages) if spark is None else rows.frame(spark, messages)
 

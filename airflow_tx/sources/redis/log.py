@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, TypeAlias
 
 from airflow_tx.errors import FailedBatch, OtherSource, SourceError
+from airflow_tx.rows.types import ColumnType
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.message import parsed_message
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
@@ -112,11 +113,13 @@ class RedisLog(PartitionLog):
         with self.messages.database.failures():
             self.client.set(f"{self.messages.key}{name}", value)
 
-    def parts(self, metadata: Json, *, size: int, objects: bool) -> list[Part]:
+    def parts(
+        self, metadata: Json, *, size: int, columns: Mapping[str, ColumnType] | None
+    ) -> list[Part]:
         """Cut a batch into parts of at most `size` messages."""
         with self.messages.database.failures():
             parts = self.messages.parts(self.client, metadata, size)
-        return [Part(self.messages, each, objects) for each in parts]
+        return [Part(self.messages, each, columns) for each in parts]
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,12 @@ class Part:
     """Messages that are read in one go. It can be pickled.
 
     :param messages: of a batch, from `MessageLog.parts`.
-    :param objects: whether a message is a JSON object, rather than a text.
+    :param columns: of the JSON object that a message is; None: it is a text.
     """
 
     log: MessageLog
     messages: Any
-    objects: bool
+    columns: Mapping[str, ColumnType] | None
 
     def rows(self, client: Any) -> Iterator[dict[str, Any]]:
         """Read the rows; FailedBatch for a message that cannot be read, SourceError for one that is gone."""
@@ -159,7 +162,7 @@ class Part:
                 id_, f"it is not UTF-8 ({error.reason} at byte {error.start})"
             ) from None
         try:
-            return parsed_message(raw, objects=self.objects)
+            return parsed_message(raw, self.columns)
         except ValueError as error:
             raise self.unreadable(id_, str(error)) from None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_tx.connections.redis import parameters_of_connection
 from airflow_tx.errors import PartitionUnavailable, SourceError
 from airflow_tx.sources.api import EmittedRows, Json
+from airflow_tx.sources.message import declared_columns
 from airflow_tx.sources.partitions import Gone, LogSource
 from airflow_tx.sources.redis.log import MessageLog, Part, RedisLog
 from airflow_tx.sources.redis.server import RedisDatabase, RedisPartition
@@ -99,7 +100,7 @@ class RedisSource(LogSource):
     def partition_refuses_again(self, partition: str, metadata: Json) -> str | None:
         log = self.log_of(partition)
         try:
-            log.parts(metadata, size=PART, objects=False)
+            log.parts(metadata, size=PART, columns=None)
         except PartitionUnavailable:
             raise
         except SourceError as error:
@@ -128,7 +129,7 @@ class RedisSource(LogSource):
 
     def _parts(self, attempt: TransactionAttempt, name: str, metadata: Any) -> list[Part]:
         return self.log_of(name, attempt.txid).parts(
-            metadata, size=PART, objects=self.schema is not None
+            metadata, size=PART, columns=declared_columns(self, "schema", self.schema)
         )
 
     def _rows(self, parts: Iterable[Part]) -> Iterator[Mapping[str, Any]]:
@@ -138,7 +139,7 @@ class RedisSource(LogSource):
     def _frame(self, spark: SparkSession, parts: Iterable[Part]) -> DataFrame:
         from airflow_tx.sources.redis.spark import frame
 
-        return frame(spark, list(parts), schema=self.schema, at_once=PART)
+        return frame(spark, list(parts), at_once=PART)
 
     # --- servers
 

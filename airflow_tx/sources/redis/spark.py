@@ -7,13 +7,12 @@ Connect server, which writes plans to its log, with the functions in them and th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import FailedBatch
-from airflow_tx.sources.message import arrow_rows
+from airflow_tx.sources.message import message_ddl, spark_and_arrow
 from airflow_tx.sources.redis.log import Part
 
 if TYPE_CHECKING:
@@ -23,14 +22,9 @@ if TYPE_CHECKING:
 _ROWS_A_BATCH = 5_000
 
 
-def frame(
-    spark: SparkSession, parts: Sequence[Part], *, schema: str | None, at_once: int
-) -> DataFrame:
+def frame(spark: SparkSession, parts: Sequence[Part], *, at_once: int) -> DataFrame:
     """Read the rows of all parts: up to `at_once` messages in this process, more by executors."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    struct = spark.createDataFrame([], _ddl(parts[0], schema)).schema
-    columns = to_arrow_schema(struct)
+    struct, columns = spark_and_arrow(spark, _ddl(parts[0]))
     small = sum(int(part.messages["quantity"]) for part in parts) <= at_once
     if small or type(spark).__module__.startswith("pyspark.sql.connect"):
         import pyarrow as pa
@@ -42,10 +36,11 @@ def frame(
     )
 
 
-def _ddl(part: Part, schema: str | None) -> str:
+def _ddl(part: Part) -> str:
     numbered = part.log.id_column == "number"
     column, text = ("number BIGINT", "STRING") if numbered else ("id STRING", "MAP<STRING, STRING>")
-    return f"partition STRING, {column}, message {f'STRUCT<{schema}>' if schema else text}"
+    message = text if part.columns is None else message_ddl(part.columns)
+    return f"partition STRING, {column}, message {message}"
 
 
 def _reader(parts: list[Part], columns: pa.Schema) -> Any:
@@ -60,10 +55,9 @@ def _reader(parts: list[Part], columns: pa.Schema) -> Any:
 
 
 def _batches(part: Part, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    def unreadable(row: Mapping[str, Any], why: str) -> FailedBatch:
-        return part.unreadable(row[part.log.id_column], why)
+    import pyarrow as pa
 
     with closing(part.log.database.client()) as client:
         rows = part.rows(client)
         while page := list(islice(rows, _ROWS_A_BATCH)):
-            yield arrow_rows(page, columns, unreadable)
+            yield pa.RecordBatch.from_pylist(page, schema=columns)

@@ -1,0 +1,26 @@
+"""Columns of JSON objects, in Spark's DDL."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_tx.rows.nested import nested_columns_of
+
+
+def test_columns_may_be_arrays_maps_and_structs() -> None:
+    schema = (
+        "a array<decimal(10, 2)> NOT NULL, `b,``c` STRUCT<x: INT, y: MAP<string, array<date>>> COMMENT 'x, y', d: INT"
+    )
+    assert {name: kind.ddl for name, kind in nested_columns_of(schema).items()} == {
+        "a": "ARRAY<DECIMAL(10,2)>",
+        "b,`c": "STRUCT<`x` INT, `y` MAP<STRING, ARRAY<DATE>>>",
+        "d": "INT",
+    }
+
+
+@pytest.mark.parametrize(
+    "column", ["b BINARY", "b ARRAY<VARIANT>", "b MAP<INT, STRING>", "b ARRAY<INT, INT>", "b STRUCT<>", "b", "b INT)"]
+)
+def test_a_type_that_no_json_value_has_is_refused_with_its_column(column: str) -> None:
+    with pytest.raises(ValueError, match="has no type that"):
+        nested_columns_of(f"a INT, {column}")
