@@ -38,7 +38,7 @@ def typed_texts(texts: DataFrame, columns: Mapping[str, ColumnType]) -> DataFram
     problems: list[Column] = []
     for name, kind in columns.items():
         text = F.col(column_name(name))
-        value, fits = _read(text, kind)
+        value, fits = read_text(text, kind)
         values.append(value.alias(name))
         if fits is not None:
             found = F.concat(
@@ -124,7 +124,7 @@ def _fails(problem: Column, *, otherwise: bool) -> Column:
     )
 
 
-def _read(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
+def read_text(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
     """Return the value of a text, and whether it is one; None: each text is."""
     from pyspark.sql import functions as F
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from confluent_kafka import Producer
 
+from airflow_tx.errors import FailedBatch
 from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.kafka.source import KafkaSource
@@ -108,12 +109,50 @@ def test_an_application_counts_json_and_a_message_that_is_none_fails_only_its_ba
     assert found == {"ann": 2, "bob": 1}
 
     kafka.produce(topic, ['{"user": "ann"}', "no json"], 1)
-    told = rf"topic {topic}, partition 1, offset 1. Correct .* airflow tx skip (?!TOPOLOGY)\S+ 2 "
+    told = rf"topic {topic}, partition 1, offset 1: it is no JSON object. Correct .* airflow tx skip (?!TOPOLOGY)\S+ 2 "
     with pytest.raises(AirflowFailException, match=told):
         topology.begin("r2").execute(operator)
     log = "".join(file.read_text(errors="replace") for file in spark_connect.folder.rglob("*.log"))
     assert log
     assert "opens" not in log
+
+
+@pytest.mark.long
+def test_a_value_that_does_not_fit_exactly_is_refused_by_spark_as_by_python(
+    kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
+) -> None:
+    kafka.produce(topic, ['{"user": "ann", "n": 19.99}'], 0)
+    source = KafkaSource(topic=topic, value_schema="user STRING, n BIGINT")
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    told = f"topic {topic}, partition 0, offset 0: column n BIGINT = 19.99"
+    with pytest.raises(FailedBatch, match=told):
+        list(cast("Any", source.emit_batch(ATTEMPT, batch.metadata)))
+    with session(spark_connect.url, tag="test", server="the test's") as found:
+        frame: Any = source.emit_batch(ATTEMPT, batch.metadata, found)
+        with pytest.raises(Exception, match=told) as refusal:
+            frame.select("value.user").collect()
+    assert f"{told}. Correct value_schema" in str(source.explain_error(ATTEMPT, refusal.value))
+
+
+@pytest.mark.long
+def test_a_time_after_the_year_9999_is_refused_where_it_is_used(
+    kafka: LocalKafka, spark_connect: LocalSparkConnect, topic: str
+) -> None:
+    micros = f"{topic}-micros"
+    kafka.create_topic(micros, 1, {"message.timestamp.after.max.ms": str(2**63 - 1)})
+    kafka.produce(micros, ["a"], 0, timestamp=1_700_000_000_000_000)
+    source = KafkaSource(topic=micros)
+    batch = source.decide(ATTEMPT, None)
+    assert batch is not None
+    told = f"topic {micros}, partition 0, offset 0: column timestamp = 1700000000000000 ms"
+    with pytest.raises(FailedBatch, match=f"{told}. Read the batch with Spark, without this column; or .* skip"):
+        list(cast("Any", source.emit_batch(ATTEMPT, batch.metadata)))
+    with session(spark_connect.url, tag="test", server="the test's") as found:
+        frame: Any = source.emit_batch(ATTEMPT, batch.metadata, found)
+        assert [row["value"] for row in frame.select("value").collect()] == [b"a"]
+        with pytest.raises(Exception, match=told):
+            frame.collect()
 
 
 @pytest.mark.long

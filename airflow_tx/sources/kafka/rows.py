@@ -7,18 +7,20 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.kafka import KafkaAddress
-from airflow_tx.rows.json_objects import parsed_object
-from airflow_tx.rows.types import columns_of
+from airflow_tx.rows.spark import REFUSED_VALUE
 from airflow_tx.sources.kafka.offsets import KafkaRefused, KafkaUnreachable, needed
 from airflow_tx.sources.kafka.positions import OffsetRange, split_name
+from airflow_tx.sources.message import parsed_message
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from airflow_tx.rows.types import ColumnType
 
 KafkaMessage = dict[str, Any]
 
@@ -31,24 +33,38 @@ SCHEMA = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
-_CORRUPT = "_tx_corrupt"
-_MARK = "airflow_tx: no such value: "
-_WHERE = re.compile(re.escape(_MARK) + r"(topic \S+, partition \d+, offset \d+)")
+_WHERE = re.compile(
+    re.escape(REFUSED_VALUE) + r"(topic \S+, partition \d+, offset \d+: [^\n]*?)(?= SQLSTATE|\n|$)"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_NO_TIME = 253_402_300_800_000
+"""Of the year 10000, in milliseconds."""
 
 
 class OffsetsGone(Exception):
     """Rows that were to be read and are not there any more."""
 
 
+class MisfitMessage(Exception):
+    """A message of which a value cannot be taken; it says which message, and why."""
+
+
 def read_messages(
-    address: KafkaAddress, offsets: Mapping[str, OffsetRange], timeout: float
+    address: KafkaAddress,
+    offsets: Mapping[str, OffsetRange],
+    timeout: float,
+    columns: Mapping[str, ColumnType] | None = None,
 ) -> Iterator[KafkaMessage]:
-    """Read these rows in order, one partition after the other; give up after `timeout` seconds without any answer."""
+    """Read these rows in order, one partition after the other; give up after `timeout` seconds without any answer.
+
+    :param columns: of the JSON object that a value is; None: it is bytes.
+    :raises MisfitMessage: a value is none.
+    """
     with consumer_of(address) as consumer:
         for name in sorted(offsets):
             if offsets[name].count:
                 for message in _messages(address, consumer, name, offsets[name], timeout):
-                    yield _row(message)
+                    yield _row(message, columns)
 
 
 def sample(address: KafkaAddress, starts: Mapping[str, int], timeout: float) -> list[int]:
@@ -153,20 +169,36 @@ def ends_partition(address: KafkaAddress, message: Message) -> bool:
     raise KafkaUnreachable(conn_id=address.conn_id, reason=text)
 
 
-def _row(message: Message) -> KafkaMessage:
-    kind, at = message.timestamp()
+def _row(message: Message, columns: Mapping[str, ColumnType] | None) -> KafkaMessage:
+    value = _bytes(message.value())
     headers: Any = message.headers()
+    try:
+        parsed = value if None in (value, columns) else parsed_message(value or b"", columns)
+        timestamp = _time(message)
+    except ValueError as error:
+        where = (
+            f"topic {message.topic()}, partition {message.partition()}, offset {message.offset()}"
+        )
+        raise MisfitMessage(f"{where}: {error}") from None
     return {
         "key": _bytes(message.key()),
-        "value": _bytes(message.value()),
+        "value": parsed,
         "topic": message.topic(),
         "partition": message.partition(),
         "offset": message.offset(),
-        "timestamp": datetime.fromtimestamp(at / 1000, timezone.utc) if kind and at >= 0 else None,
+        "timestamp": timestamp,
         "headers": [{"key": key, "value": _bytes(value)} for key, value in headers]
         if headers
         else None,
     }
+
+
+def _time(message: Message) -> datetime | None:
+    kind, at = message.timestamp()
+    try:
+        return _EPOCH + timedelta(milliseconds=at) if kind and at >= 0 else None
+    except OverflowError:
+        raise ValueError(f"column timestamp = {at} ms") from None
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -177,35 +209,14 @@ def _size(message: Message) -> int:
     return sum(len(part) for part in (message.key(), message.value()) if part is not None)
 
 
-class Values:
-    """Values that are JSON, as a schema in Spark's DDL has them; without Spark.
-
-    :param schema: such as ``user STRING, amount DOUBLE``; only simple types can be had without Spark.
-    :raises ValueError: it has another type.
-    """
-
-    def __init__(self, schema: str) -> None:
-        self._columns = columns_of(schema)
-
-    def read(self, value: bytes | None) -> dict[str, Any] | None:
-        """Read the columns of a value; None of a message without one. ValueError: it does not fit."""
-        if value is None:
-            return None
-        found = parsed_object(value.decode(), exact=True)
-        return {
-            name: None if found.get(name) is None else kind.of_json(found[name])
-            for name, kind in self._columns.items()
-        }
-
-
 def read_frame(
     spark: SparkSession,
     address: KafkaAddress,
     offsets: Mapping[str, OffsetRange],
     options: Mapping[str, str],
-    value_schema: str | None,
+    columns: Mapping[str, ColumnType] | None,
 ) -> DataFrame:
-    """Read exactly these rows, of all partitions; a value that does not fit `value_schema`, in DDL, is an error."""
+    """Read exactly these rows, of all partitions; a value that is no JSON object of `columns` is an error."""
     wanted = {name: each for name, each in offsets.items() if each.count}
     if wanted:
         reader = spark.read.format("kafka").options(
@@ -214,7 +225,8 @@ def read_frame(
         rows = reader.load().select(*COLUMNS)
     else:
         rows = spark.createDataFrame([], SCHEMA)
-    return rows if value_schema is None else _parsed(rows, value_schema)
+    rows = _timely(rows)
+    return rows if columns is None else _parsed(rows, columns)
 
 
 def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
@@ -236,30 +248,41 @@ def _exactly(offsets: Mapping[str, OffsetRange]) -> dict[str, str]:
     }
 
 
-def _parsed(rows: DataFrame, schema: str) -> DataFrame:
+def _parsed(rows: DataFrame, columns: Mapping[str, ColumnType]) -> DataFrame:
     from pyspark.sql import functions as F
 
-    how = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    parsed = F.from_json(F.col("value").cast("string"), f"{schema}, {_CORRUPT} STRING", how)
-    # Exploded, it is read once for each message, and also where the value is not used: Spark moves no filter below.
-    read = rows.select("*", F.explode(F.array(parsed)).alias("_tx_value"))
-    misfit = F.col("value").isNotNull() & (
-        F.col("_tx_value").isNull() | F.col(f"_tx_value.{_CORRUPT}").isNotNull()
-    )
-    where = F.format_string(
-        f"{_MARK}topic %s, partition %s, offset %s", "topic", "partition", "offset"
-    )
+    from airflow_tx.rows.spark_json import with_objects
+
+    read, value, problem = with_objects(rows, "value", columns)
     checked = read.where(
-        F.when(misfit, F.raise_error(where).cast("boolean")).otherwise(F.lit(True))
+        F.when(problem.isNotNull(), _refused(problem).cast("boolean")).otherwise(F.lit(True))
     )
-    value = F.when(F.col("value").isNotNull(), F.col("_tx_value").dropFields(_CORRUPT)).alias(
-        "value"
+    return checked.select(*(value.alias(name) if name == "value" else name for name in COLUMNS))
+
+
+def _timely(rows: DataFrame) -> DataFrame:
+    """Refuse a time that Python has not, where a query uses it."""
+    from pyspark.sql import functions as F
+
+    at = F.col("timestamp")
+    problem = F.concat(F.lit("column timestamp = "), F.unix_millis(at), F.lit(" ms"))
+    return rows.withColumn(
+        "timestamp",
+        F.when(
+            at >= F.timestamp_millis(F.lit(_NO_TIME)), _refused(problem).cast("timestamp")
+        ).otherwise(at),
     )
-    return checked.select(*(value if name == "value" else name for name in COLUMNS))
+
+
+def _refused(problem: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    told = f"{REFUSED_VALUE}topic %s, partition %s, offset %s: %s"
+    return F.raise_error(F.format_string(told, "topic", "partition", "offset", problem))
 
 
 def misfit_in(error: Exception) -> str | None:
-    """Find which message does not fit, if that is what the error of a query says."""
+    """Find which message does not fit and why, if that is what the error of a query says."""
     found = _WHERE.search(str(error))
     return found[1] if found else None
 

@@ -24,11 +24,14 @@ from airflow_tx.sources.kafka.positions import (
     last_message_of,
     split_name,
 )
+from airflow_tx.sources.message import declared_columns
 from airflow_tx.sources.partitions import LogSource
 from airflow_tx.sources.row_numbers import is_number_below, is_number_within
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from airflow_tx.rows.types import ColumnType
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OURS = frozenset(
@@ -115,7 +118,7 @@ class KafkaTopics(LogSource):
             return self._rows(attempt, offsets)
         try:
             return kafka_rows.read_frame(
-                spark, self._address(), offsets, self.options, self.value_schema
+                spark, self._address(), offsets, self.options, self._columns()
             )
         except Exception as error:
             known = self.explain_error(attempt, error)
@@ -152,35 +155,26 @@ class KafkaTopics(LogSource):
         self, attempt: TransactionAttempt, offsets: Mapping[str, OffsetRange]
     ) -> Iterator[Mapping[str, Any]]:
         try:
-            values = None if self.value_schema is None else kafka_rows.Values(self.value_schema)
-        except ValueError as error:
-            raise self.refused(
-                f"value_schema: {error}", "Read it with Spark, or leave out value_schema."
-            ) from None
-        try:
             with self._refusals(_RETRIED):
-                for row in kafka_rows.read_messages(self._address(), offsets, self.timeout):
-                    yield (
-                        row
-                        if values is None
-                        else {**row, "value": self._value(values, row, attempt)}
-                    )
+                yield from kafka_rows.read_messages(
+                    self._address(), offsets, self.timeout, self._columns()
+                )
+        except kafka_rows.MisfitMessage as error:
+            raise self._misfit(str(error), attempt) from None
         except kafka_rows.OffsetsGone as error:
             raise self._gone_rows(attempt, str(error)) from None
 
-    def _value(
-        self, values: kafka_rows.Values, row: Mapping[str, Any], attempt: TransactionAttempt
-    ) -> dict[str, Any] | None:
-        try:
-            return values.read(row["value"])
-        except ValueError:
-            where = f"topic {row['topic']}, partition {row['partition']}, offset {row['offset']}"
-            raise self._misfit(where, attempt) from None
+    def _columns(self) -> Mapping[str, ColumnType] | None:
+        return declared_columns(self, "value_schema", self.value_schema)
 
-    def _misfit(self, where: str, attempt: TransactionAttempt) -> FailedBatch:
-        remedy = "Correct value_schema, then clear the task; or take the batch out of the way: "
-        what = f"The value of a message does not fit value_schema of {self!r}: {where}"
-        return FailedBatch(f"{what}. {remedy}{self.command('skip', attempt.txid)}")
+    def _misfit(self, what: str, attempt: TransactionAttempt) -> FailedBatch:
+        remedy = "Correct value_schema, then clear the task"
+        if "column timestamp" in what:
+            remedy = "Read the batch with Spark, without this column"
+        return FailedBatch(
+            f"A message does not fit {self!r}: {what}. {remedy}; or take the batch out of the way: "
+            f"{self.command('skip', attempt.txid)}"
+        )
 
     def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
         """Read the offsets of metadata, and check that Kafka has all of them."""
@@ -243,7 +237,8 @@ class KafkaTopics(LogSource):
         taken = {}
         ranges = {}
         for name, position in positions.items():
-            last, extent = last_message_of(position), snapshot.extents.get(name)
+            last = last_message_of(position)
+            extent = snapshot.extents.get(name)
             if last is None or extent is None or extent.end < position["offset"]:
                 continue
             if None in (extent.topic_id, position["topic_id"]) or (

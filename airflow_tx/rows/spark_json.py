@@ -1,0 +1,181 @@
+"""JSON objects in a column of Spark, read as `rows.json_objects` and `rows.nested` read them.
+
+Spark's own reader takes the first of several objects, the last of two equal keys, and rounds numbers to their type. So
+every value is read as a text that also says what it was: ``"s…"`` was a string, and ``"n…"`` a number. The types take
+these texts exactly. A JSON text has no bare characters below the blank, so they can replace its escapes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from airflow_tx.rows.nested import ArrayType, MapType, StructType
+from airflow_tx.rows.spark import read_text
+from airflow_tx.rows.types import (
+    BooleanType,
+    ColumnType,
+    DecimalType,
+    FloatType,
+    IntegerType,
+    ddl_of,
+)
+from airflow_tx.rows.types import StringType as TextType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+CORRUPT = "_tx_corrupt"
+_HOW = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+_SHOWN = 80
+_PARSED = "_tx_parsed"
+_NUMBER = "-?[0-9][0-9.eE+-]*+"
+
+
+def with_objects(
+    rows: DataFrame, column: str, columns: Mapping[str, ColumnType]
+) -> tuple[DataFrame, Column, Column]:
+    """Parse a column of bytes that are one JSON object each.
+
+    :return: the rows with what was parsed; of these rows the struct, and what is wrong with it, NULL if it is right.
+    """
+    from pyspark.sql import functions as F
+
+    text = F.col(column).cast("string")
+    schema = f"{_wide_fields(columns)}, {CORRUPT} STRING"
+    marked = F.from_json(_marked(text), schema, _HOW)
+    strict = F.is_valid_utf8(text) & text.rlike(r"\A[ \t\n\r]*\{") & _is_one_value(text)
+    # Exploded, it is read once for each row, and also where the value is not used: Spark moves no filter below.
+    read = rows.select("*", F.explode(F.array(F.when(strict, marked))).alias(_PARSED))
+    parsed = F.col(_PARSED)
+    values = []
+    problems = []
+    for name, kind in columns.items():
+        raw = parsed.getField(f"s{name}")
+        value, fits = _exact(raw, kind)
+        values.append(value.alias(name))
+        found = F.concat(F.lit(f"column {name} {kind.ddl} = "), _shown(raw, kind))
+        problems.append(F.when(raw.isNotNull() & ~fits, found))
+    none = F.when(parsed.isNull(), F.lit("it is no JSON object"))
+    other = F.when(
+        parsed.getField(CORRUPT).isNotNull(),
+        F.lit("it has other arrays and objects than the schema"),
+    )
+    problem = F.when(F.col(column).isNotNull(), F.coalesce(none, other, *problems))
+    return read, F.when(F.col(column).isNotNull(), F.struct(*values)), problem
+
+
+def _is_one_value(text: Column) -> Column:
+    """Ask whether a text is one JSON value, without equal keys and half surrogate pairs.
+
+    Spark reads no further than the end of the first value. So the text becomes the first element of an array, with a
+    second one that the text cannot have: its digest.
+    """
+    from pyspark.sql import functions as F
+
+    digest = F.xxhash64(text)
+    pair = F.try_parse_json(
+        F.concat(F.lit("["), text, F.lit(","), digest.cast("string"), F.lit("]"))
+    )
+    return F.coalesce(F.try_variant_get(pair, "$[1]", "bigint") == digest, F.lit(False))
+
+
+def _wide(kind: ColumnType) -> str:
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{_wide(kind.element)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<STRING, {_wide(kind.element)}>"
+    if isinstance(kind, StructType):
+        return f"STRUCT<{_wide_fields(dict(kind.fields))}>"
+    return "STRING"
+
+
+def _wide_fields(columns: Mapping[str, ColumnType]) -> str:
+    return ddl_of({f"s{name}": _wide(kind) for name, kind in columns.items()})
+
+
+def _exact(raw: Column, kind: ColumnType) -> tuple[Column, Column]:
+    """Return the value, and whether it is one; both are of use only where there is a value."""
+    from pyspark.sql import functions as F
+
+    if isinstance(kind, ArrayType):
+        value = F.transform(raw, lambda each: _exact(each, kind.element)[0])
+        return value, F.forall(raw, lambda each: _fits(each, kind.element))
+    if isinstance(kind, MapType):
+        renamed = F.transform_keys(raw, lambda name, _: F.substr(name, F.lit(2)))
+        value = F.transform_values(renamed, lambda _, each: _exact(each, kind.element)[0])
+        return value, F.forall(F.map_values(raw), lambda each: _fits(each, kind.element))
+    if isinstance(kind, StructType):
+        fields = [(name, raw.getField(f"s{name}"), each) for name, each in kind.fields]
+        value = F.struct(*(_exact(own, each)[0].alias(name) for name, own, each in fields))
+        fits = F.lit(True)
+        for _, own, each in fields:
+            fits &= _fits(own, each)
+        return F.when(raw.isNotNull(), value), fits
+    return _simple(raw, kind)
+
+
+def _fits(raw: Column, kind: ColumnType) -> Column:
+    return raw.isNull() | _exact(raw, kind)[1]
+
+
+def _simple(raw: Column, kind: ColumnType) -> tuple[Column, Column]:
+    from pyspark.sql import functions as F
+
+    if isinstance(kind, BooleanType):
+        return raw == "true", raw.isin("true", "false")
+    form = F.substring(raw, 1, 1)
+    rest = F.substr(raw, F.lit(2))
+    if isinstance(kind, TextType):
+        rest = F.when(form.isin("s", "n"), rest).otherwise(_restored(raw))
+        value, fits = read_text(rest, kind)
+        return value, F.lit(True) if fits is None else fits
+    value, fits = read_text(rest, kind)
+    forms = "n" if isinstance(kind, (IntegerType, FloatType)) else "s"
+    if isinstance(kind, DecimalType):
+        forms = "ns"
+    assert fits is not None
+    return value, form.isin(*forms) & fits
+
+
+def _shown(raw: Column, kind: ColumnType) -> Column:
+    from pyspark.sql import functions as F
+
+    if isinstance(kind, (ArrayType, MapType, StructType)):
+        text = _restored(F.to_json(raw))
+    else:
+        # As a text of one value, which may have been a string.
+        text = _restored(
+            F.when(raw.rlike(r"\A[sn]"), F.concat(F.lit('"'), raw, F.lit('"'))).otherwise(raw)
+        )
+    return F.regexp_replace(F.substring(text, 1, _SHOWN), r"\s+", " ")
+
+
+def _marked(text: Column) -> Column:
+    """Let a JSON text say of each value what it is: of strings and names by an ``s``, of numbers by an ``n``."""
+    pattern = f'"([^"]*+)"|({_NUMBER})'
+    return _by_values(text, pattern, {"\x04\x05": '"', "\x03\x04": '"n', "\x03": '"s', "\x05": '"'})
+
+
+def _restored(marked: Column) -> Column:
+    """Return the JSON text that was marked."""
+    pattern = '"s([^"]*+)"|"n([^"]*+)"'
+    return _by_values(marked, pattern, {"\x04\x05": '"', "\x03\x04": "", "\x03": '"', "\x05": ""})
+
+
+def _by_values(text: Column, pattern: str, written: Mapping[str, str]) -> Column:
+    """Replace the strings and numbers of a JSON text.
+
+    :param pattern: its first group is a string and its second one a number, of which one is empty.
+    :param written: replaces the characters around them, ``\\x03STRING\\x04\\x05`` and ``\\x03\\x04NUMBER\\x05``.
+    """
+    from pyspark.sql import functions as F
+
+    def replaced(column: Column, pairs: Mapping[str, str]) -> Column:
+        for old, new in pairs.items():
+            column = F.replace(column, F.lit(old), F.lit(new))
+        return column
+
+    escaped = replaced(text, {"\\\\": "\x01", '\\"': "\x02"})
+    values = F.regexp_replace(escaped, pattern, "\x03$1\x04$2\x05")
+    return replaced(replaced(values, written), {"\x02": '\\"', "\x01": "\\\\"})

@@ -1,0 +1,136 @@
+"""Every reader of messages takes the same values from the same bytes, or all of them refuse the batch."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_tx import KafkaSource, RedisListSource
+from airflow_tx.errors import FailedBatch
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.rows.nested import nested_columns_of
+from airflow_tx.rows.spark_json import with_objects
+from airflow_tx.sources.rabbit.rows import QueueRows
+from airflow_tx.sources.rabbit.taken import QueueMessage
+from tests.edges.messages import COLUMNS, LEFT, MESSAGES, SCHEMA, TAKEN, Message
+from tests.servers.kafka import LocalKafka
+from tests.servers.redis import LocalRedis
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIRST = TransactionAttempt(1, 1)
+MAP = COLUMNS["MAP<STRING, DECIMAL(10,2)>"]
+QUEUE = QueueRows("queue q", nested_columns_of(SCHEMA), "airflow tx skip q 1")
+
+
+def texts(rows: Iterable[Any]) -> list[str]:
+    """Spell rows so that 1 and 1.0, and -0.0 and 0.0, differ; and moments as all readers give them."""
+    return [
+        re.sub(r"tzinfo=(<UTC>|zoneinfo\.\w+\(key='UTC'\))", "tzinfo=datetime.timezone.utc", repr(row)) for row in rows
+    ]
+
+
+def expected() -> list[str]:
+    return texts(each.row for each in TAKEN)
+
+
+def collected(frame: Any, column: str) -> list[str]:
+    """Collect what Spark has, as Python has it: Arrow gives a map as pairs."""
+    rows = [row[column] for row in frame.select(column).toArrow().to_pylist()]
+    return texts({**row, MAP: row[MAP] if row[MAP] is None else dict(row[MAP])} for row in rows)
+
+
+@pytest.fixture(scope="module")
+def topic(kafka: LocalKafka) -> str:
+    name = f"edges-{uuid.uuid4().hex[:12]}"
+    kafka.create_topic(name)
+    kafka.produce(name, [each.content for each in [*TAKEN, *LEFT]])
+    return name
+
+
+@pytest.fixture(scope="module")
+def lists(redis: LocalRedis) -> str:
+    name = f"edges-{uuid.uuid4().hex[:12]}"
+    redis.client().rpush(name, *(each.content for each in [*TAKEN, *LEFT]))
+    return name
+
+
+@pytest.fixture(autouse=True)
+def connections(kafka: LocalKafka, redis: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = json.dumps(kafka.client_config())
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
+    password = redis.client().connection_pool.connection_kwargs["password"]
+    known = {"conn_type": "redis", "host": "127.0.0.1", "port": redis.port, "password": password}
+    monkeypatch.setenv("AIRFLOW_CONN_TWEETS", json.dumps(known))
+
+
+def of_kafka(topic: str, first: int, count: int) -> Any:
+    rows: Any = {f"{topic}-0": {"topic_id": None, "from": first, "to": first + count}}
+    return KafkaSource(topic=topic, value_schema=SCHEMA).emit_batch(FIRST, rows)
+
+
+def of_redis(name: str, first: int, count: int, spark: SparkSession | None = None) -> Any:
+    source = RedisListSource("tweets", lists=[name], schema=SCHEMA, max_rows_per_batch=count)
+    (partition,) = source.partitions()
+    batch: Any = source.decide(FIRST, {partition: {"next": first}})
+    rows: Any = source.emit_batch(FIRST, batch.metadata, spark)
+    return rows if spark is not None else list(rows)
+
+
+def of_rabbit(messages: Iterable[Message], spark: SparkSession | None = None) -> Any:
+    taken = [QueueMessage("m", "r", "{}", each.content) for each in messages]
+    return QUEUE.of(taken) if spark is None else QUEUE.frame(spark, taken)
+
+
+def test_a_task_takes_values_of_each_source_exactly(topic: str, lists: str) -> None:
+    assert texts(row["value"] for row in of_kafka(topic, 0, len(TAKEN))) == expected()
+    assert texts(row["message"] for row in of_redis(lists, 0, len(TAKEN))) == expected()
+    assert texts(row["message"] for row in of_rabbit(TAKEN)) == expected()
+
+
+@pytest.mark.parametrize("number", range(len(LEFT)), ids=lambda number: str(LEFT[number]))
+def test_a_task_of_each_source_refuses_a_batch_with_another_value(number: int, topic: str, lists: str) -> None:
+    with pytest.raises(FailedBatch, match=f"topic {topic}, partition 0, offset {len(TAKEN) + number}: ") as refusal:
+        list(of_kafka(topic, len(TAKEN) + number, 1))
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(FailedBatch, match="cannot be read"):
+        of_redis(lists, len(TAKEN) + number, 1)
+    with pytest.raises(FailedBatch, match="cannot be read"):
+        of_rabbit([LEFT[number]])
+
+
+@pytest.mark.spark
+def test_spark_takes_values_of_each_source_exactly(lists: str, spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(bytearray(each.content),) for each in TAKEN], "value BINARY").coalesce(1)
+    read, value, problem = with_objects(rows, "value", nested_columns_of(SCHEMA))
+    assert read.where(problem.isNotNull()).select(problem.alias("problem"), "value").collect() == []
+    assert collected(read.select(value.alias("value")), "value") == expected()
+    assert collected(of_redis(lists, 0, len(TAKEN), spark), "message") == expected()
+    assert collected(of_rabbit(TAKEN, spark), "message") == expected()
+
+
+@pytest.mark.spark
+def test_spark_refuses_a_batch_of_each_source_with_another_value(lists: str, spark: SparkSession) -> None:
+    numbered = [(number, bytearray(each.content)) for number, each in enumerate(LEFT)]
+    read, _, problem = with_objects(
+        spark.createDataFrame(numbered, "number INT, value BINARY"), "value", nested_columns_of(SCHEMA)
+    )
+    found = {row["number"]: row["problem"] for row in read.select("number", problem.alias("problem")).collect()}
+    assert [str(LEFT[number]) for number, what in found.items() if what is None] == []
+    for number, each in enumerate(LEFT):
+        with pytest.raises(FailedBatch, match="cannot be read"):
+            of_redis(lists, len(TAKEN) + number, 1, spark)
+        with pytest.raises(FailedBatch, match="cannot be read"):
+            of_rabbit([each], spark)
+
+
+def test_a_refused_value_is_shown_with_its_column() -> None:
+    column = COLUMNS["BIGINT"]
+    with pytest.raises(FailedBatch, match=re.escape(f"column {column} BIGINT = 19.99: it is no whole number")):
+        of_rabbit([next(each for each in MESSAGES if b": 19.99" in each.content and column.encode() in each.content)])
