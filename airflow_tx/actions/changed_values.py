@@ -76,6 +76,7 @@ class ChangeAcceptance(PersonalAction):
             raise PreviewOutdated(what=f"State {self.state!r}", topology=self.target.topology)
         columns = {each.column: each.total - each.expected for each in found.changes}
         self.target.ledger.run(note_change, self.state, columns, receipt=found.receipt, audit=audit)
+        self.target.dag()[1][self.state].accept_values()
         for each in found.changes:
             yield EffectLine(None, None, f"accepted: {_shown(each)}")
 

@@ -268,6 +268,9 @@ class FencedState(Described, ABC):
         """Count the rows of each transaction; key None: rows of no transaction. None: it keeps no rows."""
         return None
 
+    def accept_values(self) -> None:
+        """Accept the current values: a person has changed them on purpose."""
+
     def fence_of(self, old: str) -> Fence | None:
         """Read the fence that the state has once it has taken over the fence of `old`: its own, if it has one.
 

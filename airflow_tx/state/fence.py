@@ -30,6 +30,7 @@ def raised(
     state: str,
     there: bool = False,
     holds: Callable[[], bool] | None = None,
+    missing: Callable[[], str] = str,
 ) -> Fence:
     """Raise a fence: identity, rank and continuity are checked, in this order, and then what the state holds.
 
@@ -37,6 +38,7 @@ def raised(
     :param there: whether the place beside the fence that holds the values is there, of a state that has one.
     :param holds: asks under the same lock whether the state has something of this transaction that it cannot undo;
         None: it cannot tell.
+    :param missing: asks under the same lock what that place has lost since the fence was complete; "": nothing.
     :raises FenceForeign: it belongs to another ledger, or to another life of this one.
     :raises LedgerBehind, StateBehind: one of the two went back (so it did if a txid is there again with another birth),
         or what was written is gone without its fence, or was never complete.
@@ -59,9 +61,13 @@ def raised(
     _check_rank(stored, grant, state=state)
     _check_birth(stored, grant, last, state=state)
     _check_continuity(stored, grant, last, state=state)
-    if stored.wrote and not there and not accepted(stored, grant, state=state):
-        found = f"{stored.token.txid}, but what was written is missing"
-        raise StateBehind(state=state, topology=grant.topology, expected=_shown(last), found=found)
+    if stored.wrote and not accepted(stored, grant, state=state):
+        lost = missing() if there else "what was written is missing"
+        if lost:
+            found = f"{stored.token.txid}, but {lost}"
+            raise StateBehind(
+                state=state, topology=grant.topology, expected=_shown(last), found=found
+            )
     refusal = if_held(stored, grant, state=state)
     if refusal is not None and (isinstance(refusal, OutputChanged) if holds is None else holds()):
         raise refusal

@@ -5,6 +5,7 @@ Whole transactions by the operators' code, with a ledger in a real ZooKeeper and
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.sources.files.source import PartitionedFileSource
 from airflow_tx.state import SqlState, Sum
+from airflow_tx.state.sql import imprint
 from airflow_tx.store.zookeeper import ZooKeeperStore
-from tests.servers.postgres import LocalPostgres
+from tests.integration.databases import query
+from tests.servers.postgres import LocalPostgres, postgres_program
 from tests.stage import Stage, StageRun, update
 
 Rows = list[dict[str, Any]]
@@ -138,6 +141,59 @@ def test_a_database_restored_from_an_older_backup_is_refused_by_the_next_commit_
     assert topology.committed() == [1, 2, 3]
     one = held[1]
     assert [total(each) for each in topology.states] == [held[0] + one, held[1] + one]
+
+
+LOST = {
+    "restored alone from a dump": "",
+    "truncated": "TRUNCATE counted",
+    "a row deleted": "DELETE FROM counted WHERE key = 'rows'",
+}
+
+
+@pytest.mark.parametrize("how", LOST)
+@pytest.mark.parametrize("counted_up_to", [1000, 0], ids=["small", "large"])
+def test_a_table_that_lost_values_while_its_fence_stayed_is_refused_by_the_next_commit_which_names_the_repair_command(
+    store: ZooKeeperStore,
+    zookeeper_root: str,
+    postgres: LocalPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    counted_up_to: int,
+) -> None:
+    monkeypatch.setattr(imprint, "COUNTED", counted_up_to)
+    url = postgres.url(postgres.new_database())
+    topology = Numbered(store, zookeeper_root, counted(url, "shop"))
+    topology.run("r1")
+    one = total(counted(url, "shop"))
+    dump = run_tool("pg_dump", url, "--clean", "--table=counted")
+    topology.run("r2")
+    if not LOST[how]:
+        run_tool("psql", url, "--quiet", "--set=ON_ERROR_STOP=1", given=dump)
+    else:
+        query(url, LOST[how])
+    held = total(counted(url, "shop"))
+    assert held == (0 if LOST[how] else one), "no error so far"
+    topology.states = (counted(url, "shop"),)
+    run = topology.processed("r3")
+    with pytest.raises(
+        StateBehind, match=r"says 2, but .* airflow tx repair numbers --state-lost shop\.counted"
+    ) as refused:
+        topology.commit(run)
+    assert "\n" not in str(refused.value)
+    assert total(counted(url, "shop")) == held, "nothing is written on top"
+    topology.stage.spec.ledger(store).run(state_lost, "shop.counted", Audit("ann", "the dump is all there is"))
+    topology.commit(run)
+    assert topology.committed() == [1, 2, 3]
+    assert total(counted(url, "shop")) == held + one
+
+
+def run_tool(tool: str, url: str, *arguments: str, given: str = "") -> str:
+    """Run a program of PostgreSQL on a database; gives what it prints."""
+    address = sa.engine.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    done = subprocess.run(
+        [postgres_program(tool), *arguments, address], input=given, capture_output=True, text=True, check=True
+    )
+    return done.stdout
 
 
 @pytest.mark.parametrize("kind", ["opaque", "transactional"])

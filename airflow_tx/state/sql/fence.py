@@ -1,151 +1,55 @@
-"""What all states in a database share: transactions, and the fence row. Source: protocol.md §7."""
+"""What all states in a database share: the fence row, and what is noted beside it. Source: protocol.md §7."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection
+from sqlalchemy.engine import Connection
 
-from airflow_tx.errors import (
-    ConfigError,
-    StateDiffers,
-    StateError,
-    StateLocked,
-    StateOutcomeUnknown,
-    StateUnavailable,
-)
+from airflow_tx.errors import StateDiffers, StateError
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, Grant, StateWrite, StoredReceipt
-from airflow_tx.state.sql.dialect import OWN, Dialect, changed, inserted, row_of_state, update_of
-from airflow_tx.state.sql.engines import keeping_engine
-from airflow_tx.state.sql.mysql import MySql
-from airflow_tx.state.sql.postgres import Postgres
+from airflow_tx.state.sql.database import COMPLETE, StateDatabase
+from airflow_tx.state.sql.dialect import OWN, changed, inserted, row_of_state, update_of
+from airflow_tx.state.sql.imprint import IMPRINT, Imprint, sample_of, sample_text
 from airflow_tx.state.sql.schema import (
     DEFINITION,
     FENCE_FORMAT,
     FENCE_TABLE,
     RAISED_BY,
     RECEIPTS_TABLE,
+    SAMPLE,
     WROTE,
-    check_receipts_table,
-    fence_table,
-    portions_table,
     read_receipts,
-    receipts_table,
     row_of,
 )
-from airflow_tx.state.sql.sqlite import Sqlite
 
-# Another database is another subclass of `Dialect`, and one entry here.
-DIALECTS: dict[str, type[Dialect]] = {
-    "sqlite": Sqlite,
-    "postgresql": Postgres,
-    "mysql": MySql,
-    "mariadb": MySql,
-}
-COMPLETE = "the tables of fences, portions and receipts are there"
-NOTHING = "No row of this update was written."
 _TOKEN = tuple(each.name for each in fields(Token))
 
 
-class FencedStore:
-    """One fence in one database, inside transactions that `transaction()` opens.
-
-    :param state: its name, for messages.
-    :param table: schema, if one is given, and name of the table beside the fence.
-    :param where: how messages name the database; no address, no password.
-    :param definition: what made each value of the state; another one is refused.
-    """
-
-    # Between transactions: where no statements but ours leave traces in a session.
-    keeps_connection = False
-
-    def __init__(
-        self,
-        url: URL,
-        *,
-        state: str,
-        table: tuple[str | None, str],
-        where: str,
-        definition: Mapping[str, str] | None = None,
-    ) -> None:
-        self.state = state
-        self.where = where
-        self._secret = str(url.password) if url.password else ""
-        backend = url.get_backend_name()
-        if backend not in DIALECTS:
-            raise ConfigError(
-                option="SqlState database",
-                value=backend,
-                remedy=f"Use one of {', '.join(DIALECTS)}.",
-            )
-        self._dialect = DIALECTS[backend]()
-        keep = self.keeps_connection and self._dialect.keeps_connection
-        self._engine = keeping_engine(self._dialect, url) if keep else self._dialect.engine(url)
-        self._schema, self._name = table
-        # Two spellings of one table name are one state: they share its fence.
-        self._identity = self._name
-        self._definition = dict(definition or {})
-        self._fence: sa.Table = fence_table(self._schema)
-        self._portions: sa.Table = portions_table(self._schema)
-        self._receipts: sa.Table = receipts_table(self._schema)
-        self._placed = False
-        # What this object has found in the database. It looks again after a transaction that failed.
-        self._facts: dict[str, Any] = {}
-
-    @contextmanager
-    def transaction(self, *, reading: bool = False, frozen: bool = False) -> Iterator[Connection]:
-        """Open a transaction of the database: committed at the end, undone by any error.
-
-        :param frozen: whether its statements see what was there at the first one.
-        :raises StateUnavailable, StateOutcomeUnknown: it does not answer, or not to the commit; StateError: it refuses.
-        """
-        committing = False
-        done = False
-        try:
-            moment = self._dialect.one_moment if frozen else {}
-            opened = self._engine.connect().execution_options(tx_reading=reading, **moment)
-            with opened as connection, _dropped_after_errors(connection), connection.begin():
-                self._place(connection)
-                yield connection
-                committing = not reading
-            done = True
-        except sa.exc.DBAPIError as error:
-            raise self._failure(error, committing=committing) from None
-        except (sa.exc.StatementError, OverflowError, UnicodeError) as error:
-            raise self._refused(str(error).splitlines()[0]) from None
-        finally:
-            if not done:
-                # Its own DDL is undone with it, and a table that it missed may be gone.
-                self._facts = {}
-
-    def _place(self, connection: Connection) -> None:
-        """Learn the schema of the tables, which the user may have left to the database."""
-        if not self._placed:
-            self._schema, self._identity = self._dialect.place(connection, self._schema, self._name)
-            self._fence = fence_table(self._schema)
-            self._portions = portions_table(self._schema)
-            self._receipts = receipts_table(self._schema)
-            self._placed = True
+class FencedStore(StateDatabase):
+    """One fence in one database."""
 
     def begun(self, connection: Connection, write: StateWrite) -> SqlTransaction:
         """Begin a write: raise the fence, or refuse unless it holds the grant."""
         if write.raising:
-            self.raise_fence(connection, write.grant)
+            kept = self.raise_fence(connection, write.grant)
         else:
-            self.check_write(connection, write.grant, complete=write.complete)
-        return SqlTransaction(self, connection, write)
+            kept = self.check_write(connection, write.grant, complete=write.complete)
+        return SqlTransaction(self, connection, write, kept)
 
-    def put(self, connection: Connection, write: StateWrite) -> int:
-        """Add the rows of a write to the values; returns how many keys."""
+    def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
+        """Add the rows of a write to the values; returns how many keys.
+
+        :param sample: gets some of them, as text.
+        """
         raise NotImplementedError
 
     # --- the fence ------------------------------------------------------------------------------------------------
@@ -161,9 +65,10 @@ class FencedStore:
         found = self._read(connection, lock, self._identity_at(connection, of) if of else None)
         return None if found is None else found[0]
 
-    def raise_fence(self, connection: Connection, grant: Grant) -> None:
+    def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
         """Raise the fence under its lock and undo what outranked tokens of this txid wrote.
 
+        :return: the imprint of the values.
         :raises FenceOutranked, FenceForeign, StateBehind, LedgerBehind: as the fence's rules say.
         :raises StateError: the values in the store were made by other aggregators.
         """
@@ -180,12 +85,47 @@ class FencedStore:
             assert found is not None
             there = there or self._is_there(connection)
 
-        holds = partial(self.holds_for_good, connection, grant.txid)
-        raised = fence.raised(found[0], grant, state=self.state, there=there, holds=holds)
+        kept = Imprint.of(found[1])
+        raised = fence.raised(
+            found[0],
+            grant,
+            state=self.state,
+            there=there,
+            holds=partial(self.holds_for_good, connection, grant.txid),
+            missing=partial(self._missing_since, connection, found[1], kept),
+        )
         self._check_definition(found[1])
-        connection.execute(*self._update(self._fence_values(raised)))
         if raised_before is None or fence.may_have_written(raised_before, grant.token):
             self.roll_back(connection, grant)
+            kept = self.imprint(connection)
+        connection.execute(*self._update(self._fence_values(raised, kept)))
+        return kept
+
+    def _missing_since(
+        self, connection: Connection, definition: Mapping[str, Any], kept: Imprint | None
+    ) -> str:
+        self._check_definition(definition)
+        return "" if kept is None else self.missing(connection, kept)
+
+    def missing(self, connection: Connection, kept: Imprint) -> str:
+        """Say what the values have lost since an imprint of them was made; "": nothing that shows."""
+        raise NotImplementedError
+
+    def imprint(
+        self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
+    ) -> Imprint | None:
+        """Make an imprint of the current values; None: there are none.
+
+        :param kept: the one before it, if nothing was undone since.
+        :param wrote: transaction and keys of a write since then.
+        """
+        raise NotImplementedError
+
+    def accept_values(self, connection: Connection) -> None:
+        """Make a new imprint: a person has changed the values on purpose."""
+        if self._read(connection, "update") is not None:
+            text = self._definition_text(self.imprint(connection))
+            connection.execute(*self._update({DEFINITION: text}))
 
     def _is_there(self, connection: Connection) -> bool:
         """Whether the state's values have a table or row by now."""
@@ -198,40 +138,50 @@ class FencedStore:
     def roll_back(self, connection: Connection, grant: Grant) -> None:
         """Undo what outranked tokens of this txid wrote, if the state can."""
 
-    def check_write(self, connection: Connection, grant: Grant, *, complete: bool) -> None:
+    def check_write(
+        self, connection: Connection, grant: Grant, *, complete: bool
+    ) -> Imprint | None:
         """Refuse unless the fence holds exactly this grant; it stays so until the transaction ends.
 
         Writers of one grant share the lock; only the one that will set `applied` takes it alone, since two
         that wanted to upgrade a shared lock would wait for each other.
         """
-        stored = self.read_fence(connection, lock="update" if complete else "share")
-        fence.check_write(stored, grant, state=self.state)
+        stored = self._read(connection, "update" if complete else "share")
+        fence.check_write(None if stored is None else stored[0], grant, state=self.state)
+        return None if stored is None else Imprint.of(stored[1])
 
-    def note_portion(self, connection: Connection, grant: Grant, chunk: int) -> None:
+    def note_portion(self, connection: Connection, write: StateWrite, sample: list[str]) -> None:
         """Note a portion in the transaction that writes it."""
         self._ensure_tables(connection)
-        row = {"state": self._identity, "chunk": chunk, "nonce": grant.token.nonce}
+        row = {"state": self._identity, "chunk": write.chunk, SAMPLE: sample_text(sample)}
+        row["nonce"] = write.grant.token.nonce
         connection.execute(self._dialect.insert_or_replace(self._portions), inserted(row))
 
-    def check_portions(self, connection: Connection, grant: Grant) -> None:
+    def check_portions(self, connection: Connection, grant: Grant) -> list[str]:
         """Compare the existing portions with the confirmed ones, and forget them.
 
+        :return: some of their keys.
         :raises PortionsLost: the store lost some.
         """
         if not grant.portions:
-            return
+            return []
         own = self._portions.c.state == self._identity
-        mine = sa.select(sa.func.count()).where(own, self._portions.c.nonce == grant.token.nonce)
-        found = connection.execute(mine).scalar_one()
-        fence.check_portions(found, grant, state=self.state, where=self.where)
+        noted = sa.select(self._portions.c[SAMPLE])
+        mine = noted.where(own, self._portions.c.nonce == grant.token.nonce)
+        found = connection.execute(mine.order_by(self._portions.c.chunk)).scalars().all()
+        fence.check_portions(len(found), grant, state=self.state, where=self.where)
         connection.execute(self._portions.delete().where(own))
+        return sample_of(found)
 
-    def set_applied(self, connection: Connection, receipt: Receipt | None) -> None:
+    def set_applied(
+        self, connection: Connection, receipt: Receipt | None, imprint: Imprint | None
+    ) -> None:
         """Note that all updates of the grant that holds the fence are in the store, and keep their receipt.
 
         :param receipt: it takes the place of one that an earlier grant of its transaction has left.
         """
-        update, values = self._update({"applied": True, WROTE: self._is_there(connection)})
+        noted = {"applied": True, WROTE: self._is_there(connection)}
+        update, values = self._update({**noted, DEFINITION: self._definition_text(imprint)})
         if receipt is None:
             connection.execute(update, values)
         else:
@@ -276,7 +226,7 @@ class FencedStore:
 
     def _read(
         self, connection: Connection, lock: str | None, identity: str | None = None
-    ) -> tuple[Fence, str] | None:
+    ) -> tuple[Fence, dict[str, Any]] | None:
         if COMPLETE not in self._facts and not self._has_table(connection, FENCE_TABLE):
             return None
         query = row_of_state(self._fence, lock)
@@ -291,13 +241,11 @@ class FencedStore:
             )
         token = Token(**{name: row[name] for name in _TOKEN})
         kept = {"state": row[RAISED_BY], "wrote": bool(row[WROTE])}
-        return Fence(row["incarnation"], token, bool(row["applied"]), row["batch"], **kept), row[
-            DEFINITION
-        ]
+        read = Fence(row["incarnation"], token, bool(row["applied"]), row["batch"], **kept)
+        return read, json.loads(row[DEFINITION])
 
-    def _check_definition(self, stored: str) -> None:
+    def _check_definition(self, made: Mapping[str, Any]) -> None:
         """Refuse values that another aggregator made: a sum is no maximum."""
-        made = json.loads(stored)
         for name, aggregator in self._definition.items():
             if made.get(name, aggregator) != aggregator:
                 problem = f"the stored values of column {name!r} were made by {made[name]!r}, "
@@ -308,89 +256,45 @@ class FencedStore:
     def _update(self, values: Mapping[str, Any]) -> tuple[sa.Update, dict[str, Any]]:
         return update_of(self._fence, tuple(values)), changed(self._identity, values)
 
-    def _fence_values(self, row: Fence) -> dict[str, Any]:
+    def _definition_text(self, imprint: Imprint | None) -> str:
+        kept = {} if imprint is None else {IMPRINT: imprint.text}
+        return json.dumps({**self._definition, **kept}, sort_keys=True)
+
+    def _fence_values(self, row: Fence, imprint: Imprint | None = None) -> dict[str, Any]:
         of_the_fence = {
             "state": self._identity,
             "format": FENCE_FORMAT,
             "applied": row.applied,
             RAISED_BY: row.state,
         }
-        of_the_state = {DEFINITION: json.dumps(self._definition, sort_keys=True), WROTE: row.wrote}
+        of_the_state = {DEFINITION: self._definition_text(imprint), WROTE: row.wrote}
         of_the_grant = {"incarnation": row.incarnation, **row.token.to_json(), "batch": row.batch}
         return {**of_the_fence, **of_the_state, **of_the_grant}
-
-    # --- tables ---------------------------------------------------------------------------------------------------
-
-    def _has_table(self, connection: Connection, name: str) -> bool:
-        return self._dialect.has_table(connection, self._schema, name)
-
-    def _ensure_tables(self, connection: Connection) -> None:
-        """Make the tables that stand beside the states of a schema."""
-        if COMPLETE in self._facts:
-            return
-        if self._missing(connection):
-            with self._dialect.ddl(connection) as ddl:
-                for table in self._missing(ddl):
-                    self._dialect.create(ddl, table)
-        self._facts[COMPLETE] = True
-
-    def _missing(self, connection: Connection) -> list[sa.Table]:
-        """Find the tables that are not there.
-
-        :raises StateError: the table of receipts is another one.
-        """
-        tables = (self._fence, self._portions, self._receipts)
-        found = self._dialect.column_names(
-            connection, self._schema, [table.name for table in tables]
-        )
-        if found[RECEIPTS_TABLE]:
-            check_receipts_table(self._receipts, found[RECEIPTS_TABLE], state=self.state)
-        return [table for table in tables if not found[table.name]]
-
-    # --- failures -------------------------------------------------------------------------------------------------
-
-    def _failure(self, error: sa.exc.DBAPIError, *, committing: bool) -> StateError:
-        reason = self._reason(error)
-        kind = StateUnavailable
-        if self._dialect.is_lock_timeout(error):
-            kind = StateLocked
-        elif not self._dialect.is_unavailable(error):
-            return self._refused(reason)
-        elif committing:
-            kind = StateOutcomeUnknown
-        return kind(state=self.state, where=self.where, reason=reason)
-
-    def _reason(self, error: sa.exc.DBAPIError) -> str:
-        text = " ".join(str(error.orig).split())
-        return text.replace(self._secret, "***") if self._secret else text
-
-    def _refused(self, reason: str) -> StateError:
-        return StateError(state=self.state, problem=f"the database says: {reason}", remedy=NOTHING)
 
 
 @dataclass(frozen=True)
 class SqlTransaction:
-    """One write, in a transaction of the database."""
+    """One write, in a transaction of the database.
+
+    :param kept: the imprint of the values before it.
+    :param sample: some of the keys that it has written.
+    """
 
     store: FencedStore
     connection: Connection
     write: StateWrite
+    kept: Imprint | None
+    sample: list[str] = field(default_factory=list)
 
     def put(self) -> int:
-        return self.store.put(self.connection, self.write)
+        return self.store.put(self.connection, self.write, self.sample)
 
     def end(self, receipt: Receipt | None) -> None:
+        grant = self.write.grant
         if self.write.complete:
-            self.store.check_portions(self.connection, self.write.grant)
-            self.store.set_applied(self.connection, receipt)
+            keys = [*self.sample, *self.store.check_portions(self.connection, grant)]
+            wrote = Imprint(grant.txid, tuple(keys))
+            imprint = self.store.imprint(self.connection, self.kept, wrote)
+            self.store.set_applied(self.connection, receipt, imprint)
         elif self.write.rows is not None:
-            self.store.note_portion(self.connection, self.write.grant, self.write.chunk)
-
-
-@contextmanager
-def _dropped_after_errors(connection: Connection) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        connection.invalidate()
-        raise
+            self.store.note_portion(self.connection, self.write, self.sample)

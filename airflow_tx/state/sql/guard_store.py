@@ -12,8 +12,10 @@ from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.errors import StateError, TxidBehind
 from airflow_tx.state.api import Grant, StateWrite
+from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import inserted
-from airflow_tx.state.sql.fence import NOTHING, FencedStore
+from airflow_tx.state.sql.fence import FencedStore
+from airflow_tx.state.sql.imprint import Imprint
 from airflow_tx.state.sql.types import NAME
 
 GUARD_TABLE = "airflow_tx_guard"
@@ -75,15 +77,27 @@ class GuardStore(FencedStore):
         self._identity = f"guard:{self._guard_name}"
         self._guard = _guard_table(self._schema)
 
-    def raise_fence(self, connection: Connection, grant: Grant) -> None:
+    def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
         self._ensure_guard_table(connection)
-        super().raise_fence(connection, grant)
+        return super().raise_fence(connection, grant)
 
     def _ensure_guard_table(self, connection: Connection) -> None:
         if not self._has_table(connection, GUARD_TABLE):
             with self._dialect.ddl(connection) as ddl:
                 if not self._has_table(ddl, GUARD_TABLE):
                     self._dialect.create(ddl, self._guard)
+
+    def missing(self, connection: Connection, kept: Imprint) -> str:
+        noted = abs(self.noted(connection) or 0)
+        # A person sets 0 where statements have ended the transaction, and no row of theirs is there.
+        if noted == 0 or noted >= kept.txid:
+            return ""
+        return f"{GUARD_TABLE} has noted {noted}, and had noted {kept.txid}"
+
+    def imprint(
+        self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
+    ) -> Imprint | None:
+        return Imprint(abs(self.noted(connection) or 0))
 
     def _is_there(self, connection: Connection) -> bool:
         return self.noted(connection) is not None
@@ -99,7 +113,7 @@ class GuardStore(FencedStore):
         found: int | None = connection.execute(query).scalar_one_or_none()
         return found
 
-    def put(self, connection: Connection, write: StateWrite) -> int:
+    def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
         """Run the statements and note the txid, unless it is noted; under the lock of the fence row.
 
         :raises TxidBehind: a later transaction has run its statements.

@@ -21,7 +21,6 @@ from sqlalchemy.types import TypeEngine
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.sql.dialect import (
     OTHER_COLLATION,
-    ROW,
     Arrays,
     Assignments,
     Constants,
@@ -32,7 +31,7 @@ from airflow_tx.state.sql.dialect import (
     writer_parameters,
 )
 from airflow_tx.state.sql.engines import NOTHING_KEPT
-from airflow_tx.state.sql.mysql_rows import DOC, PACKET, parts, read_row, source
+from airflow_tx.state.sql.mysql_rows import DOC, PACKET, looking_up, parts, read_row, source
 from airflow_tx.state.sql.primary_key import OWN_KEY_BYTES
 from airflow_tx.state.sql.types import (
     KEY_LENGTH,
@@ -317,13 +316,7 @@ class MySql(Dialect):
     def look_up(
         self, connection: Connection, keys: PrimaryKeys, wanted: Wanted
     ) -> Iterator[Sequence[Any]]:
-        rows_source = source(keys.kinds)
-        primary = enumerate(zip(keys.kinds, keys.table.primary_key.columns, strict=True))
-        on = [sa.literal_column(read_row(kind, i)) == column for i, (kind, column) in primary]
-        query: Any = sa.select(sa.literal_column(f"{DOC}.{ROW}"), *wanted).prefix_with(
-            "STRAIGHT_JOIN"
-        )
-        query = query.select_from(rows_source, keys.table).where(*on)
+        query = looking_up(keys.table, tuple(keys.kinds), tuple(wanted))
         start = 0
         for rows, document in parts(connection, keys.kinds, keys.values):
             for number, *values in connection.execute(query, {DOC: document}):

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -48,6 +49,18 @@ def source(kinds: Sequence[str]) -> Any:
     return sa.text(f"JSON_TABLE(:{DOC}, '$[*]' COLUMNS({', '.join(columns)})) AS {DOC}").bindparams(
         document
     )
+
+
+@lru_cache
+def looking_up(
+    table: sa.Table, kinds: tuple[str, ...], wanted: tuple[sa.Column[Any], ...]
+) -> sa.Select[Any]:
+    """Select columns of the rows whose primary keys are in the document, with the number of the key."""
+    primary = enumerate(zip(kinds, table.primary_key.columns, strict=True))
+    on = [sa.literal_column(read_row(kind, i)) == column for i, (kind, column) in primary]
+    query: Any = sa.select(sa.literal_column(f"{DOC}.{ROW}"), *wanted).prefix_with("STRAIGHT_JOIN")
+    selected: sa.Select[Any] = query.select_from(source(kinds), table).where(*on)
+    return selected
 
 
 def _time(value: dt.datetime) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -195,11 +195,16 @@ class Postgres(Dialect):
     def look_up(
         self, connection: Connection, keys: PrimaryKeys, wanted: Wanted
     ) -> Iterator[Sequence[Any]]:
-        primary = list(keys.table.primary_key.columns)
-        source = self._source(primary)
-        on = sa.and_(*[key == source.c[key.name] for key in primary])
-        query = sa.select(source.c[ROW] - 1, *wanted).select_from(source.join(keys.table, on))
+        query = self._looking_up(keys.table, tuple(wanted))
         yield from connection.execute(query, self._arrays(keys.kinds, keys.values))
+
+    @staticmethod
+    @lru_cache
+    def _looking_up(table: sa.Table, wanted: tuple[sa.Column[Any], ...]) -> sa.Select[Any]:
+        primary = list(table.primary_key.columns)
+        source = Postgres._source(primary)
+        on = sa.and_(*[key == source.c[key.name] for key in primary])
+        return sa.select(source.c[ROW] - 1, *wanted).select_from(source.join(table, on))
 
     @staticmethod
     def _source(columns: Sequence[sa.Column[Any]]) -> Any:

@@ -29,6 +29,7 @@ FENCE_FORMAT = 1
 RAISED_BY = "raised_by"
 DEFINITION = "definition"
 WROTE = "wrote"
+SAMPLE = "sample"
 PREV = "tx_prev_"
 # The writer of a row: its token without the nonce (the fence admits one nonce per rank), and its part of the batch.
 WRITER = ("tx_txid", "tx_generation", "tx_attempt", "tx_epoch", "tx_chunk")
@@ -86,6 +87,8 @@ def portions_table(schema: str | None) -> sa.Table:
         sa.Column("state", NAME, primary_key=True),
         sa.Column("chunk", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("nonce", sa.String(64), nullable=False),
+        # Some keys of it, for the imprint of the table. Tables of an earlier version get the column.
+        sa.Column(SAMPLE, LONG_TEXT),
         schema=schema,
     )
 

@@ -49,6 +49,10 @@ class FencedInSql(Addressed[_Store], StoredState):
     def receipts(self) -> list[StoredReceipt]:
         return self._asked(self._store.receipts)
 
+    def accept_values(self) -> None:
+        with self._store.transaction() as connection:
+            self._store.accept_values(connection)
+
     def fence_of(self, old: str) -> Fence | None:
         with self._store.transaction(reading=True) as connection:
             own = self._store.read_fence(connection)

@@ -6,68 +6,43 @@ Where SQL can express every aggregator, 10,000 keys take one statement; else two
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection
+from sqlalchemy.engine import Connection
 
 from airflow_tx.errors import ChunkConflict, StateError, TxidBehind
 from airflow_tx.state.aggregators import PUSHED_DOWN
 from airflow_tx.state.api import Grant, StateKind, StateWrite
 from airflow_tx.state.checked_rows import CheckedRows
-from airflow_tx.state.columns import Cells, Columns, explained
-from airflow_tx.state.keys import wanted_keys
+from airflow_tx.state.columns import Cells, explained
+from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
-from airflow_tx.state.sql.fence import NOTHING, FencedStore
+from airflow_tx.state.sql.imprint import Imprint, sampled
 from airflow_tx.state.sql.primary_key import OWN_KEY, has_own_key, own_values
-from airflow_tx.state.sql.schema import (
-    PREV,
-    WRITER,
-    existing_table,
-    may_update,
-    of_another,
-    split_table,
-    state_table,
-    upsert,
-    writer_of,
-)
+from airflow_tx.state.sql.schema import PREV, WRITER, may_update, of_another, upsert, writer_of
+from airflow_tx.state.sql.table import FOUND, ROWS_AT_ONCE, StateTable
 from airflow_tx.state.trident.values import Writer
 
-# One portion of rows: large enough for the database, small enough for memory and for one statement.
-ROWS_AT_ONCE = 10_000
 LOOK_AGAIN = 10.0
 """Seconds between two comparisons of the columns of the table: a lane raises the fence many times a second."""
-_TABLE = "the table, with the types of its key columns"
-_HALF = 2**32
 
 
-class SqlStore(FencedStore):
+class SqlStore(StateTable):
     """The work of a SqlState, inside transactions that it opens with `transaction()`."""
 
-    def __init__(
-        self,
-        url: URL,
-        *,
-        table: str,
-        columns: Columns,
-        kind: StateKind,
-        where: str,
-        keeps_connection: bool,
-    ) -> None:
-        self.keeps_connection = keeps_connection
-        self._looked_at = 0.0
-        definition = {name: aggregator.name for name, aggregator in columns.values.items()}
-        place = split_table(table, columns)
-        super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
-        self.columns = columns
-        self.kind = kind
-        self._made: dict[tuple[Any, ...], sa.Table] = {}
-        self._upserts: dict[sa.Table, Any] = {}
-        self._pushed = all(name in PUSHED_DOWN for name in definition.values())
+    @cached_property
+    def _upserts(self) -> dict[sa.Table, Any]:
+        return {}
 
-    def put(self, connection: Connection, write: StateWrite) -> int:
+    @cached_property
+    def _pushed(self) -> bool:
+        return all(name in PUSHED_DOWN for name in self._definition.values())
+
+    def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
         """Add rows to the stored values, a portion at a time; returns how many keys."""
         iterator = iter(write.rows or ())
         first = next(iterator, None)
@@ -93,6 +68,8 @@ class SqlStore(FencedStore):
             chain([first], iterator), key_types, size=ROWS_AT_ONCE
         ):
             arrays = list(portion)
+            if not sample:
+                sample += sampled(list(key_types.values()), arrays[: len(self.columns.keys)])
             if has_own_key(table):
                 arrays.insert(
                     0, own_values(kinds[1 : len(keys)], portion[: len(self.columns.keys)], 1)
@@ -166,77 +143,6 @@ class SqlStore(FencedStore):
             after.append(self.columns.combined(key, base, delta))
         return list(zip(*after, strict=True))
 
-    def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
-        found = self._found(connection)
-        if found is None:
-            return []
-        names = (*self.columns.keys, *self.columns.values)
-        query = self._every_row(found[0]).order_by(
-            *[found[0].c[name] for name in self.columns.keys]
-        )
-        query = query.limit(limit)
-        return [
-            self.columns.completed(dict(zip(names, row, strict=True)))
-            for row in connection.execute(query)
-        ]
-
-    def each_row(self, connection: Connection) -> Iterator[Cells]:
-        """Read all rows, key columns first, in no order; the driver holds some of them at a time."""
-        found = self._found(connection)
-        if found is None:
-            return
-        query = self._every_row(found[0]).execution_options(yield_per=ROWS_AT_ONCE)
-        try:
-            yield from map(tuple, connection.execute(query))
-        except sa.exc.DBAPIError as error:
-            # Raised here: a caller that reads two states at once would take it for an error of the other state.
-            raise self._failure(error, committing=False) from None
-
-    def _every_row(self, table: sa.Table) -> sa.Select[Any]:
-        return sa.select(*[table.c[name] for name in (*self.columns.keys, *self.columns.values)])
-
-    def totals(self, connection: Connection, names: Collection[str]) -> dict[str, int]:
-        found = self._found(connection)
-        if found is None or not names:
-            return dict.fromkeys(names, 0)
-        # In two parts: a total may leave 64 bits, in which SQLite adds up.
-        half = sa.literal(_HALF, sa.BigInteger())
-        columns = [found[0].c[name] for name in names]
-        parts = [
-            sa.func.sum(part)
-            for each in columns
-            for part in ((each - each % half) // half, each % half)
-        ]
-        row = [int(each or 0) for each in connection.execute(sa.select(*parts)).one()]
-        return {
-            name: high * _HALF + low
-            for name, high, low in zip(names, row[::2], row[1::2], strict=True)
-        }
-
-    def multi_get(
-        self, connection: Connection, keys: Sequence[Sequence[Any]]
-    ) -> list[dict[str, Any] | None]:
-        result = list[dict[str, Any] | None]([None] * len(keys))
-        found = self._found(connection)
-        whole = wanted_keys(self.columns, keys, None if found is None else found[1])
-        if found is None:
-            return result
-        table, key_types = found
-        _, kinds = self._keys(table, key_types)
-        values = list(self.columns.values)
-        wanted = [table.c[name] for name in values]
-        for start in range(0, len(whole), ROWS_AT_ONCE):
-            portion = whole[start : start + ROWS_AT_ONCE]
-            arrays: list[Sequence[Any]] = list(zip(*[key for _, key in portion], strict=True))
-            if has_own_key(table):
-                arrays.insert(0, own_values(kinds[1:], arrays, len(portion)))
-            primary = PrimaryKeys.leading(table, kinds, arrays)
-            for number, *row in self._dialect.look_up(connection, primary, wanted):
-                result[portion[number][0]] = self.columns.completed(
-                    dict(zip(values, row, strict=True))
-                )
-        return result
-
     def holds(self, connection: Connection, txid: int) -> bool:
         found = self._found(connection)
         if found is None:
@@ -247,10 +153,6 @@ class SqlStore(FencedStore):
     def holds_for_good(self, connection: Connection, txid: int) -> bool:
         return self.kind is not StateKind.OPAQUE and self.holds(connection, txid)
 
-    def key_types(self, connection: Connection) -> dict[str, str] | None:
-        found = self._found(connection)
-        return None if found is None else dict(found[1])
-
     def clear(self, connection: Connection) -> None:
         super().clear(connection)
         found = self._found(connection)
@@ -259,7 +161,7 @@ class SqlStore(FencedStore):
 
     def release(self, connection: Connection) -> None:
         """Delete the fence row; the values stay, and say no more of which transaction they are."""
-        FencedStore.clear(self, connection)
+        super().clear(connection)
         found = self._found(connection)
         if found is not None:
             writer = {
@@ -268,16 +170,14 @@ class SqlStore(FencedStore):
             }
             connection.execute(found[0].update().values(writer))
 
-    def raise_fence(self, connection: Connection, grant: Grant) -> None:
+    def raise_fence(self, connection: Connection, grant: Grant) -> Imprint | None:
         is_due = time.monotonic() - self._looked_at >= LOOK_AGAIN
         if is_due or not self._has_table(connection, self._name):
-            self._facts.pop(_TABLE, None)
-        super().raise_fence(connection, grant)
+            self._facts.pop(FOUND, None)
+        kept = super().raise_fence(connection, grant)
         # A table of other columns is refused before anything is written.
         self._found(connection)
-
-    def _is_there(self, connection: Connection) -> bool:
-        return _TABLE in self._facts or self._has_table(connection, self._name)
+        return kept
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
         found = self._found(connection)
@@ -293,46 +193,6 @@ class SqlStore(FencedStore):
         # Rows that an earlier raise has rolled back keep their writer and need no second write.
         changed = sa.or_(*[self._dialect.differs(value, prev) for value, prev in restored.items()])
         connection.execute(table.update().where(outranked, changed).values(restored))
-
-    # --- tables ---------------------------------------------------------------------------------------------------
-
-    def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Name the columns of ours and of the user that make a key, the primary key first, and their types."""
-        names = list(self.columns.keys)
-        kinds = [key_types[key] for key in names]
-        if not has_own_key(table):
-            return names, kinds
-        return [OWN_KEY, *names], ["bytes" if names else "bigint", *kinds]
-
-    def _make(self, key_types: Mapping[str, str]) -> sa.Table:
-        """Describe the table: the same object for the same types, by which statements are known that were compiled."""
-        types = tuple(key_types.items())
-        if types not in self._made:
-            self._made[types] = state_table(
-                self.columns,
-                key_types,
-                self.kind,
-                self._dialect,
-                schema=self._schema,
-                name=self._name,
-            )
-        return self._made[types]
-
-    def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
-        """Find the table and its key types, if it exists; its columns are compared now and then."""
-        found: tuple[sa.Table, dict[str, str]] | None = self._facts.get(_TABLE)
-        if found is None and self._has_table(connection, self._name):
-            found = existing_table(
-                connection,
-                self.columns,
-                self._make,
-                self._dialect,
-                schema=self._schema,
-                name=self._name,
-            )
-            self._facts[_TABLE] = found
-            self._looked_at = time.monotonic()
-        return found
 
     def _found_or_made(
         self, connection: Connection, first: Mapping[str, Any]

@@ -1,0 +1,193 @@
+"""The database of a state: its transactions, its failures, and the tables of this package beside its values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection
+
+from airflow_tx.errors import (
+    ConfigError,
+    StateError,
+    StateLocked,
+    StateOutcomeUnknown,
+    StateUnavailable,
+)
+from airflow_tx.state.sql.dialect import Dialect
+from airflow_tx.state.sql.engines import keeping_engine
+from airflow_tx.state.sql.mysql import MySql
+from airflow_tx.state.sql.postgres import Postgres
+from airflow_tx.state.sql.schema import (
+    RECEIPTS_TABLE,
+    SAMPLE,
+    check_receipts_table,
+    fence_table,
+    portions_table,
+    receipts_table,
+)
+from airflow_tx.state.sql.sqlite import Sqlite
+
+# Another database is another subclass of `Dialect`, and one entry here.
+DIALECTS: dict[str, type[Dialect]] = {
+    "sqlite": Sqlite,
+    "postgresql": Postgres,
+    "mysql": MySql,
+    "mariadb": MySql,
+}
+COMPLETE = "the tables of fences, portions and receipts are there"
+NOTHING = "No row of this update was written."
+
+
+class StateDatabase:
+    """The database of one state, inside transactions that `transaction()` opens.
+
+    :param state: its name, for messages.
+    :param table: schema, if one is given, and name of the table beside the fence.
+    :param where: how messages name the database; no address, no password.
+    :param definition: what made each value of the state; another one is refused.
+    """
+
+    # Between transactions: where no statements but ours leave traces in a session.
+    keeps_connection = False
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        state: str,
+        table: tuple[str | None, str],
+        where: str,
+        definition: Mapping[str, str] | None = None,
+    ) -> None:
+        self.state = state
+        self.where = where
+        self._secret = str(url.password) if url.password else ""
+        backend = url.get_backend_name()
+        if backend not in DIALECTS:
+            raise ConfigError(
+                option="SqlState database",
+                value=backend,
+                remedy=f"Use one of {', '.join(DIALECTS)}.",
+            )
+        self._dialect = DIALECTS[backend]()
+        keep = self.keeps_connection and self._dialect.keeps_connection
+        self._engine = keeping_engine(self._dialect, url) if keep else self._dialect.engine(url)
+        self._schema, self._name = table
+        # Two spellings of one table name are one state: they share its fence.
+        self._identity = self._name
+        self._definition = dict(definition or {})
+        self._fence: sa.Table = fence_table(self._schema)
+        self._portions: sa.Table = portions_table(self._schema)
+        self._receipts: sa.Table = receipts_table(self._schema)
+        self._placed = False
+        # What this object has found in the database. It looks again after a transaction that failed.
+        self._facts: dict[str, Any] = {}
+
+    @contextmanager
+    def transaction(self, *, reading: bool = False, frozen: bool = False) -> Iterator[Connection]:
+        """Open a transaction of the database: committed at the end, undone by any error.
+
+        :param frozen: whether its statements see what was there at the first one.
+        :raises StateUnavailable, StateOutcomeUnknown: it does not answer, or not to the commit; StateError: it refuses.
+        """
+        committing = False
+        done = False
+        try:
+            moment = self._dialect.one_moment if frozen else {}
+            opened = self._engine.connect().execution_options(tx_reading=reading, **moment)
+            with opened as connection, _dropped_after_errors(connection), connection.begin():
+                self._place(connection)
+                yield connection
+                committing = not reading
+            done = True
+        except sa.exc.DBAPIError as error:
+            raise self._failure(error, committing=committing) from None
+        except (sa.exc.StatementError, OverflowError, UnicodeError) as error:
+            raise self._refused(str(error).splitlines()[0]) from None
+        finally:
+            if not done:
+                # Its own DDL is undone with it, and a table that it missed may be gone.
+                self._facts = {}
+
+    def _place(self, connection: Connection) -> None:
+        """Learn the schema of the tables, which the user may have left to the database."""
+        if not self._placed:
+            self._schema, self._identity = self._dialect.place(connection, self._schema, self._name)
+            self._fence = fence_table(self._schema)
+            self._portions = portions_table(self._schema)
+            self._receipts = receipts_table(self._schema)
+            self._placed = True
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def _has_table(self, connection: Connection, name: str) -> bool:
+        return self._dialect.has_table(connection, self._schema, name)
+
+    def _ensure_tables(self, connection: Connection) -> None:
+        """Make the tables that stand beside the states of a schema."""
+        if COMPLETE in self._facts:
+            return
+        if self._missing(connection):
+            with self._dialect.ddl(connection) as ddl:
+                for table in self._missing(ddl):
+                    self._complete(ddl, table)
+        self._facts[COMPLETE] = True
+
+    def _complete(self, connection: Connection, table: sa.Table) -> None:
+        """Make a table, or give one of an earlier version the column that it lacks."""
+        if not self._has_table(connection, table.name):
+            return self._dialect.create(connection, table)
+        sql = connection.dialect
+        column = sa.schema.CreateColumn(table.c[SAMPLE]).compile(dialect=sql)
+        named = sql.identifier_preparer.format_table(table)
+        connection.exec_driver_sql(f"ALTER TABLE {named} ADD COLUMN {column}")
+
+    def _missing(self, connection: Connection) -> list[sa.Table]:
+        """Find the tables that are not there, or not complete.
+
+        :raises StateError: the table of receipts is another one.
+        """
+        tables = (self._fence, self._portions, self._receipts)
+        found = self._dialect.column_names(
+            connection, self._schema, [table.name for table in tables]
+        )
+        if found[RECEIPTS_TABLE]:
+            check_receipts_table(self._receipts, found[RECEIPTS_TABLE], state=self.state)
+        return [
+            table
+            for table in tables
+            if not found[table.name]
+            or (table is self._portions and SAMPLE not in found[table.name])
+        ]
+
+    # --- failures -------------------------------------------------------------------------------------------------
+
+    def _failure(self, error: sa.exc.DBAPIError, *, committing: bool) -> StateError:
+        reason = self._reason(error)
+        kind = StateUnavailable
+        if self._dialect.is_lock_timeout(error):
+            kind = StateLocked
+        elif not self._dialect.is_unavailable(error):
+            return self._refused(reason)
+        elif committing:
+            kind = StateOutcomeUnknown
+        return kind(state=self.state, where=self.where, reason=reason)
+
+    def _reason(self, error: sa.exc.DBAPIError) -> str:
+        text = " ".join(str(error.orig).split())
+        return text.replace(self._secret, "***") if self._secret else text
+
+    def _refused(self, reason: str) -> StateError:
+        return StateError(state=self.state, problem=f"the database says: {reason}", remedy=NOTHING)
+
+
+@contextmanager
+def _dropped_after_errors(connection: Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.invalidate()
+        raise

@@ -1,0 +1,240 @@
+"""Values that are lost in a database while their fence stays: the next raise of the fence refuses, and says what."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_tx.errors import StateBehind
+from airflow_tx.state import SqlGuard, SqlState, Sum
+from airflow_tx.state.sql import imprint
+from airflow_tx.testing.suites.state_tools import Grants, rows, totals
+from tests.integration.databases import query
+
+Make = Callable[[], SqlState]
+
+
+@pytest.fixture(params=["small", "large"])
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A table that is counted, or one of which some rows are looked up."""
+    if request.param == "large":
+        monkeypatch.setattr(imprint, "COUNTED", 1)
+    return str(request.param)
+
+
+@pytest.fixture(params=["opaque", "transactional"])
+def made(request: pytest.FixtureRequest, url: str, table: str) -> Make:
+    """Opens the state as another process would."""
+    columns: dict[str, Any] = {"keys": ["key"], "values": {"n": Sum()}}
+    return partial(SqlState.from_url, url, table=table, kind=request.param, **columns)
+
+
+def put_back(url: str, table: str, copy: str) -> None:
+    query(url, f"DELETE FROM {table}")
+    query(url, f"INSERT INTO {table} SELECT * FROM {copy}")
+
+
+def refused(state: SqlState, grants: Grants, txid: int, match: str) -> None:
+    for write in (state.raise_fence, lambda grant: state.raise_and_write(grant, rows({"a": 5}))):
+        with pytest.raises(StateBehind, match=f"{match}.*--state-lost") as error:
+            write(grants(txid))
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("size")
+def test_a_table_that_was_emptied_is_refused_until_its_loss_is_accepted(
+    url: str, table: str, grants: Grants, made: Make
+) -> None:
+    held = made()
+    grants.commit(1, held, {"a": 1, "b": 2})
+    grants.commit(2, held, {})
+    query(url, f"DELETE FROM {table}")
+    for state in (held, made()):
+        refused(state, grants, 3, "its fence says 2, but (0 of 2 rows are there|its key .* is missing)")
+    grants.generation, grants.last = 2, {}
+    made().raise_fence(grants(3))  # and is killed: what was accepted stays so
+    grants.last = {held.name: 2}
+    grants.commit(3, made(), {"a": 5})
+    assert totals(held) == {"a": 5}
+
+
+@pytest.mark.usefixtures("size")
+def test_a_table_that_is_older_than_its_fence_is_refused(url: str, table: str, grants: Grants, made: Make) -> None:
+    state = made()
+    grants.commit(1, state, {"a": 1, "b": 1, "c": 1})
+    query(url, f"CREATE TABLE {table}_copy AS SELECT * FROM {table}")
+    grants.commit(2, state, {"a": 10})
+    grants.commit(3, state, {})
+    put_back(url, table, f"{table}_copy")
+    refused(made(), grants, 4, "its fence says 3, but (rows are of earlier|its key .* of transaction 1, and was of 2)")
+
+
+def test_a_row_that_was_deleted_is_noticed_in_a_small_table(url: str, table: str, grants: Grants, made: Make) -> None:
+    state = made()
+    grants.commit(1, state, {"a": 1, "b": 1})
+    grants.commit(2, state, {"a": 1})
+    query(url, f"DELETE FROM {table} WHERE n = 1")
+    refused(made(), grants, 3, "its fence says 2, but 1 of 2 rows are there")
+
+
+@pytest.mark.usefixtures("size")
+def test_rows_that_a_person_deleted_and_accepted_are_missed_no_more(
+    url: str, table: str, grants: Grants, made: Make
+) -> None:
+    grants.commit(1, made(), {"a": 1, "b": 1})
+    query(url, f"DELETE FROM {table}")
+    made().accept_values()
+    grants.commit(2, made(), {"a": 1})
+    assert totals(made()) == {"a": 1}
+    query(url, f"DELETE FROM {table}")
+    refused(made(), grants, 3, "its fence says 2, but")
+
+
+def test_a_row_that_came_back_is_noticed_in_a_small_table(url: str, table: str, grants: Grants, made: Make) -> None:
+    state = made()
+    grants.commit(1, state, {"a": 1, "b": 1})
+    query(url, f"CREATE TABLE {table}_copy AS SELECT * FROM {table} WHERE n = 1")
+    grants.commit(2, state, {"a": 1, "b": 5})
+    query(url, f"DELETE FROM {table}")
+    query(url, f"INSERT INTO {table} SELECT * FROM {table}_copy")
+    refused(made(), grants, 3, "its fence says 2, but rows are of earlier transactions")
+
+
+@pytest.mark.usefixtures("size")
+def test_a_table_without_its_last_portions_is_refused(url: str, table: str, grants: Grants, made: Make) -> None:
+    grants.commit(1, made(), {"a": 1, "b": 1})
+    query(url, f"CREATE TABLE {table}_copy AS SELECT * FROM {table}")
+    grant = grants(2)
+    made().raise_fence(grant)
+    for chunk, portion in enumerate([{"a": 1, "c": 1}, {"d": 1}]):
+        made().write(grant, rows(portion), chunk=chunk, complete=False)
+    made().write(replace(grant, portions=2), (), chunk=2)
+    grants.final(grant, made())
+    made().raise_fence(grants(3))
+    put_back(url, table, f"{table}_copy")
+    refused(made(), grants, 3, "its fence says 3, but")
+
+
+def test_portions_are_noted_in_the_table_of_an_earlier_version(
+    url: str, table: str, grants: Grants, made: Make
+) -> None:
+    grants.commit(1, made(), {"a": 1})
+    query(url, "ALTER TABLE airflow_tx_portions DROP COLUMN sample")
+    grant = grants(2)
+    made().raise_fence(grant)
+    made().write(grant, rows({"a": 1}), complete=False)
+    made().write(replace(grant, portions=1), (), chunk=1)
+    assert totals(made()) == {"a": 2}
+
+
+def test_the_fence_of_an_earlier_version_gets_an_imprint_with_the_next_commit(
+    url: str, table: str, grants: Grants, made: Make
+) -> None:
+    grants.commit(1, made(), {"a": 1})
+    query(url, f"UPDATE airflow_tx_fence SET definition = '{{}}' WHERE state = '{table}'")
+    grants.commit(2, made(), {"a": 1})
+    query(url, f"DELETE FROM {table}")
+    refused(made(), grants, 3, "0 of 1 rows")
+
+
+@pytest.mark.usefixtures("size")
+def test_another_key_column_leaves_nothing_to_look_up(url: str, table: str, grants: Grants) -> None:
+    made = partial(SqlState.from_url, url, table=table, values={"n": Sum()})
+    state = made(keys=["key", "region"])
+    grants.commit_rows(1, state, [{"key": key, "region": "eu", "n": 1} for key in "ab"])
+    query(
+        url, f"UPDATE airflow_tx_fence SET definition = replace(definition, 'region', 'place') WHERE state = '{table}'"
+    )
+    grants.commit_rows(2, state, [{"key": "a", "region": "eu", "n": 1}])
+    assert sorted(row["n"] for row in state.read()) == [1, 2]
+
+
+def test_keys_of_every_type_are_looked_up(
+    url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imprint, "COUNTED", 0)
+    types = {"a": "text", "b": "double", "c": "numeric", "d": "date", "e": "timestamptz", "f": "boolean", "g": "bytes"}
+    moment = dt.datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+    key = {"a": "ä'\\", "b": 0.1, "c": Decimal("1.50"), "d": moment.date(), "e": moment, "f": True, "g": b"\0"}
+    state = SqlState.from_url(url, table=table, keys=list(types), types=types, values={"n": Sum()})
+    for txid in (1, 2):
+        grants.commit_rows(txid, state, [{**key, "n": 1}])
+    assert [row["n"] for row in state.read()] == [2]
+    query(url, f"DELETE FROM {table}")
+    with pytest.raises(StateBehind, match="its key .* is missing"):
+        state.raise_fence(grants(3))
+
+
+@pytest.mark.parametrize("shape", [[], ["long"]])
+def test_a_table_whose_key_is_a_column_of_ours_is_refused_when_it_was_emptied(
+    url: str, table: str, grants: Grants, shape: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imprint, "COUNTED", 0 if shape else 1000)
+    keys = [*shape, *(f"{name}2" for name in shape)]
+    state = SqlState.from_url(url, table=table, keys=keys, values={"n": Sum()})
+    for txid in (1, 2):
+        grants.commit_rows(txid, state, [{**dict.fromkeys(keys, "x" * 300), "n": 1}])
+    query(url, f"DELETE FROM {table}")
+    with pytest.raises(StateBehind):
+        state.raise_fence(grants(3))
+
+
+STEPS = st.tuples(
+    st.sampled_from(["commit", "killed", "portions", "cut off", "skip"]), st.sets(st.sampled_from("abcdef"))
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(STEPS, max_size=8), st.sampled_from([0, 2, 1000]), st.sampled_from(["opaque", "transactional"]))
+def test_no_order_of_commits_kills_and_replays_is_taken_for_a_loss(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, set[str]]], most: int, kind: str
+) -> None:
+    path = tmp_path_factory.mktemp("lost") / "state.db"
+    state = SqlState.from_url(f"sqlite:///{path}", table="t", keys=["key"], values={"n": Sum()}, kind=kind)
+    grants, txid, attempt = Grants(), 1, 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(imprint, "COUNTED", most)
+        for step, keys in steps:
+            grant = grants(txid, attempt)
+            if step == "killed":
+                state.raise_and_write(grant, rows(dict.fromkeys(keys, 1)))
+            else:
+                state.raise_fence(grant)
+            if step == "skip":
+                state.pass_over(grant)
+            if step in ("portions", "cut off"):
+                for chunk, key in enumerate(sorted(keys)):
+                    state.write(grant, rows({key: 1}), chunk=chunk, complete=False)
+            if step == "portions":
+                state.write(replace(grant, portions=len(keys)), (), chunk=len(keys))
+            if step == "commit":
+                state.write(grant, rows(dict.fromkeys(keys, 1)))
+            if step in ("killed", "cut off"):
+                attempt += 1
+            else:
+                grants.final(grant, state)
+                txid, attempt = txid + 1, 1
+        state.raise_fence(grants(txid, attempt))
+
+
+def test_a_guard_whose_note_went_back_is_refused_and_runs_nothing(url: str, table: str, grants: Grants) -> None:
+    query(url, f"CREATE TABLE {table} (n BIGINT)")
+    guard = SqlGuard.from_url(url, name=table, statements=[(f"INSERT INTO {table} VALUES (:txid)", None)])
+    for txid in (1, 2):
+        grants.commit_rows(txid, guard, [{"n": 1}])
+    grant = grants(3)
+    guard.raise_fence(grant)
+    guard.pass_over(grant)
+    grants.final(grant, guard)
+    query(url, f"UPDATE airflow_tx_guard SET txid = 1 WHERE guard = '{table}'")
+    with pytest.raises(StateBehind, match="its fence says 3, but airflow_tx_guard has noted 1, and had noted 2"):
+        guard.raise_and_write(grants(4), [{"n": 1}])
+    assert query(url, f"SELECT n FROM {table} ORDER BY n") == [(1,), (2,)]
