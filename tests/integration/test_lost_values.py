@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.errors import StateBehind
+from airflow_tx.errors import StateBehind, StateDiffers
 from airflow_tx.state import SqlGuard, SqlState, Sum
 from airflow_tx.state.sql import imprint
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.integration.databases import query
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import LocalPostgres
 
 Make = Callable[[], SqlState]
 
@@ -238,3 +240,29 @@ def test_a_guard_whose_note_went_back_is_refused_and_runs_nothing(url: str, tabl
     with pytest.raises(StateBehind, match="its fence says 3, but airflow_tx_guard has noted 1, and had noted 2"):
         guard.raise_and_write(grants(4), [{"n": 1}])
     assert query(url, f"SELECT n FROM {table} ORDER BY n") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("which", ["t_unlogged", "airflow_tx_fence", "airflow_tx_receipts"])
+def test_an_unlogged_table_is_refused_with_the_ddl_that_mends_it(
+    postgres: LocalPostgres, grants: Grants, which: str
+) -> None:
+    url = postgres.url(postgres.new_database())
+    _refused_until_mended(url, "t_unlogged", grants, f"ALTER TABLE {which} SET UNLOGGED", "is UNLOGGED")
+
+
+@pytest.mark.parametrize("engine", ["MyISAM", "MEMORY", "Aria"])
+def test_a_table_of_an_engine_without_transactions_is_refused_with_the_ddl_that_mends_it(
+    mariadb: LocalMariaDB, table: str, grants: Grants, engine: str
+) -> None:
+    _refused_until_mended(mariadb.url(), table, grants, f"ALTER TABLE {table} ENGINE={engine}", f"the engine {engine}")
+
+
+def _refused_until_mended(url: str, table: str, grants: Grants, change: str, match: str) -> None:
+    made = partial(SqlState.from_url, url, table=table, keys=["key"], types={"key": "bigint"}, values={"n": Sum()})
+    grants.commit_rows(1, made(), [{"key": 1, "n": 1}])
+    query(url, change)
+    with pytest.raises(StateDiffers, match=f"{match}.*ALTER TABLE") as error:
+        made().raise_and_write(grants(2), [{"key": 1, "n": 1}])
+    query(url, str(error.value).rpartition(": ")[2])
+    grants.commit_rows(2, made(), [{"key": 1, "n": 1}])
+    assert made().read() == [{"key": 1, "n": 2}]

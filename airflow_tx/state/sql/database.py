@@ -17,6 +17,7 @@ from airflow_tx.errors import (
     StateUnavailable,
 )
 from airflow_tx.state.sql.dialect import Dialect
+from airflow_tx.state.sql.durable import check_durable
 from airflow_tx.state.sql.engines import keeping_engine
 from airflow_tx.state.sql.mysql import MySql
 from airflow_tx.state.sql.postgres import Postgres
@@ -156,6 +157,7 @@ class StateDatabase:
         )
         if found[RECEIPTS_TABLE]:
             check_receipts_table(self._receipts, found[RECEIPTS_TABLE], state=self.state)
+        check_durable(connection, self._schema, list(found), state=self.state)
         return [
             table
             for table in tables

@@ -14,6 +14,7 @@ from airflow_tx.errors import StateError, TxidBehind
 from airflow_tx.state.api import Grant, StateWrite
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import inserted
+from airflow_tx.state.sql.durable import check_durable
 from airflow_tx.state.sql.fence import FencedStore
 from airflow_tx.state.sql.imprint import Imprint
 from airflow_tx.state.sql.types import NAME
@@ -86,6 +87,9 @@ class GuardStore(FencedStore):
             with self._dialect.ddl(connection) as ddl:
                 if not self._has_table(ddl, GUARD_TABLE):
                     self._dialect.create(ddl, self._guard)
+        if GUARD_TABLE not in self._facts:
+            check_durable(connection, self._schema, [GUARD_TABLE], state=self.state)
+            self._facts[GUARD_TABLE] = True
 
     def missing(self, connection: Connection, kept: Imprint) -> str:
         noted = abs(self.noted(connection) or 0)

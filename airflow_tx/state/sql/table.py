@@ -13,6 +13,7 @@ from airflow_tx.state.api import StateKind
 from airflow_tx.state.columns import Cells, Columns
 from airflow_tx.state.keys import decode_key, wanted_keys
 from airflow_tx.state.sql.dialect import PrimaryKeys
+from airflow_tx.state.sql.durable import check_durable
 from airflow_tx.state.sql.fence import FencedStore
 from airflow_tx.state.sql.imprint import Imprint, imprint_of_rows
 from airflow_tx.state.sql.primary_key import OWN_KEY, has_own_key, own_values
@@ -186,6 +187,7 @@ class StateTable(FencedStore):
                 schema=self._schema,
                 name=self._name,
             )
+            check_durable(connection, self._schema, [self._name], state=self.state)
             self._facts[FOUND] = found
             self._looked_at = time.monotonic()
         return found
