@@ -344,6 +344,21 @@ def test_keys_that_were_evicted_or_deleted_are_noticed(redis: LocalRedis, prefix
     assert totals(state)["c"] == 1
 
 
+@both_kinds
+def test_an_older_copy_of_the_values_with_as_many_keys_is_noticed(redis: LocalRedis, prefix: str, kind: str) -> None:
+    grants, state, client = Grants(), _state(redis, prefix, kind=kind), redis.client()
+    grants.commit(1, state, {"a": 1, "b": 2})
+    older = client.dump(f"{{{prefix}}}:values")
+    grants.commit(2, state, {"a": 1})
+    grants.commit(3, state, {})
+    client.restore(f"{{{prefix}}}:values", 0, older, replace=True)
+    with pytest.raises(StateBehind, match="2 keys of values, and one of them has another value now.*--state-lost"):
+        state.raise_and_write(grants(4), rows({"a": 1}))
+    state.accept_values()
+    grants.commit(4, state, {"a": 1})
+    assert totals(state) == {"a": 2, "b": 2}
+
+
 def test_values_without_a_fence_are_not_added_to(redis: LocalRedis, prefix: str) -> None:
     state = _state(redis, prefix)
     Grants().commit(1, state, {"a": 1})

@@ -21,7 +21,7 @@ from airflow_tx.state.api import (
     StoredReceipt,
 )
 from airflow_tx.state.redis.connection import RedisServer, server_of
-from airflow_tx.state.redis.scripts import KEYS, RAISE, RECEIPTS_KEPT, UNDO
+from airflow_tx.state.redis.scripts import KEYS, RAISE, RECEIPTS_KEPT, RECOUNT, UNDO
 from airflow_tx.state.store_transaction import StoredState
 
 _FORMAT = 1
@@ -137,6 +137,11 @@ class RedisFence:
     def vanished(self, reply: list[Any]) -> str:
         """Word the reply "counts"."""
         found, noted = (list(map(int, part.split(b":"))) for part in reply[1:])
+        if found == noted:
+            return (
+                f"{noted[0]} keys of values, and one of them has another value now "
+                "(an older copy, or changed by hand)"
+            )
         if not sum(noted):
             return f"nothing, but there are {found[0]} keys of values"
         return (
@@ -252,6 +257,9 @@ class FencedInRedis(Addressed[RedisFence], StoredState):
         with self._server.client() as client:
             found = client.xrange(self._fence.key["receipts"])
         return sorted((_stored_receipt(fields) for _, fields in found), key=lambda each: each.txid)
+
+    def accept_values(self) -> None:
+        self._server.run([(RECOUNT, self._fence.keys, [])])
 
     def fence_of(self, old: str) -> Fence | None:
         moved = RedisFence(
