@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -353,6 +354,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
         "table orders has rows without n (NULL)",
     ),
     ("CREATE UNIQUE INDEX ON orders (amount) WHERE amount > 1", {"order_by": "amount"}, "is not unique"),
+    ("ALTER TABLE orders ADD m MONEY", {}, "column m of table orders is MONEY: no reader has its exact values"),
     (
         "CREATE TABLE old_orders () INHERITS (orders)",
         {},
@@ -397,6 +399,92 @@ def test_partitions_and_constraints_that_are_checked_at_the_commit_keep_ids_uniq
         "INSERT INTO late VALUES (1)",
     )
     assert rest(SqlSource("shop", "parted")) == rest(SqlSource("shop", "late")) == [1]
+
+
+# --- values and settings ---------------------------------------------------------------------------------------------
+
+
+def test_a_value_that_python_does_not_have_stops_only_who_reads_its_column(shop: Shop) -> None:
+    shop.run("ALTER TABLE orders ADD at TIMESTAMP", "INSERT INTO orders VALUES (1, 1, now()), (2, 2, '20000-01-01')")
+    source = SqlSource("shop", "orders")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    told = refusal(lambda: rows(source, batch))
+    assert "column at of table orders is 20000-01-01 00:00:00 in the row whose id is 2" in told
+    assert "Correct it, or read other columns: columns=['id', 'amount']" in told
+    assert rest(SqlSource("shop", "orders", columns=["id", "amount"])) == [1, 2]
+
+
+@pytest.mark.parametrize("at", ["-infinity", "0044-03-15 BC"])
+def test_a_time_without_a_place_in_the_order_is_told_in_one_line(shop: Shop, at: str) -> None:
+    shop.run(
+        "CREATE TABLE seen (id SERIAL PRIMARY KEY, at TIMESTAMPTZ NOT NULL)", f"INSERT INTO seen (at) VALUES ('{at}')"
+    )
+    told = refusal(lambda: rest(SqlSource("shop", "seen", order_by=["at", "id"])))
+    assert f"table seen has a row whose at is '{at.split()[0]}" in told
+
+
+def test_rows_by_a_time_and_a_uuid_are_read_on_from_their_position(shop: Shop) -> None:
+    shop.run("CREATE TABLE seen (id UUID PRIMARY KEY, at TIMESTAMPTZ NOT NULL)")
+    number = "00000000-0000-0000-0000-00000000000"
+    shop.run(*(f"INSERT INTO seen VALUES ('{number}{each}', '2026-01-01')" for each in (1, 2, 3)))
+    source = SqlSource("shop", "seen", order_by=["at", "id"], max_rows_per_batch=2)
+    ids: list[Any] = [f"{number}{each}" for each in (1, 2, 3)]
+    assert rest(source) == ids
+
+
+SETTINGS = [
+    "quote_all_identifiers = on",
+    "extra_float_digits = -5",
+    "array_nulls = off",
+    "bytea_output = 'escape'",
+    "DateStyle = 'SQL, DMY'",
+    "IntervalStyle = 'sql_standard'",
+    "TimeZone = 'Asia/Kathmandu'",
+    "standard_conforming_strings = off",
+    "client_encoding = 'LATIN1'",
+    "transform_null_equals = on",
+]
+
+
+@pytest.fixture
+def guest(shop: Shop) -> Iterator[str]:
+    """A role with settings of its own, which is the connection `shop`."""
+    role = f"guest_{shop.database}"
+    shop.run(f"CREATE ROLE {role} LOGIN SUPERUSER PASSWORD 'guest'")
+    for setting in SETTINGS:
+        shop.run(f"ALTER ROLE {role} SET {setting}")
+    shop.connect(login=role, password="guest")
+    yield role
+    shop.run(f"DROP ROLE {role}")
+
+
+def test_the_settings_of_a_role_do_not_change_what_is_read(shop: Shop, guest: str) -> None:
+    shop.run(
+        "ALTER TABLE orders ADD f FLOAT, ADD r REAL, ADD l INTEGER[], ADD b BYTEA, ADD at TIMESTAMPTZ, ADD day DATE, "
+        "ADD i INTERVAL, ADD t TEXT, ADD x TSTZRANGE",
+        r"INSERT INTO orders VALUES (1, 1, 0.1, 0.1, '{1,NULL}', '\x005c', '2026-02-01 00:00+00', '2026-02-01', "
+        r"'1 mon -1 day', 'a\☃', '[2026-02-01 00:00+00,)')",
+    )  # fmt: skip
+    source = SqlSource("shop", "orders")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    (row,) = rows(source, batch)
+    assert row == {
+        "id": 1, "amount": 1, "f": 0.1, "r": 0.10000000149011612, "l": [1, None], "b": b"\x00\\",
+        "at": datetime(2026, 2, 1, tzinfo=timezone.utc), "day": date(2026, 2, 1), "i": "1 mon -1 days", "t": "a\\☃",
+        "x": '["2026-02-01 00:00:00+00",)',
+    }  # fmt: skip
+    assert row["at"].utcoffset() == timedelta()
+
+
+def test_a_time_without_a_zone_is_compared_with_the_clock_in_the_zone_of_the_role(shop: Shop, guest: str) -> None:
+    shop.run(
+        "CREATE TABLE seen (id SERIAL PRIMARY KEY, at TIMESTAMP NOT NULL)",
+        "INSERT INTO seen (at) VALUES (now() AT TIME ZONE 'Asia/Kathmandu' - interval '1 hour'),"
+        "(now() AT TIME ZONE 'Asia/Kathmandu' + interval '1 hour')",
+    )
+    assert rest(SqlSource("shop", "seen", order_by=["at", "id"])) == [1]
 
 
 def test_a_wrong_password_is_not_shown(shop: Shop) -> None:

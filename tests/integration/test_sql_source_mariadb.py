@@ -180,3 +180,25 @@ def test_times_are_settled_by_the_clock_of_the_server(engine: sa.Engine) -> None
         )
         source = SqlSource("shop", table, order_by=["at", "id"], settle=30, max_rows_per_batch=1)
         assert rest(source) == [1, 2]
+
+
+def test_a_column_without_exact_values_is_named_with_the_columns_that_can_be_read(engine: sa.Engine) -> None:
+    run(engine, "ALTER TABLE orders ADD place POINT", INSERT)
+    with pytest.raises(SourceError) as refused:
+        rest(SqlSource("shop", "orders"))
+    told = str(refused.value)
+    assert "column place of table orders is of an unknown type: no reader has its exact values" in told
+    assert (
+        "Read other columns: columns=['id', 'amount']; or change its type to a number, a time, a text or bytes." in told
+    )
+    assert rest(SqlSource("shop", "orders", columns=["id", "amount"])) == [1]
+
+
+def test_a_float_is_the_number_that_the_database_adds_up(engine: sa.Engine) -> None:
+    run(engine, "ALTER TABLE orders ADD v FLOAT", "INSERT INTO orders (v) VALUES (12345.678), (1234567.8), (16777217)")
+    source = SqlSource("shop", "orders")
+    batch = source.initialize_transaction(1, None)
+    assert batch is not None
+    rows: Any = source.emit_batch(ATTEMPT, batch.metadata)
+    with engine.connect() as connected:
+        assert sum(row["v"] for row in rows) == connected.exec_driver_sql("SELECT SUM(v) FROM orders").scalar_one()

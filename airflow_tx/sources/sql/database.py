@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -18,6 +18,19 @@ from airflow_tx.errors import ConfigError, OtherSource, PartitionUnavailable, So
 READER = "airflow_tx reader"
 """The name of our sessions on a PostgreSQL server: they never write, so no batch has to wait for them."""
 CONNECT_TIMEOUT = 10
+_MYSQL = (
+    "SET SESSION time_zone = '+00:00', sql_mode = '', sql_auto_is_null = 0, sql_quote_show_create = 1, "
+    # No request for a lock may wait for long.
+    "sql_select_limit = 18446744073709551615, lock_wait_timeout = 1"
+)
+SETTINGS = {
+    "postgresql": "SET standard_conforming_strings = on; SET quote_all_identifiers = off; "
+    "SET extra_float_digits = 3; SET DateStyle = 'ISO, YMD'; SET IntervalStyle = 'postgres'; "
+    "SET bytea_output = 'hex'; SET TimeZone = 'UTC'",
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
+}
+"""Statements by which a session reads the same values under every setting of a role, a database or a server."""
 _EXTRAS = {"postgresql": "postgres", "mysql": "mysql"}
 # Options of a URL that only states know.
 _OF_STATES = ("lock_timeout", "idle_timeout")
@@ -83,9 +96,7 @@ class Database:
     def connected(self) -> Iterator[Connection]:
         """Open a connection on which each statement is a transaction, and sees all earlier commits."""
         with self.failures(), self._engine.connect() as connection:
-            own = connection.execution_options(isolation_level="AUTOCOMMIT")
-            _prepare(own)
-            yield own
+            yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -98,7 +109,6 @@ class Database:
         connection = self._engine.connect()
         if self.kind != "sqlite":
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
-        _prepare(connection)
         if self.kind == "postgresql":
             # It may be open for as long as Spark works.
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -111,6 +121,9 @@ class Database:
             yield
         except sa.exc.DBAPIError as error:
             self._fail(error)
+        except UnicodeError as error:
+            problem = f"a text in the database is not in its encoding: {error}"
+            raise self._errors.refused(problem, "Correct it, or read other columns=.") from None
         except sa.exc.SQLAlchemyError as error:
             problem = f"the database cannot be read: {self.scrubbed(str(error))}"
             raise self._errors.refused(problem, "Correct the table or the source.") from None
@@ -133,7 +146,7 @@ class Database:
     def _made(self, url: URL, what: str) -> sa.Engine:
         try:
             # A connection that is closed is over; a rollback before would only log that a server is away.
-            return sa.create_engine(
+            engine = sa.create_engine(
                 url, poolclass=NullPool, hide_parameters=True, pool_reset_on_return=None
             )
         except ModuleNotFoundError as error:
@@ -142,6 +155,9 @@ class Database:
                 f"The driver {error.name} is missing: pip install 'airflow-provider-tx[{extra}]'."
             )
             raise ConfigError(option=f"{what} database", value=self.kind, remedy=remedy) from None
+        # First, because SQLAlchemy asks a new connection how texts are quoted.
+        sa.event.listen(engine, "connect", _prepared(self.kind), insert=True)
+        return engine
 
 
 def _with_options(url: URL) -> URL:
@@ -155,6 +171,7 @@ def _with_options(url: URL) -> URL:
             **ours,
             **given,
             "application_name": READER,
+            "client_encoding": "utf8",
         }
         return url.update_query_dict(wanted)
     if kind == "mysql":
@@ -167,7 +184,14 @@ def _with_options(url: URL) -> URL:
     )
 
 
-def _prepare(connection: Connection) -> None:
-    if connection.dialect.name in ("mysql", "mariadb"):
-        # A TIMESTAMP depends on the time zone of the session. No request for a lock may wait for long.
-        connection.exec_driver_sql("SET SESSION time_zone = '+00:00', lock_wait_timeout = 1")
+def _prepared(kind: str) -> Callable[[Any, Any], None]:
+    def prepare(connection: Any, record: Any) -> None:
+        if kind == "sqlite":
+            # `Table.row` refuses a text that is not Unicode, with its row.
+            connection.text_factory = lambda text: text.decode(errors="surrogateescape")
+            return
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(SETTINGS[kind])
+        connection.commit()
+
+    return prepare

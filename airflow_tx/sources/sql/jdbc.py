@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Dialect
-from sqlalchemy.sql.util import ClauseAdapter
 
 from airflow_tx.errors import SourceError
-from airflow_tx.sources.sql.database import READER
+from airflow_tx.sources.sql.database import READER, SETTINGS
 from airflow_tx.sources.sql.positions import KeyRange, Rows
 from airflow_tx.sources.sql.shard import Shard
-from airflow_tx.sources.sql.table import Table
+from airflow_tx.sources.sql.table import KEY_TEXT, SHOWN_VALUE, Table
+from airflow_tx.sources.sql.values import Element, Exact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +27,8 @@ DRIVERS = {
     "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
 }
 """The class that Spark loads, and where it is."""
-_UTC = "SET time_zone = '+00:00'"
+# Where an error has the value and the key of the row.
+_VALUE, _KEY = "<value>", "<key>"
 # Extras of a connection that JDBC has under the same name, or another one.
 _POSTGRES = ("sslmode", "sslcert", "sslkey", "sslrootcert", "options")
 
@@ -72,18 +74,16 @@ class JdbcRows:
             dialect = self._held.dialect
         if database.kind != "postgresql":
             self.close()  # it has no state that others could read
-        form: Plain = (
-            Plain(table, dialect) if database.kind == "postgresql" else InUtc(table, dialect)
-        )
-        predicates = [form.predicate(each) for each in self._rows.ranges]
+        query = Query(table, dialect)
+        predicates = [query.predicate(each) for each in self._rows.ranges]
         options = {**_properties(database.url), "sessionInitStatement": in_session}
         # Spark compares the values that the database compares differently, such as texts.
         options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
         try:
             read = spark.read.jdbc(
-                _address(database.url), form.name, predicates=predicates, properties=options
+                _address(database.url), query.name, predicates=predicates, properties=options
             )
-            frame = read.selectExpr(*form.columns)
+            frame = read.selectExpr(*query.columns)
             frame.schema  # noqa: B018 - so that what is wrong is found here
         except Exception as error:  # noqa: BLE001 - Spark's own errors have no common class
             raise self._unreadable(error) from None
@@ -91,9 +91,12 @@ class JdbcRows:
 
     def _snapshot(self, held: Connection) -> str:
         if self._shard.database.kind != "postgresql":
-            return _UTC
+            return SETTINGS["mysql"]
         name = held.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one()
-        return f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT '{name}'"
+        reading = (
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT"
+        )
+        return f"{reading} '{name}'; {SETTINGS['postgresql']}"
 
     def _unreadable(self, error: Exception) -> SourceError:
         text = self._shard.database.scrubbed(str(error))
@@ -105,63 +108,53 @@ class JdbcRows:
         return self._shard.errors.refused(f"Spark cannot read it: {text[:300]}", remedy)
 
 
-class Plain:
-    """Build the queries by which Spark reads a table."""
+class Query:
+    """Build the query by which Spark reads a table: the same one as Python's."""
 
     def __init__(self, table: Table, dialect: Dialect) -> None:
-        self.table = table
-        self.dialect = dialect
+        self._table = table
+        self._dialect = dialect
+        self._keys: list[Element] = [
+            sa.column(f"tx_key_{number}") for number, _ in enumerate(table.keys)
+        ]
 
     @property
     def name(self) -> str:
         """Spell what is selected from."""
-        return self.dialect.identifier_preparer.format_table(self.table.clause).replace("%%", "%")
+        keys = [key.label(f"tx_key_{number}") for number, key in enumerate(self._table.keys)]
+        return f"({self._text(sa.select(*self._table.selected, *keys))}) AS tx_rows"
 
     @property
     def columns(self) -> list[str]:
-        """List its columns as expressions of Spark."""
-        return [self.column(name) for name in self.table.columns]
-
-    def column(self, name: str) -> str:
-        return f"`{name.replace('`', '``')}`"
+        """List the columns as expressions of Spark."""
+        return [self._column(name, each) for name, each in self._table.exact.items()]
 
     def predicate(self, rows: KeyRange) -> str:
         """Spell the condition of a range as text: Spark takes no parameters."""
-        return self.text(self.table.within(rows))
+        return self._text(self._table.within(rows, self._keys))
 
-    def text(self, statement: sa.ClauseElement) -> str:
-        """Spell a statement for others than the driver of Python, for which every percent sign is doubled."""
-        compiled = statement.compile(dialect=self.dialect, compile_kwargs={"literal_binds": True})
+    def _text(self, statement: sa.ClauseElement) -> str:
+        compiled = statement.compile(dialect=self._dialect, compile_kwargs={"literal_binds": True})
         return str(compiled).replace("%%", "%")
 
-
-class InUtc(Plain):
-    """A table of MySQL or MariaDB: its times come as texts in UTC, for the driver reads times in the JVM's own zone."""
-
-    def __init__(self, table: Table, dialect: Dialect) -> None:
-        super().__init__(table, dialect)
-        self._alias = table.clause.alias("tx_rows")
-        self._texts = {
-            column: f"tx_text_{number}" for number, column in enumerate(sorted(table.times))
-        }
-
-    @property
-    def name(self) -> str:
-        times = [
-            sa.cast(self.table.clause.c[name], sa.CHAR).label(text)
-            for name, text in self._texts.items()
-        ]
-        return f"({self.text(sa.select(*self.table.clause.c, *times))}) AS tx_rows"
-
-    def predicate(self, rows: KeyRange) -> str:
-        return self.text(ClauseAdapter(self._alias).traverse(self.table.within(rows)))
-
-    def column(self, name: str) -> str:
-        plain = super().column(name)
-        text = self._texts.get(name)
-        return (
-            plain if text is None else f"CAST(concat({text}, '+00:00') AS TIMESTAMP_LTZ) AS {plain}"
+    def _column(self, name: str, read: Exact) -> str:
+        """Cast a text if the cast is exact; else Spark raises the error that Python would."""
+        column = f"`{name.replace('`', '``')}`"
+        if read.pattern is None:
+            return column
+        text = f"concat({column}, '{read.zone}')" if read.zone else column
+        made = f"if({column} RLIKE {_literal(f'^{read.pattern}$')}, try_cast({text} AS {read.spark}), NULL)"
+        error = str(self._table.unfit(name, _VALUE, _KEY))
+        words = ", ".join(
+            {_VALUE: f"left({column}, {SHOWN_VALUE})", _KEY: KEY_TEXT}.get(part, _literal(part))
+            for part in re.split(f"({_VALUE}|{_KEY})", error)
         )
+        checked = f"coalesce({made}, raise_error(concat({words})))"
+        return f"CASE WHEN {column} IS NOT NULL THEN {checked} END AS {column}"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _family(url: URL) -> str:

@@ -35,6 +35,8 @@ JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid AND d
 JOIN pg_sequence s ON s.seqrelid = d.refobjid
 WHERE c.attrelid = CAST(:table AS regclass) AND c.attname = :column
 """
+# The zone that the session began with, before we set ours.
+_ZONE = "SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'"
 _DRAWN = """
 SELECT CASE WHEN has_sequence_privilege(CAST(:id AS oid), 'USAGE, SELECT')
             THEN pg_sequence_last_value(CAST(:id AS oid)) END
@@ -104,7 +106,7 @@ class PostgresSettling(Settling):
     def earlier(
         self, key: sa.ColumnElement[object], kind: str, seconds: float
     ) -> sa.ColumnElement[bool]:
-        zone = "" if kind == "instant" else "::timestamp"
+        zone = "" if kind == "instant" else f" AT TIME ZONE ({_ZONE})"
         query = sa.text(f"SELECT (clock_timestamp() - make_interval(secs => :seconds)){zone}")
         found: sa.ColumnElement[bool] = (
             key <= self.connection.execute(query, {"seconds": seconds}).scalar_one()

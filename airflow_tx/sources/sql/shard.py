@@ -91,7 +91,7 @@ class Shard(PartitionLog):
         with self.database.connected() as connection:
             table = self.checked(connection)
             rows = connection.execute(table.read(table.within(snapshot.range), most=SAMPLED_ROWS))
-            return [sum(len(str(value).encode(errors="replace")) for value in row) for row in rows]
+            return [sum(map(_size, row[: len(table.columns)])) for row in rows]
 
     def count(self, snapshot: ShardSnapshot, most: int) -> int:
         with self.database.connected() as connection:
@@ -195,7 +195,7 @@ class Shard(PartitionLog):
             streamed = connection.execution_options(stream_results=True, max_row_buffer=_AT_ONCE)
             for row in streamed.execute(table.read(table.within(rows.whole))):
                 found += 1
-                yield dict(zip(table.columns, row, strict=True))
+                yield table.row(row)
         if found != rows.count:
             raise self.changed(rows, found)
 
@@ -243,3 +243,8 @@ class Shard(PartitionLog):
         if self._checked is None:
             self._checked = Table(connection, self.table, self.spec, self.errors)
         return self._checked
+
+
+def _size(value: Any) -> int:
+    sized = value if isinstance(value, (bytes, memoryview)) else str(value).encode(errors="replace")
+    return len(sized)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from operator import ge, gt, le, lt
 from typing import Any
@@ -12,13 +13,18 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
 
+from airflow_tx.errors import SourceError
 from airflow_tx.sources.sql.database import TableErrors
 from airflow_tx.sources.sql.positions import KeyRange, RowKey, key_json
 from airflow_tx.sources.sql.spec import SqlSpec
 from airflow_tx.sources.sql.unique import OrderOfTable
+from airflow_tx.sources.sql.values import Element, Exact, Unreadable, base_type, exact, is_instant
 
 Comparison = Callable[[Any, Any], Any]
 
+KEY_TEXT = "tx_row"
+"""The name under which the key of a row is selected, for messages."""
+SHOWN_VALUE = 60
 _KINDS = "An id is a whole number or a text; a time before it a timestamp or datetime."
 
 
@@ -42,44 +48,43 @@ class Table:
     ) -> None:
         self.name = name
         self.spec = spec
+        self.errors = errors
         schema, _, table = name.rpartition(".")
-        self._schema = schema or None
-        self._table = table
-        self._errors = errors
+        self.place = (table, schema or None)
+        self._backend = connection.dialect.name
         inspector = sa.inspect(connection)
         with warnings.catch_warnings():
-            # Of types that it does not know; they are not needed here.
+            # Of types that it does not know; `exact` says what becomes of them.
             warnings.simplefilter("ignore", sa.exc.SAWarning)
-            if not inspector.has_table(table, self._schema):
+            if not inspector.has_table(*self.place):
                 raise errors.missing(name)
-            found = {
-                column["name"]: column for column in inspector.get_columns(table, self._schema)
-            }
+            found = {column["name"]: column for column in inspector.get_columns(*self.place)}
         self._require(found, spec.order_by)
         self._require(found, spec.columns or ())
         self.columns: Sequence[str] = spec.columns or tuple(found)
-        self.times = {
-            column for column in self.columns if isinstance(found[column]["type"], sa.DateTime)
-        }
-        self.order = [_column(found[column], connection.dialect.name) for column in spec.order_by]
+        self.order = [_column(found[column], self._backend) for column in spec.order_by]
         self._check_kinds({column: found[column]["type"] for column in spec.order_by})
+        self.exact = self._exact({column: found[column]["type"] for column in self.columns})
+        self._exact_keys = self._exact({column: found[column]["type"] for column in spec.order_by})
         spelled = self.spelled(connection.dialect)
-        order = OrderOfTable(name, spec.order_by, (table, self._schema), spelled, errors)
-        order.check_unique(inspector, connection)
+        OrderOfTable(name, spec.order_by, self.place, spelled, errors).check_unique(
+            inspector, connection
+        )
         self._check_nulls(connection)
 
     @cached_property
     def clause(self) -> sa.TableClause:
         """The table in statements; its columns have no types, so the driver decides the types of values."""
         names = dict.fromkeys([*self.spec.order_by, *self.columns])
-        return sa.table(self._table, *map(sa.column, names), schema=self._schema)
+        table, schema = self.place
+        return sa.table(table, *map(sa.column, names), schema=schema)
 
     def spelled(self, dialect: Dialect) -> str:
         """Spell the table for others than the driver of Python, for which every percent sign is doubled."""
         return dialect.identifier_preparer.format_table(self.clause).replace("%%", "%")
 
     @property
-    def keys(self) -> list[sa.ColumnElement[Any]]:
+    def keys(self) -> list[Element]:
         return [self.clause.c[name] for name in self.spec.order_by]
 
     # --- statements -----------------------------------------------------------------------------------------------
@@ -90,12 +95,16 @@ class Table:
     def upto(self, key: RowKey) -> sa.ColumnElement[bool]:
         return _beyond(self.keys, key, le, lt, le)
 
-    def within(self, rows: KeyRange) -> sa.ColumnElement[bool]:
-        return sa.and_(self.after(rows.after), self.upto(rows.upto))
+    def within(self, rows: KeyRange, keys: Sequence[Element] = ()) -> sa.ColumnElement[bool]:
+        """Build the condition of a range; `keys` are the columns of the order under other names."""
+        columns = keys or self.keys
+        after = sa.true() if rows.after is None else _beyond(columns, rows.after, ge, gt, gt)
+        return sa.and_(after, _beyond(columns, rows.upto, le, lt, le))
 
     def newest(self, connection: Connection, *conditions: sa.ColumnElement[bool]) -> RowKey | None:
         """Find the last key of the rows that meet all conditions; None: no row does."""
-        row = connection.execute(self._last_first(self.keys, *conditions).limit(1)).first()
+        query = self._last_first(self._selected_keys(self.clause), *conditions).limit(1)
+        row = connection.execute(query).first()
         return None if row is None else self._key(tuple(row))
 
     def count(
@@ -131,28 +140,66 @@ class Table:
         following = sa.func.lead(keys[0]).over(order_by=keys).label("tx_following")
         numbered = sa.select(*keys, number, following).subquery()
         wanted = sa.or_(numbered.c.tx_number % each == 0, numbered.c.tx_following.is_(None))
-        names = [numbered.c[name] for name in self.spec.order_by]
-        query = sa.select(*names, numbered.c.tx_number).where(wanted).order_by(numbered.c.tx_number)
+        ends = self._selected_keys(numbered)
+        query = sa.select(*ends, numbered.c.tx_number).where(wanted).order_by(numbered.c.tx_number)
         return [(self._key(tuple(row[:-1])), int(row[-1])) for row in connection.execute(query)]
 
     def read(self, *conditions: sa.ColumnElement[bool], most: int | None = None) -> sa.Select[Any]:
-        """Select rows, in their order."""
-        wanted = [self.clause.c[name] for name in self.columns]
-        return sa.select(*wanted).where(*conditions).order_by(*self.keys).limit(most)
+        """Select rows, in their order, for `row`."""
+        return sa.select(*self.selected).where(*conditions).order_by(*self.keys).limit(most)
+
+    @cached_property
+    def selected(self) -> list[sa.Label[Any]]:
+        """Select the columns of a row, then its key as a text if a value may be refused."""
+        found = [each.query(self.clause.c[name]).label(name) for name, each in self.exact.items()]
+        if not any(each.value for each in self.exact.values()):
+            return found
+        first, *more = [sa.cast(key, sa.Text) for key in self.keys]
+        return [*found, sum((", " + key for key in more), first).label(KEY_TEXT)]
+
+    def row(self, selected: Sequence[Any]) -> dict[str, Any]:
+        """Make a row of what was selected; refuse a value that a reader does not have."""
+        found = dict(zip(self.columns, selected, strict=False))
+        for name, make in self._makers:
+            if found[name] is not None:
+                try:
+                    found[name] = make(found[name])
+                except ValueError:
+                    raise self.unfit(name, _shown(found[name]), str(selected[-1])) from None
+        return found
+
+    def unfit(self, column: str, value: str, key: str) -> SourceError:
+        """Make the error for a value that Python or Spark does not have."""
+        order = ", ".join(self.spec.order_by)
+        problem = (
+            f"column {column} of table {self.name} is {value} in the row whose {order} is {key}: "
+        )
+        problem += "Python or Spark has no such value"
+        return self.errors.refused(
+            problem, f"Correct it, or read other columns: {self._without(column)}"
+        )
 
     def last(
         self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int
     ) -> list[dict[str, Any]]:
-        """Read the last rows that meet all conditions, with their keys."""
-        query = self._last_first(self.clause.c, *conditions).limit(most)
-        return [
-            dict(zip(self.clause.c.keys(), row, strict=True)) for row in connection.execute(query)
-        ]
+        """Select the last rows that meet all conditions, with their keys."""
+        names = [*self.exact, *(name for name in self._exact_keys if name not in self.exact)]
+        read = {**self._exact_keys, **self.exact}
+        wanted = [read[name].query(self.clause.c[name]) for name in names]
+        query = self._last_first(wanted, *conditions).limit(most)
+        return [dict(zip(names, row, strict=True)) for row in connection.execute(query)]
 
     def _last_first(
         self, columns: Iterable[Any], *conditions: sa.ColumnElement[bool]
     ) -> sa.Select[Any]:
         return sa.select(*columns).where(*conditions).order_by(*(key.desc() for key in self.keys))
+
+    def _selected_keys(self, rows: sa.FromClause) -> list[Element]:
+        return [each.query(rows.c[name]) for name, each in self._exact_keys.items()]
+
+    @cached_property
+    def _makers(self) -> list[tuple[str, Callable[[Any], Any]]]:
+        return [(name, each.value) for name, each in self.exact.items() if each.value is not None]
 
     # --- checks ---------------------------------------------------------------------------------------------------
 
@@ -160,7 +207,7 @@ class Table:
         missing = [column for column in columns if column not in found]
         if missing:
             problem = f"table {self.name} has no column {', '.join(missing)}; it has {', '.join(list(found)[:30])}"
-            raise self._errors.refused(problem, "Correct order_by or columns, or add the column.")
+            raise self.errors.refused(problem, "Correct order_by or columns, or add the column.")
 
     def _check_kinds(self, types: dict[str, Any]) -> None:
         *first, last = self.order
@@ -171,7 +218,22 @@ class Table:
             name = wrong[0].name
             problem = f"column {name} of table {self.name} is {types[name]}: by it, new rows do not come last"
             remedy = f'{_KINDS} Such as order_by=["created_at", "{name}"] for a uuid.'
-            raise self._errors.refused(problem, remedy)
+            raise self.errors.refused(problem, remedy)
+
+    def _exact(self, types: Mapping[str, Any]) -> dict[str, Exact]:
+        found: dict[str, Exact] = {}
+        for name, kind in types.items():
+            try:
+                found[name] = exact(kind, self._backend)
+            except Unreadable as unreadable:
+                problem = f"column {name} of table {self.name} is {_named(kind)}: no reader has its exact values"
+                remedy = f"Read other columns: {self._without(name)}; or {unreadable}."
+                raise self.errors.refused(problem, remedy) from None
+        return found
+
+    def _without(self, column: str) -> str:
+        names = [name for name in self.columns if name != column] or list(self.spec.order_by)
+        return f"columns={names}" if len(names) <= 30 else f"columns= without {column}"
 
     def _check_nulls(self, connection: Connection) -> None:
         for column in self.order:
@@ -181,33 +243,54 @@ class Table:
                 and connection.execute(sa.select(key).where(key.is_(None)).limit(1)).first()
                 is not None
             ):
-                raise self._errors.refused(
+                raise self.errors.refused(
                     f"table {self.name} has rows without {column.name} (NULL): they have no position in the order",
                     "Give them one, and make the column NOT NULL.",
                 )
 
-    def _key(self, values: RowKey) -> RowKey:
-        try:
-            key_json(values)
-        except ValueError as error:
-            raise self._errors.refused(f"table {self.name}: {error}", _KINDS) from None
-        return values
+    def _key(self, selected: RowKey) -> RowKey:
+        found: list[Any] = []
+        for column, value, read in zip(
+            self.order, selected, self._exact_keys.values(), strict=True
+        ):
+            try:
+                key = value if read.value is None else read.value(value)
+                key_json((key,))
+            except ValueError as error:
+                raise self._no_place(column, value) from error
+            if self._backend == "sqlite" and isinstance(key, str) == (column.kind == "integer"):
+                raise self._no_place(column, value)
+            # MySQL compares times with times without a zone; its session is in UTC.
+            naive = isinstance(key, datetime) and self._backend != "postgresql"
+            found.append(key.replace(tzinfo=None) if naive else key)
+        return tuple(found)
+
+    def _no_place(self, column: Column, value: Any) -> SourceError:
+        problem = f"table {self.name} has a row whose {column.name} is {_shown(value)!r}"
+        problem += f", of type {type(value).__name__}: it has no place in an order of rows"
+        return self.errors.refused(problem, f"Correct this row. {_KINDS}")
+
+
+def _shown(value: Any) -> str:
+    return str(value)[:SHOWN_VALUE].encode(errors="backslashreplace").decode()
+
+
+def _named(kind: Any) -> str:
+    return "of an unknown type" if isinstance(kind, sa.types.NullType) else str(kind)
 
 
 def _column(found: Any, backend: str) -> Column:
     return Column(found["name"], _kind_of(found["type"], backend), found.get("nullable", True))
 
 
-def _kind_of(found: Any, backend: str) -> str:
+def _kind_of(declared: Any, backend: str) -> str:
+    found = base_type(declared)
     if isinstance(found, sa.Uuid):
         return "uuid"
     if isinstance(found, sa.Integer) or (isinstance(found, sa.Numeric) and found.scale == 0):
         return "integer"
     if isinstance(found, sa.DateTime):
-        zoned = found.timezone or (
-            backend in ("mysql", "mariadb") and isinstance(found, sa.TIMESTAMP)
-        )
-        return "instant" if zoned else "time"
+        return "instant" if is_instant(found, backend) else "time"
     if isinstance(found, sa.Enum) or not isinstance(found, sa.String):
         return ""
     return "text"

@@ -223,8 +223,25 @@ def test_a_position_without_a_mark_is_read_on(books: Books) -> None:
 
 def test_a_value_without_an_order_is_named(books: Books) -> None:
     books.run("CREATE TABLE sold (id BIGINT UNIQUE NOT NULL); INSERT INTO sold VALUES (1.5)")
-    with pytest.raises(SourceError, match=r"table sold: 1\.5, of type float, has no place in an order of rows"):
+    told = r"table sold has a row whose id is '1\.5', of type float: it has no place in an order of rows"
+    with pytest.raises(SourceError, match=told):
         rows(SqlSource("books", "sold"))
+
+
+def test_a_text_among_whole_numbers_is_named(books: Books) -> None:
+    books.run("CREATE TABLE sold (id BIGINT UNIQUE NOT NULL); INSERT INTO sold VALUES (1), ('x1')")
+    with pytest.raises(SourceError, match="table sold has a row whose id is 'x1', of type str: it has no place"):
+        rows(SqlSource("books", "sold"))
+
+
+def test_a_text_that_is_not_utf_8_stops_only_who_reads_its_column(books: Books) -> None:
+    books.run("CREATE TABLE sold (id INTEGER PRIMARY KEY, title TEXT, n INT)")
+    books.run("INSERT INTO sold VALUES (1, 'é', 1), (2, CAST(x'e9' AS TEXT), 'many')")
+    told = r"column title of table sold is \S+ in the row whose id is 2: .* read other columns: columns=\['id', 'n'\]"
+    with pytest.raises(SourceError, match=told) as refused:
+        rows(SqlSource("books", "sold"))
+    str(refused.value).encode()
+    assert rows(SqlSource("books", "sold", columns=["id", "n"])) == [{"id": 1, "n": 1}, {"id": 2, "n": "many"}]
 
 
 def test_a_server_that_a_network_has_swallowed_is_noticed_by_a_reader_too(monkeypatch: pytest.MonkeyPatch) -> None:

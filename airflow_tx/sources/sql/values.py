@@ -1,0 +1,173 @@
+"""How the columns of a table are read, so that a task in Python and Spark have the database's own values.
+
+Drivers convert values each in its own way, and round or cut what their types do not hold. So the database writes such
+values as texts, and both readers take the texts that they can hold exactly, by the same pattern.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql
+
+Element = sa.ColumnElement[Any]
+Declared = sa.types.TypeEngine[Any]
+
+_DIGITS = 38
+_PLACES = 18
+"""What Spark's DECIMAL holds at most, and its places for a number whose column declares none."""
+_DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME = _DATE + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+# The drivers know the arrays of these types alone.
+_LISTED = (
+    *(sa.SMALLINT, sa.INTEGER, sa.BIGINT, sa.BOOLEAN),
+    *(sa.TEXT, sa.VARCHAR, sa.CHAR),
+)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """How a column is read.
+
+    :param query: builds what is selected for the column.
+    :param value: makes Python's value of it; ValueError: there is none that Spark has, too. None: it is the value.
+    :param pattern: of the texts that Spark can cast to `spark`; None: Spark converts nothing.
+    :param zone: what Spark adds to the text of a time.
+    """
+
+    query: Callable[[Element], Element] = lambda column: column
+    value: Callable[[Any], Any] | None = None
+    pattern: str | None = None
+    spark: str = ""
+    zone: str = ""
+
+
+class Unreadable(ValueError):
+    """No reader can have the exact values of a column of this type; the text is what to do about it."""
+
+
+def exact(found: Declared, backend: str) -> Exact:
+    """Find how a column of this type is read; Unreadable: it cannot be."""
+    found = base_type(found)
+    if backend == "sqlite":
+        return Exact(value=_of_sqlite)
+    if isinstance(found, sa.DateTime):
+        if is_instant(found, backend):
+            return _instant(backend)
+        return _text(_wall, _TIME, "TIMESTAMP_NTZ")
+    if isinstance(found, sa.Date):
+        return _text(date.fromisoformat, _DATE, "DATE")
+    return _of_postgres(found) if backend == "postgresql" else _of_mysql(found)
+
+
+def base_type(found: Declared) -> Declared:
+    """Find the type below a domain."""
+    while isinstance(found, postgresql.DOMAIN):
+        found = found.data_type
+    return found
+
+
+def is_instant(found: sa.DateTime, backend: str) -> bool:
+    """Find out whether a time has a zone."""
+    return found.timezone or (backend in ("mysql", "mariadb") and isinstance(found, sa.TIMESTAMP))
+
+
+def _of_postgres(found: Declared) -> Exact:
+    if isinstance(found, postgresql.MONEY):
+        # Its text, and even its places, depend on lc_monetary.
+        raise Unreadable("change its type to numeric(19, 2)")
+    if isinstance(found, sa.ARRAY) and type(found.item_type) in _LISTED:
+        return Exact(value=_listed)
+    if isinstance(found, sa.REAL):
+        return Exact(lambda column: sa.cast(column, sa.Double))
+    if isinstance(found, sa.Numeric) and not isinstance(found, sa.Float):
+        return _decimal(found)
+    if isinstance(found, postgresql.OID):
+        return Exact(lambda column: sa.cast(column, sa.BigInteger))
+    if isinstance(found, sa.LargeBinary):
+        return Exact(value=bytes)
+    if isinstance(found, (sa.Integer, sa.Float, sa.Boolean)):
+        return Exact()
+    if isinstance(found, (postgresql.INET, postgresql.CIDR)):
+        return Exact()
+    if isinstance(found, sa.String) and not isinstance(found, sa.Enum):
+        return Exact()
+    return _as_text()
+
+
+def _of_mysql(found: Declared) -> Exact:
+    if isinstance(found, sa.types.NullType):
+        raise Unreadable("change its type to a number, a time, a text or bytes")
+    if isinstance(found, sa.Float):
+        # The server writes a FLOAT with six digits, and a DOUBLE(M, D) with D places.
+        return Exact(lambda column: column * sa.literal_column("1e0"))
+    if isinstance(found, sa.Numeric):
+        return _decimal(found) if (found.precision or 0) > _DIGITS else Exact()
+    # Of a TINYINT(1) Spark would make a boolean, of a YEAR a date.
+    if isinstance(found, mysql.YEAR) or getattr(found, "display_width", None) == 1:
+        return Exact(lambda column: sa.cast(column, sa.Integer))
+    if isinstance(found, mysql.BIT):
+        return Exact(lambda column: sa.cast(column, sa.BINARY))
+    # Spark would pad what its driver calls a CHAR.
+    padded = isinstance(found, (sa.CHAR, sa.Enum, mysql.SET))
+    return _as_text() if padded or isinstance(found, (sa.Time, sa.Uuid)) else Exact()
+
+
+def _as_text() -> Exact:
+    return Exact(lambda column: sa.cast(column, sa.Text))
+
+
+def _text(value: Callable[[str], Any], pattern: str, spark: str) -> Exact:
+    """Read the text that the database writes of a value."""
+    allowed = re.compile(pattern)
+
+    def made(text: str) -> Any:
+        if allowed.fullmatch(text) is None:
+            raise ValueError(text)
+        return value(text)
+
+    return Exact(lambda column: sa.cast(column, sa.Text), made, pattern, spark)
+
+
+def _decimal(found: sa.Numeric[Any]) -> Exact:
+    """Read a number with the digits of its column, if Spark has as many; else with as many places."""
+    digits, places = found.precision or _DIGITS, found.scale or 0
+    places = _PLACES if found.precision is None else min(max(places, 0), _DIGITS)
+    digits = min(max(digits, places), _DIGITS)
+    pattern = rf"-?0*[0-9]{{0,{digits - places}}}(\.[0-9]{{0,{places}}}0*)?"
+    return _text(Decimal, pattern, f"DECIMAL({digits}, {places})")
+
+
+def _instant(backend: str) -> Exact:
+    text = _text(lambda text: _wall(text).replace(tzinfo=timezone.utc), _TIME, "TIMESTAMP_LTZ")
+
+    def in_utc(column: Element) -> Element:
+        # Sessions of MySQL are in UTC.
+        if backend == "postgresql":
+            column = sa.func.timezone("UTC", column)
+        return sa.cast(column, sa.Text)
+
+    return Exact(in_utc, text.value, text.pattern, text.spark, zone="+00:00")
+
+
+def _wall(text: str) -> datetime:
+    at = datetime.fromisoformat(text[:19])
+    return at.replace(microsecond=int(text[20:].ljust(6, "0")))
+
+
+def _listed(value: list[Any]) -> list[Any]:
+    if any(isinstance(each, list) for each in value):
+        raise ValueError("an array with several dimensions")
+    return value
+
+
+def _of_sqlite(value: Any) -> Any:
+    if isinstance(value, str) and not value.isascii():
+        value.encode()  # it has surrogates in place of bytes that are no UTF-8
+    return value
