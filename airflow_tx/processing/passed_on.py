@@ -20,7 +20,8 @@ _Path = tuple[Any, ...]
 _Problem = tuple[_Path, str, str]
 _PLAIN = {type(None), bool, float, dt.date}
 _STAGE = "Return current_batch().stage({}), which keeps it."
-_LEAST, _BEYOND = -(2**63), 2**64
+_LEAST = -(2**63)
+_BEYOND = 2**64
 """The whole numbers that a task can send to its supervisor."""
 
 

@@ -105,7 +105,8 @@ def column_of(
     except _refusals() as error:
         last: Exception = error
     # The shortest start of the column that is refused ends with a row to blame.
-    fine, refused = 0, len(values)
+    fine = 0
+    refused = len(values)
     while refused - fine > 1:
         middle = (fine + refused) // 2
         try:
@@ -113,7 +114,8 @@ def column_of(
             fine = middle
         except _refusals() as error:
             refused, last = middle, error
-    row, value = refused - 1, values[refused - 1]
+    row = refused - 1
+    value = values[row]
     above = None if kind is not None else _made(values[:row], None, decimals).type
     if kind is not None:
         problem = f"is no {named(kind)}"
@@ -312,8 +314,8 @@ def _in_microseconds(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     unit = column.type.unit
     count = column.cast(pa.int64())
     if unit != "ns":  # which ends in 2262
-        low, high = _EARLIEST * _A_SECOND[unit], _BEYOND * _A_SECOND[unit]
-        outside = pc.or_(pc.less(count, low), pc.greater_equal(count, high))
+        early = pc.less(count, _EARLIEST * _A_SECOND[unit])
+        outside = pc.or_(early, pc.greater_equal(count, _BEYOND * _A_SECOND[unit]))
         _refuse_first(name, count, outside, f"{unit} since 1970 is not in the years 1 to 9999")
         return column if unit == "us" else column.cast(pa.timestamp("us", column.type.tz))
     made = column.cast(pa.timestamp("us", column.type.tz), safe=False)

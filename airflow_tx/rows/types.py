@@ -161,7 +161,8 @@ class DecimalType(ColumnType):
         found = re.fullmatch(DECIMAL, text)
         if found is None or not re.search("[0-9]", text):
             raise ValueError("it is no number in digits")
-        whole, behind = found[1].lstrip("0"), found[2] or ""
+        whole = found[1].lstrip("0")
+        behind = found[2] or ""
         if len(behind) > self.scale:
             raise ValueError(
                 f"it has {len(behind)} digits behind the point, more than {self.scale}"

@@ -84,7 +84,10 @@ def test_types_that_were_found_once_are_those_of_every_batch(spark: SparkSession
     with pytest.raises(Exception, match="no such value: n BIGINT = ten") as caught:
         cast("Any", source.emit_batch(ATTEMPT, third, spark)).collect()
     told = str(source.explain_error(ATTEMPT, caught.value))
-    assert f"{tmp_path}/3.csv: line 3: n = 'ten' does not fit the schema (n BIGINT): it is no whole number in digits. Correct the file, then: " in told
+    assert (
+        f"{tmp_path}/3.csv: line 3: n = 'ten' does not fit the schema (n BIGINT): it is no whole number in digits. "
+        "Correct the file, then: " in told
+    )
     declared = "`n` STRING, `half` DOUBLE, `day` DATE, `at` TIMESTAMP_NTZ, `yes` BOOLEAN, `word` STRING"
     assert f"such as schema={declared!r}, then clear the task." in told
     # A job that reads none of the new columns would not notice them.
