@@ -41,7 +41,7 @@ class FileSource(FolderSource, TransactionalSource):
     def initialize_transaction(self, txid: int, position: Json) -> Batch | None:
         taken = self._position(position)
         folder = self._root()
-        listing = self._files(folder)
+        listing = self._listing(folder)
         if not listing and position is None and self.kind is SourceKind.TRANSACTIONAL:
             where = below(folder, self._storage.pattern)
             raise self.refused(f"no file matches {where}", "Correct the glob, or put a file there.")
@@ -64,10 +64,14 @@ class FileSource(FolderSource, TransactionalSource):
         taken = self._position(position)
         if self.kind is not SourceKind.TRANSACTIONAL:
             return []
-        return taken.late(self._files(self._root()))
+        return taken.late(self._listing(self._root()))
 
     def backlog(self, position: Json) -> int:
-        return len(self._new(self._files(self._root()), self._position(position)))
+        return len(self._new(self._listing(self._root()), self._position(position)))
+
+    def _listing(self, folder: str) -> dict[str, Listed]:
+        with self._listable(folder):
+            return self._files(folder, self._storage.pattern)
 
 
 class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
@@ -165,7 +169,7 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
         return count
 
     def _in(self, folder: str) -> Mapping[str, Listed]:
-        return self._storage.files(folder, self._storage.pattern.rpartition("/")[2])
+        return self._files(folder, self._storage.pattern.rpartition("/")[2])
 
     def decide_partition_again(
         self, attempt: TransactionAttempt, partition: str, metadata: Json

@@ -68,20 +68,19 @@ class Storage(ABC):
         """Make a lister of `folder` and the folders below it; `pattern` says how deep the listing goes."""
         return self.opened(folder).entries
 
-    def files(self, folder: str, pattern: str) -> dict[str, Listed]:
-        """List the files that match, with what a listing says: relative to `folder`, sorted, without hidden ones.
+    def entries(self, folder: str, pattern: str) -> dict[str, Listed]:
+        """List what matches, with what a listing says: relative to `folder`, sorted, without hidden names.
 
         :raises OSError: a folder cannot be listed, so its content is unknown.
         """
-        found = matching(pattern, self.listing(folder, pattern))
-        return {name: each for name, each in found.items() if not each.is_folder}
+        return matching(pattern, self.listing(folder, pattern))
 
     def folders(self, folder: str, pattern: str) -> list[str]:
         """List the folders that match: names relative to `folder`, itself as "."; sorted, without hidden ones.
 
-        :raises OSError: as `files`.
+        :raises OSError: as `entries`.
         """
-        found = matching(pattern, self.listing(folder, pattern))
+        found = self.entries(folder, pattern)
         names = {name for name, each in found.items() if each.is_folder}
         if set(pattern.split("/")) == {"**"}:
             names.add(".")

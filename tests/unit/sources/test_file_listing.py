@@ -170,6 +170,46 @@ def test_a_name_that_spark_or_the_ledger_cannot_spell_is_refused_before_it_is_ta
     assert names(source) == ["1.csv", "9.csv"]
 
 
+@pytest.mark.parametrize("kind", ["transactional", "opaque"])
+@pytest.mark.parametrize("source_class", [FileSource, PartitionedFileSource])
+@pytest.mark.parametrize("scheme", ["", "file://", "memory://box"])
+def test_a_folder_that_matches_the_glob_is_refused_and_never_left_out(
+    folder: Path, source_class: type[FolderSource], kind: str, scheme: str
+) -> None:
+    store = MemoryFileSystem()
+    store.store.clear()
+    attach("memory", fs=store)
+
+    def put(name: str) -> None:
+        if scheme == "memory://box":
+            store.pipe(f"/box{folder}/{name}", b"n\n1\n")
+            return
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("n\n1\n")
+
+    for name in ("a/1.csv", "a/2.csv/part-0.csv", "a/3.csv"):
+        put(name)
+    source = source_class(f"{scheme}{folder}/*/*.csv", 10, kind=kind)
+    told = r"folder \S*/a/2\.csv matches the glob, which names files\. Nothing was taken\. Move it elsewhere, or, if "
+    with pytest.raises(SourceError, match=rf"{told}every match is a folder, name their files: '\S+/\*\.csv/\*'\. Then"):
+        source.decide(ATTEMPT, None)
+    with pytest.raises(SourceError, match=told):
+        source.backlog(None)
+    assert source_class(f"{scheme}{folder}/*/*.csv/*", 10, kind=kind).decide(ATTEMPT, None) is not None
+    if scheme == "memory://box":
+        store.rm(f"/box{folder}/a/2.csv", recursive=True)
+    else:
+        shutil.rmtree(folder / "a" / "2.csv")
+    assert source.decide(ATTEMPT, None) is not None
+
+
+def test_two_stars_find_the_files_of_a_folder_that_matches_too(folder: Path) -> None:
+    (folder / "b" / "0.csv").mkdir()
+    (folder / "b" / "0.csv" / "part.csv").write_text("n\n1\n")
+    assert names(FileSource(f"{folder}/**/*.csv", 10)) == ["a/1.csv", "b/0.csv/part.csv", "b/2.csv", "c/3.csv"]
+    assert PartitionedFileSource(f"{folder}/**/*.csv", 10).backlog(None) == 4
+
+
 class FailingFileSystem(MemoryFileSystem):  # type: ignore[misc]
     """A store that does not answer for one of its folders."""
 
