@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_tx.rows.types import (
@@ -48,6 +48,22 @@ def typed_texts(texts: DataFrame, columns: Mapping[str, ColumnType]) -> DataFram
     if problems:
         texts = texts.where(_fails(F.coalesce(*problems), otherwise=True))
     return texts.select(*values)
+
+
+def with_columns(texts: DataFrame, names: Iterable[str]) -> DataFrame:
+    """Give texts these columns, in this order; a column that they lack is NULL."""
+    from pyspark.sql import functions as F
+
+    wanted = list(names)
+    if texts.columns == wanted:
+        return texts
+    found = set(texts.columns)
+    return texts.select(
+        *(
+            F.col(column_name(name)) if name in found else F.lit(None).cast("string").alias(name)
+            for name in wanted
+        )
+    )
 
 
 def checked_lines(

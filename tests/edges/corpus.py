@@ -32,6 +32,7 @@ class Case:
     format: str = "csv"
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     schema: str | None = None
+    missing_columns: str = "refuse"
 
 
 def csv(name: str, content: bytes | str, rows: Any, schema: str | None = None, **options: Any) -> Case:
@@ -97,6 +98,38 @@ TEXTS = [
     Case("csv: another header in the second file", {"a.csv": b"a,b\n1,x\n", "b.csv": b"a,b,c\n1,x,y\n"}, REFUSED),
 ]  # fmt: skip
 _F32 = 0.10000000149011612
+
+
+def named(name: str, rows: Any, schema: str, *contents: str, **options: Any) -> Case:
+    """Make a case of csv files whose columns are found by their names; a column that a file lacks is NULL."""
+    files = {f"{number}.csv": content.encode() for number, content in enumerate(contents)}
+    if rows != REFUSED:
+        rows = [dict(zip("abcdefg", row, strict=False)) for row in rows]
+    return Case(f"csv by name: {name}", files, rows, options=options, schema=schema, missing_columns="null")
+
+
+ABC = "a STRING, b STRING, c STRING"
+BY_NAME = [
+    named("a column is new in the second file", [("1", "x", None), ("2", "y", "z")], ABC, "a,b\n1,x\n",
+          "a,b,c\n2,y,z\n"),
+    named("a column is gone in the second file", [("1", "x", "z"), ("2", None, "y")], ABC, "a,b,c\n1,x,z\n",
+          "a,c\n2,y\n"),
+    named("columns in another order", [("1", "x", "z"), ("2", "y", "w")], ABC, "a,b,c\n1,x,z\n", "b,c,a\ny,w,2\n"),
+    named("typed", [(1, None, None), (2, 1.5, dt.date(2013, 1, 31))], "a INT, b DOUBLE, c DATE", "a\n1\n",
+          "c,b,a\n2013-01-31,1.5,2\n"),
+    named("a value that does not fit", REFUSED, "a INT, b DOUBLE, c INT", "a\n1\n", "c,a\nx,2\n"),
+    named("a file without a line", [("1", None, None)], ABC, "a\n1\n", ""),
+    named("only files without a line", [], ABC, "", ""),
+    named("a header alone", [("1", None, None)], ABC, "a\n1\n", "c,b\n"),
+    named("a column that the schema lacks", REFUSED, ABC, "a,b\n1,x\n", "a,b,d\n2,y,z\n"),
+    named("a name in other letters", REFUSED, ABC, "a,B\n1,x\n"),
+    named("a name twice", REFUSED, ABC, "a,b,a\n1,x,2\n"),
+    named("a torn line", REFUSED, ABC, "a,b\n1,x\n", "a,b,c\n2,y\n"),
+    named("one field too many", REFUSED, ABC, "a,b\n1,x,9\n"),
+    named("a quote that is not closed", REFUSED, ABC, 'a,b\n1,"x\n', "a,b,c\n2,y,z\n"),
+    named("no value", [("1", None, None)], ABC, "b,a\nNA,1\n", nullValue="NA"),
+    Case("csv: a column is missing", {"a.csv": b"a,b\n1,x\n"}, REFUSED, schema=ABC),
+]  # fmt: skip
 VALUES = [
     one("TINYINT", "127", 127), one("TINYINT", "128", REFUSED), one("TINYINT", "-128", -128),
     one("SMALLINT", "32768", REFUSED), one("INT", "2147483647", 2**31 - 1), one("INT", "2147483648", REFUSED),
@@ -175,4 +208,4 @@ PARQUET = [
     Case("parquet: another type in the second file",
          {"a.parquet": _parquet({"a": [1]}), "b.parquet": _parquet({"a": [2.5]})}, REFUSED, format="parquet"),
 ]  # fmt: skip
-CASES = [*TEXTS, *VALUES, *OTHERS, *PARQUET]
+CASES = [*TEXTS, *BY_NAME, *VALUES, *OTHERS, *PARQUET]

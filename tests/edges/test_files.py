@@ -23,7 +23,12 @@ def read(case: Case, folder: Path, spark: SparkSession | None = None) -> Any:
     for name, content in case.files.items():
         (folder / name).write_bytes(content)
     source = FileSource(
-        f"{folder}/*", len(case.files), format=case.format, options=dict(case.options), schema=case.schema
+        f"{folder}/*",
+        len(case.files),
+        format=case.format,
+        options=dict(case.options),
+        schema=case.schema,
+        missing_columns=case.missing_columns,
     )
     try:
         batch = source.initialize_transaction(1, None)

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.rows.types import columns_of
 from airflow_tx.sources.api import Source, source_kind
-from airflow_tx.sources.files.batch_files import BatchFiles
+from airflow_tx.sources.files.batch_files import BatchFiles, reader_options
+from airflow_tx.sources.files.csv_format import CsvFormat
 from airflow_tx.sources.files.object_storage import Objects
 from airflow_tx.sources.files.storage import Disk, Look, Storage, split_glob
 from airflow_tx.sources.sizing import BatchSize
@@ -35,6 +37,7 @@ class FolderArguments(Source):
         conn_id: str | None = None,
         spark_folder: str | None = None,
         target_seconds: float | None = None,
+        missing_columns: str = "refuse",
     ) -> None:
         """Take what names the files, and how they are read.
 
@@ -58,6 +61,8 @@ class FolderArguments(Source):
         :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default
             the same with Hadoop's scheme (``s3a`` for ``s3``).
         :param target_seconds: of a `FileSource`: as many files as are processed in so many seconds, as the last ones.
+        :param missing_columns: of csv files with a header and a `schema`: ``refuse`` files that have other columns, or
+            ``null`` finds columns by their names, and a column that a file lacks is NULL.
         """
         name = type(self).__name__
         if not path_glob.strip():
@@ -89,6 +94,9 @@ class FolderArguments(Source):
         self.conn_id = conn_id
         self.spark_folder = spark_folder
         self.target_seconds = target_seconds
+        self.missing_columns = missing_columns
+        if (why := self._no_missing_columns()) is not None:
+            raise self.unusable("missing_columns", missing_columns, why)
         if target_seconds is not None:
             self.batch_size = BatchSize.of_files(target_seconds)
             self.limit = self.batch_size.limit()
@@ -103,6 +111,25 @@ class FolderArguments(Source):
 
     def _check_glob(self, path_glob: str) -> None:
         """Refuse a glob that only another source of files can use."""
+
+    def _no_missing_columns(self) -> str | None:
+        """Say why `missing_columns` cannot be used; None: it can be."""
+        if self.missing_columns == "refuse":
+            return None
+        if self.missing_columns != "null":
+            return "Say 'refuse' or 'null'."
+        if self.format == "json":
+            return "Leave it out: with a schema, a field that a JSON object lacks is NULL."
+        if self.format != "csv":
+            return "Leave it out: it is for csv files."
+        if self.schema is None:
+            return "Give the columns, too, such as schema='day INT, carrier STRING'."
+        try:
+            columns_of(self.schema)
+            written = CsvFormat.of(reader_options("csv", self.options))
+        except ValueError as error:
+            return f"Leave it out: {error}."
+        return None if written.header else "Leave it out: the files have no header."
 
     def _make_storage(self) -> Storage:
         if "://" in self.path_glob:

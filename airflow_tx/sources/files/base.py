@@ -181,16 +181,15 @@ class FolderSource(FolderArguments):
             ) from None
 
     def _unreadable(
-        self, attempt: TransactionAttempt, problem: str, schema: str | None = None
+        self, attempt: TransactionAttempt, problem: str, arguments: str | None = None
     ) -> SourceError:
         remedy = (
             f"Correct the file, then: {self.command('replay', attempt.txid, '--changed-rows')}; or "
         )
-        if schema is None:
+        if arguments is None:
             remedy += "correct the source's options and schema, then clear the task."
         else:
-            remedy += f"let the source declare what its files have from now on, such as schema={schema!r}, then clear "
-            remedy += "the task."
+            remedy += f"give the source {arguments}, then clear the task."
         return self.refused(problem, remedy)
 
     def _root(self) -> str:
@@ -259,6 +258,7 @@ class FolderSource(FolderArguments):
             options=reader_options(self.format, self.options),
             declared=self.schema,
             found=metadata.get("schema"),
+            by_name=self.missing_columns == "null",
         )
 
     def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> str:

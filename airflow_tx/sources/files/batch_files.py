@@ -6,14 +6,28 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.protocol.records import digest
-from airflow_tx.rows.spark import REFUSED_VALUE, checked_lines, typed_texts, valid_text
+from airflow_tx.rows.spark import (
+    REFUSED_VALUE,
+    checked_lines,
+    typed_texts,
+    valid_text,
+    with_columns,
+)
 from airflow_tx.rows.types import ColumnType, columns_of, ddl_of
 from airflow_tx.sources.files.csv_format import CsvFormat, named_as_spark
 from airflow_tx.sources.files.records import check_footer, read_rows
-from airflow_tx.sources.files.schema import Misfit, check_header, find_schema, with_text
+from airflow_tx.sources.files.schema import (
+    SHOWN,
+    Misfit,
+    check_header,
+    find_schema,
+    with_columns_of,
+    with_text,
+)
 from airflow_tx.sources.files.storage import FilePath, Storage
 
 if TYPE_CHECKING:
@@ -51,6 +65,7 @@ class BatchFiles:
 
     :param for_spark: the same files, as Spark names them.
     :param declared: the schema that the source has been given; `found`: the schema of the first files of its topology.
+    :param by_name: the header of a csv file says which column a field has; a column that it lacks is NULL.
     """
 
     paths: Sequence[FilePath]
@@ -59,6 +74,7 @@ class BatchFiles:
     options: Mapping[str, Any] = field(hash=False)
     declared: str | None
     found: str | None
+    by_name: bool
 
     @property
     def schema(self) -> str | None:
@@ -66,7 +82,7 @@ class BatchFiles:
 
     def rows(self, path: FilePath) -> Iterator[dict[str, Any]]:
         """Read the rows of one of them; ValueError: they cannot be read."""
-        return read_rows(path, self.format, self.options, self.schema)
+        return read_rows(path, self.format, self.options, self.schema, by_name=self.by_name)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Give their rows to Spark; ValueError: a file is not what its format says."""
@@ -97,16 +113,37 @@ class BatchFiles:
             "inferSchema": False,
             "maxColumns": max(20_480, len(columns) + 1),
         }
-        texts = spark.read.options(**options).schema(ddl_of(dict.fromkeys(columns, "STRING")))
-        rows = typed_texts(texts.csv(list(self.for_spark)), columns)
+        texts = [
+            with_columns(
+                spark.read.options(**options)
+                .schema(ddl_of(dict.fromkeys(names, "STRING")))
+                .csv(files),
+                columns,
+            )
+            for names, files in self._by_columns(columns).items()
+        ]
+        rows = reduce(lambda first, second: first.union(second), texts)
         return checked_lines(
-            rows,
+            typed_texts(rows, columns),
             spark,
             self.for_spark,
             quote=written.quote,
             utf8=written.utf8,
             whole=written.several,
         )
+
+    def _by_columns(self, columns: Iterable[str]) -> Mapping[Sequence[str], list[str]]:
+        """Return the files, as Spark names them, by the columns of their fields."""
+        if not self.by_name:
+            return {tuple(columns): list(self.for_spark)}
+        found: dict[Sequence[str], list[str]] = {}
+        for path, file in zip(self.paths, self.for_spark, strict=True):
+            found.setdefault(tuple(self._header(path)), []).append(file)
+        return found
+
+    def _header(self, path: FilePath) -> Sequence[str]:
+        assert self.schema is not None
+        return check_header(path, self.options, self.schema, by_name=self.by_name)
 
     @property
     def _written(self) -> CsvFormat | None:
@@ -128,7 +165,7 @@ class BatchFiles:
         if self._written is None:
             return
         if self.schema:
-            check_header(path, self.options, self.schema)
+            self._header(path)
         else:
             find_schema([path], self.options)
 
@@ -147,14 +184,25 @@ class BatchFiles:
         return None
 
     def declarable(self, path: FilePath, error: Exception) -> str | None:
-        """Return the schema that a source may declare so that a misfit is none."""
-        if self.declared or not self.found or not isinstance(error, Misfit):
+        """Return the arguments of a source for which a misfit is none, also in the files before this one."""
+        written = self._written
+        if written is None or not self.schema or not isinstance(error, Misfit):
             return None
-        return (
-            find_schema([path], self.options)
-            if error.column is None
-            else with_text(self.found, error.column)
-        )
+        if error.column is not None:
+            return None if self.declared else _argument(with_text(self.schema, error.column))
+        if not written.header:
+            return None
+        with suppress(ValueError, OSError):
+            schema = with_columns_of(path, self.options, self.schema)
+            given = "" if schema == self.declared else f"{_argument(schema)}, "
+            return f"{given}missing_columns='null'" if schema else None
+        return None
+
+
+def _argument(schema: str | None) -> str:
+    if schema is None or len(schema) <= SHOWN:
+        return f"schema={schema!r}"
+    return f"schema={schema[:SHOWN]!r}... with all {len(columns_of(schema))} columns"
 
 
 def _columns(schema: str | None) -> dict[str, ColumnType] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -19,11 +19,19 @@ from airflow_tx.sources.files.storage import FilePath
 
 
 def read_rows(
-    path: FilePath, file_format: str, options: Mapping[str, Any], schema: str | None
+    path: FilePath,
+    file_format: str,
+    options: Mapping[str, Any],
+    schema: str | None,
+    *,
+    by_name: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Read one file; ValueError for a format or option that only Spark knows, or a row that does not fit the schema."""
+    """Read one file; ValueError for a format or option that only Spark knows, or a row that does not fit the schema.
+
+    :param by_name: the header of a csv file says which column a field has; a column that it lacks is NULL.
+    """
     if file_format == "csv":
-        return _read_csv(path, options, schema)
+        return _read_csv(path, options, schema, by_name)
     if file_format == "json":
         return _read_json(path, options, schema)
     if file_format == "parquet":
@@ -34,21 +42,19 @@ def read_rows(
 
 
 def _read_csv(
-    path: FilePath, options: Mapping[str, Any], schema: str | None
+    path: FilePath, options: Mapping[str, Any], schema: str | None, by_name: bool
 ) -> Iterator[dict[str, Any]]:
     written = CsvFormat.of(options)
-    columns = columns_of(schema) if schema else None
+    columns = columns_of(schema) if schema else {}
     with written.open(path) as reader:
         first = written.first(reader)
         if not first:
             return
-        names = written.names(first)
-        if columns is not None:
-            check_first(written, first, list(columns))
-            names = list(columns)
-        typed = {
-            name: kind for name, kind in (columns or {}).items() if kind != StringType("STRING")
-        }
+        names: Sequence[str] = written.names(first)
+        if columns:
+            names = check_first(written, first, list(columns), by_name=by_name)
+        typed = {name: kind for name, kind in columns.items() if kind != StringType("STRING")}
+        lacking = dict.fromkeys(columns)
         for fields in reader if written.header else chain([first], reader):
             if not fields:
                 continue
@@ -56,7 +62,7 @@ def _read_csv(
                 raise ValueError(
                     f"line {reader.line_num}: {len(fields)} fields, and {len(names)} columns"
                 )
-            row: dict[str, Any] = {
+            row: dict[str, Any] = lacking | {
                 name: None if text in ("", written.null) else text
                 for name, text in zip(names, fields, strict=True)
             }

@@ -14,6 +14,9 @@ from airflow_tx.sources.files.storage import FilePath
 TYPED_ROWS = 100_000
 """Bytes of the first batch that are read to find the types of its columns: all, unless `begin` would take long."""
 
+SHOWN = 1_000
+"""Characters of a header or a schema that an error shows."""
+
 
 class Misfit(ValueError):
     """A file that has other columns than its schema, or a value that is not of its column's type.
@@ -26,54 +29,71 @@ class Misfit(ValueError):
         self.column = column
 
 
+def with_columns_of(path: FilePath, options: Mapping[str, Any], schema: str) -> str | None:
+    """Return the schema with the new columns of a csv file behind its own; None: they have no names."""
+    found = find_schema([path], options)
+    if found is None:
+        return None
+    known = columns_of(schema)
+    new = {name: kind.ddl for name, kind in columns_of(found).items() if name not in known}
+    return f"{schema}, {ddl_of(new)}" if new else schema
+
+
 def with_text(schema: str, column: str) -> str:
     """Return the schema in which a column is a text, which any value is."""
     kinds = {name: kind.ddl for name, kind in columns_of(schema).items()}
     return ddl_of({**kinds, column: "STRING"})
 
 
-def check_header(path: FilePath, options: Mapping[str, Any], schema: str) -> None:
-    """Check that a csv file has the columns of a schema.
+def check_header(
+    path: FilePath, options: Mapping[str, Any], schema: str, *, by_name: bool
+) -> Sequence[str]:
+    """Check that a csv file has the columns of a schema, and return the columns of its fields.
 
+    :param by_name: the header says which column a field has; the file may lack others.
     :raises Misfit: it has others. A file without a line has none.
     """
     written = CsvFormat.of(options)
+    expected = list(columns_of(schema))
     with written.open(path) as reader:
         first = written.first(reader)
-    if first:
-        check_first(written, first, list(columns_of(schema)))
+    return check_first(written, first, expected, by_name=by_name) if first else expected
 
 
-def check_first(written: CsvFormat, first: list[str], expected: Sequence[str]) -> None:
-    """Compare the first line of a csv file with the columns of its schema.
+def check_first(
+    written: CsvFormat, first: list[str], expected: Sequence[str], *, by_name: bool
+) -> Sequence[str]:
+    """Compare the first line of a csv file with the columns of its schema, and return the columns of its fields.
 
-    :raises Misfit: they are not the same, in the same order.
+    :raises Misfit: they are not the same, in the same order; or, `by_name`, one is not in the schema.
     """
-    if written.header:
-        check_names(written.names(first), expected)
-    elif len(first) != len(expected):
-        raise Misfit(f"the first line has {len(first)} fields, and the schema {len(expected)}")
-
-
-def check_names(names: Sequence[str], expected: Sequence[str]) -> None:
-    """Compare the header of a csv file with the columns of its schema.
-
-    :raises Misfit: they are not the same, in the same order.
-    """
-    if list(names) == list(expected):
-        return
-    number = next(
-        (n for n, pair in enumerate(zip(names, expected, strict=False)) if pair[0] != pair[1]), None
-    )
-    if number is not None:
-        first = f"column {number + 1} is {names[number]!r} instead of {expected[number]!r}"
-    elif len(names) > len(expected):
-        first = f"column {names[len(expected)]!r} is new"
-    else:
-        first = f"column {expected[len(names)]!r} is missing"
+    if not written.header:
+        if len(first) != len(expected):
+            raise Misfit(f"the first line has {len(first)} fields, and the schema {len(expected)}")
+        return expected
+    names = written.names(first)
+    known = set(expected) if by_name else set()
+    new = next((name for name in names if name not in known), None)
+    if new is None or names == expected:
+        return names
+    difference = f"column {new!r} is new" if by_name else _difference(names, expected)
     raise Misfit(
-        f"header {','.join(names)} does not match the schema, {','.join(expected)}: {first}"
+        f"header {_shown(names)} does not match the schema, {_shown(expected)}: {difference}"
     )
+
+
+def _difference(names: Sequence[str], expected: Sequence[str]) -> str:
+    for number, (name, other) in enumerate(zip(names, expected, strict=False), 1):
+        if name != other:
+            return f"column {number} is {name!r} instead of {other!r}"
+    if len(names) > len(expected):
+        return f"column {names[len(expected)]!r} is new"
+    return f"column {expected[len(names)]!r} is missing"
+
+
+def _shown(names: Sequence[str]) -> str:
+    text = ",".join(names)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... of {len(names)} columns"
 
 
 # --- as they are found --------------------------------------------------------------------------------------------

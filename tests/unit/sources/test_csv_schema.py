@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_tx.errors import SourceError
+from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Source
@@ -116,26 +116,29 @@ def test_times_are_read_as_they_were_found(tmp_path: Path) -> None:
     assert found == [datetime(2013, 1, 2, 10), datetime(2013, 1, 2, 10, 0, 0, 250_000), datetime(2013, 1, 2)]
 
 
-CORRECT = r"Correct the file, then: airflow tx replay TOPOLOGY 2 --changed-rows --why TEXT; or let the source declare "
+CORRECT = r"Correct the file, then: airflow tx replay TOPOLOGY 2 --changed-rows --why TEXT; or give the source "
+FOUND = "`n` BIGINT, `word` STRING"
+TEXTS = "`n` STRING, `word` STRING"
+NULL = "missing_columns='null'"
 
 
 @pytest.mark.parametrize(
     ("content", "problem", "declared"),
     [
-        ("n,other\n1,a\n", "column 2 is 'other' instead of 'word'", "`n` BIGINT, `other` STRING"),
-        ("n,word,more\n1,a,2\n", "column 'more' is new", "`n` BIGINT, `word` STRING, `more` BIGINT"),
-        ("n\n1\n", "column 'word' is missing", "`n` BIGINT"),
-        ("word,n\na,1\n", "column 1 is 'word' instead of 'n'", "`word` STRING, `n` BIGINT"),
-        ("n,word\n1,a\nx,b\n", "line 3: n = 'x' does not fit the schema (n BIGINT)", "`n` STRING, `word` STRING"),
+        ("n,other\n1,a\n", "column 2 is 'other' instead of 'word'", f"schema={FOUND + ', `other` STRING'!r}, {NULL}"),
+        ("n,word,more\n1,a,2\n", "column 'more' is new", f"schema={FOUND + ', `more` BIGINT'!r}, {NULL}"),
+        ("n\n1\n", "column 'word' is missing", f"schema={FOUND!r}, {NULL}"),
+        ("word,n\na,1\n", "column 1 is 'word' instead of 'n'", f"schema={FOUND!r}, {NULL}"),
+        ("n,word\n1,a\nx,b\n", "line 3: n = 'x' does not fit the schema (n BIGINT)", f"schema={TEXTS!r}"),
     ],
-)
-def test_a_file_that_does_not_fit_is_one_error_whose_remedy_works(
+)  # fmt: skip
+def test_a_file_that_does_not_fit_is_one_error_whose_remedy_works_for_the_files_before_it(
     tmp_path: Path, content: str, problem: str, declared: str
 ) -> None:
     put(tmp_path, "1.csv", "n,word\n1,a\n")
     put(tmp_path, "2.csv", content)
     book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
-    book.take()
+    before = book.take()
     metadata = book.take()
     with pytest.raises(SourceError) as caught:
         book.rows(metadata)
@@ -143,9 +146,88 @@ def test_a_file_that_does_not_fit_is_one_error_whose_remedy_works(
     assert f"{tmp_path}/2.csv: " in told
     assert problem in told
     assert re.search(CORRECT, told)
-    assert f"such as schema={declared!r}, then clear the task." in told
-    book.source = FileSource(f"{tmp_path}/*.csv", options=TYPED, schema=declared)
+    assert f"give the source {declared}, then clear the task." in told
+    book.source = FileSource(f"{tmp_path}/*.csv", options=TYPED, **eval(f"dict({declared})"))
     assert book.rows(metadata)
+    assert book.rows(before)
+
+
+@pytest.mark.parametrize(
+    ("content", "declared", "remedy"),
+    [
+        ("n\n1\n", {}, NULL),
+        ("word,n\na,1\n", {}, NULL),
+        ("n,word,more\n1,a,2\n", {}, f"schema='n INT, word VARCHAR(3), `more` STRING', {NULL}"),
+        (
+            "n,more\n1,2\n",
+            {"missing_columns": "null"},
+            f"schema='n INT, word VARCHAR(3), `more` STRING', {NULL}",
+        ),
+    ],
+)
+def test_a_file_that_does_not_fit_a_declared_schema_is_read_with_the_arguments_that_the_error_names(
+    tmp_path: Path, content: str, declared: Any, remedy: str
+) -> None:
+    put(tmp_path, "1.csv", "n,word\n1,a\n")
+    put(tmp_path, "2.csv", content)
+    schema = "n INT, word VARCHAR(3)"
+    book = Book(FileSource(f"{tmp_path}/*.csv", schema=schema, **declared))
+    before, metadata = book.take(), book.take()
+    with pytest.raises(SourceError) as caught:
+        book.rows(metadata)
+    assert f"give the source {remedy}, then clear the task." in str(caught.value)
+    again: Any = {"schema": schema, **eval(f"dict({remedy})")}
+    book.source = FileSource(f"{tmp_path}/*.csv", **again)
+    assert book.rows(before)[0]["n"] == book.rows(metadata)[0]["n"] == 1
+
+
+def test_the_error_for_a_wide_file_is_short(tmp_path: Path) -> None:
+    names = [f"measurement_{number}" for number in range(5_000)]
+    put(tmp_path, "1.csv", ",".join(names) + "\n")
+    put(tmp_path, "2.csv", ",".join([*names, "more"]) + "\n")
+    book = Book(FileSource(f"{tmp_path}/*.csv"))
+    book.take()
+    with pytest.raises(
+        SourceError, match=r"\.\.\. of 5001 columns .* column 'more' is new\..* with all 5001"
+    ) as caught:
+        book.rows(book.take())
+    assert len(str(caught.value)) < 5_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        ({"missing_columns": "zero", "schema": "a INT"}, "Say 'refuse' or 'null'"),
+        ({"schema": None}, "Give the columns, too, such as schema='day INT, carrier STRING'"),
+        ({"options": {"header": False}}, "Leave it out: the files have no header"),
+        ({"options": {"dateFormat": "y"}}, "Leave it out: option 'dateformat' is only known to Spark"),
+        ({"schema": "a MAP<INT,INT>"}, "Leave it out: column 'a MAP<INT,INT>' of the schema has no type that rows"),
+        ({"format": "json"}, "Leave it out: with a schema, a field that a JSON object lacks is NULL"),
+        ({"format": "parquet"}, "Leave it out: it is for csv files"),
+    ],
+)
+@pytest.mark.parametrize("source", [FileSource, PartitionedFileSource])
+def test_columns_can_be_missing_in_csv_files_with_a_header_and_a_schema_only(
+    source: type[FileSource | PartitionedFileSource], arguments: Any, remedy: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"missing_columns of \w+ = \S+ cannot be used\. {re.escape(remedy)}"):
+        source("in/*/*.csv", **{"missing_columns": "null", "schema": "a INT", **arguments})
+
+
+def test_a_file_that_is_also_torn_has_no_other_error(tmp_path: Path) -> None:
+    put(tmp_path, "1.csv", "n\n1\n")
+    put(tmp_path, "2.csv", 'n,m\n1,"x\n')
+    book = Book(FileSource(f"{tmp_path}/*.csv", options=TYPED))
+    metadata = [book.take(), book.take()][1]
+    with pytest.raises(SourceError, match=r"column 'm' is new\. .* correct the source's options and schema"):
+        book.rows({**metadata, "schema": "n BIGINT"})
+
+
+def test_folders_whose_files_lack_columns_give_them_as_null(tmp_path: Path) -> None:
+    put(tmp_path, "day=1/1.csv", "n\n1\n")
+    put(tmp_path, "day=2/1.csv", "m,n\nx,2\n")
+    book = Book(PartitionedFileSource(f"{tmp_path}/*/*.csv", schema="n INT, m STRING", missing_columns="null"))
+    assert book.rows(book.take()) == [{"n": 1, "m": None, "day": "1"}, {"n": 2, "m": "x", "day": "2"}]
 
 
 def test_spark_is_not_asked_for_a_file_with_other_columns(tmp_path: Path) -> None:
