@@ -16,9 +16,10 @@ from airflow_tx.processing.order import first_in_turn, in_turn
 from airflow_tx.processing.outcome import note_begun, note_failed
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NeedEntry, NoData, WindowFull
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, RestatedBatch
+from airflow_tx.protocol.batch import Batch, BeginRequest, PreviousBatch, RestatedBatch
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Counter, TopologyRecord, dumps
+from airflow_tx.protocol.step import is_committed
 from airflow_tx.protocol.wish import Wish
 from airflow_tx.sources.api import Source, SourceKind
 from airflow_tx.spec import COMMITTED, TransactionSpec
@@ -80,6 +81,7 @@ def ask(
                 decide_again=decider.decide_again,
                 run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
                 is_current=lambda: compat.is_current_try(str(ti.id)),
+                review=decider.review,
                 report=lambda failed: note_failed(
                     spec, failed.attempt, failed.metadata, failed.reason
                 ),
@@ -119,7 +121,11 @@ def allocate(
     ) as decider:
         # The state is asked of other runs of the same key only.
         answer = ledger.begin(
-            request, decide=decider.decide, run_state=lambda run_id: None, task=first
+            request,
+            decide=decider.decide,
+            run_state=lambda run_id: None,
+            review=decider.review,
+            task=first,
         )
         decider.note(answer)
     assert not isinstance(answer, AlreadyCommitted), "there is no key"
@@ -234,6 +240,22 @@ class _Decider:
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Any:
         return decide_again(self.source, attempt, metadata)
+
+    def review(self, previous: PreviousBatch) -> None:
+        """Warn of rows that have changed since their batch was decided, with the command that takes them."""
+        with asked(self.source, f"the rows of transaction {previous.txid}"):
+            changed = self.source.changed_since(previous.rows)
+        if changed is None:
+            return
+        action = "replay"
+        if not previous.is_open:
+            action = "restate"
+            if not is_committed(Reader(self._ledger.store), self._ledger.paths, previous.txid):
+                return  # it was skipped
+        log.warning(
+            "%r: since transaction %d took them, %s. To take the current rows: %s",
+            self.source, previous.txid, changed, self.source.command(action, previous.txid, "--changed-rows"),
+        )  # fmt: skip
 
     def note(self, answer: object) -> None:
         """Let the source know if the ledger has a batch for the run."""

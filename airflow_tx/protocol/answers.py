@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
+from airflow_tx.protocol.batch import PreviousBatch
 from airflow_tx.protocol.receipt import NOT_KEPT, digest_of
 from airflow_tx.protocol.records import Ack, History, TopologyRecord, TransactionRecord, digest
 
@@ -149,10 +150,14 @@ class WindowFull:
 
 @dataclass(frozen=True)
 class NeedBatch(Question):
-    """Ask the source for the batch of `attempt`, from `position` on."""
+    """Ask the source for the batch of `attempt`, from `position` on.
+
+    :param previous: the batch before it; None: it is the first one, or a replay.
+    """
 
     attempt: TransactionAttempt
     position: Any
+    previous: PreviousBatch | None = None
 
     @property
     def key(self) -> str:

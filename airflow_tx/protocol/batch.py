@@ -111,6 +111,18 @@ class RestatedBatch:
     states: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class PreviousBatch:
+    """The batch that was decided before the one that is wanted.
+
+    :param is_open: whether its transaction is; else it is final.
+    """
+
+    txid: int
+    rows: Any
+    is_open: bool
+
+
 @dataclass
 class BeginFacts:
     """The answers for a `begin` from outside the ledger, question by question.

@@ -33,7 +33,14 @@ from airflow_tx.protocol.answers import (
 )
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginFacts, BeginRequest, DecidedBatch, TopologyRequest
+from airflow_tx.protocol.batch import (
+    Batch,
+    BeginFacts,
+    BeginRequest,
+    DecidedBatch,
+    PreviousBatch,
+    TopologyRequest,
+)
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -161,7 +168,9 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
         return _allocated(begins, state, _pinned(begins, position, rows), given)
 
     start = start_after(begins.read, begins.paths, begins.topology, position)
-    need = NeedBatch(TransactionAttempt(txid, 1), start.position)
+    last = state.get_last_state()
+    previous = None if last is None else PreviousBatch(txid - 1, last.rows, is_open=txid > current)
+    need = NeedBatch(TransactionAttempt(txid, 1), start.position, previous)
     if need.key not in begins.facts.batches:
         return Decision(need)
     batch = begins.facts.batches[need.key]

@@ -24,6 +24,7 @@ from airflow_tx.protocol.batch import (
     BeginFacts,
     BeginRequest,
     Loss,
+    PreviousBatch,
     RestatedBatch,
     TopologyRequest,
 )
@@ -156,6 +157,7 @@ class Ledger:
         run_state: RunState,
         decide_again: DecideAgain = lambda attempt, metadata: metadata,
         is_current: IsCurrent = lambda: True,
+        review: Callable[[PreviousBatch], None] = lambda previous: None,
         report: Callable[[answers.NeedReport], None] = lambda need: None,
         read_entry: ReadEntry = lambda need: RestatedBatch(None),
         task: TaskTry | None = None,
@@ -173,6 +175,8 @@ class Ledger:
                 self.open(request.topology)
             elif isinstance(result, answers.NeedBatch):
                 facts.batches = {result.key: decide(result.attempt, result.position)}
+                if result.previous is not None:
+                    review(result.previous)
             elif isinstance(result, answers.NeedRows):
                 facts.batches = {
                     result.key: Batch(decide_again(result.attempt, result.metadata), None)

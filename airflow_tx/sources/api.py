@@ -112,6 +112,15 @@ class Source(Described, ABC):
         """
         return None
 
+    def changed_since(self, metadata: Json) -> str | None:
+        """Say, as a clause, which rows of a batch are others by now; None: none is, as far as is known.
+
+        `begin` asks for the batch before the one that was just decided, and warns. Make only cheap checks.
+
+        :param metadata: the earlier decision.
+        """
+        return None
+
     @abstractmethod
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None

@@ -288,6 +288,10 @@ class RemoteFiles(Files):
     def info(self, name: str) -> Mapping[str, Any]:
         return cast("Mapping[str, Any]", self._ask(self._fresh().info, name))
 
+    def listed(self, name: str) -> Mapping[str, Any]:
+        """Tell what the last listing said of a file; a client that has forgotten it asks."""
+        return cast("Mapping[str, Any]", self._ask(self._fs.info, name))
+
     def modified(self, name: str) -> datetime:
         """Tell when a file was last changed."""
         return cast("datetime", self._ask(self._fs.modified, name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from dataclasses import asdict
 from pathlib import Path
@@ -214,4 +215,5 @@ def test_names_of_files(tmp_path: Path) -> None:
         "folders": PartitionedFileSource("*/*.csv", base=str(tmp_path), files_per_batch=1),
     }
     found = {name: told(source, None, 3)[0] for name, source in sources.items()}
-    check_golden("positions_files", json.loads(json.dumps(found).replace(str(tmp_path), "/data")))
+    text = re.sub(r'"changed": \d+', '"changed": 17', json.dumps(found).replace(str(tmp_path), "/data"))
+    check_golden("positions_files", json.loads(text))

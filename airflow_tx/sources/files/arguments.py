@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, ClassVar
 
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -38,6 +39,7 @@ class FolderArguments(Source):
         spark_folder: str | None = None,
         target_seconds: float | None = None,
         missing_columns: str = "refuse",
+        min_age: float = 0,
     ) -> None:
         """Take what names the files, and how they are read.
 
@@ -63,6 +65,8 @@ class FolderArguments(Source):
         :param target_seconds: of a `FileSource`: as many files as are processed in so many seconds, as the last ones.
         :param missing_columns: of csv files with a header and a `schema`: ``refuse`` files that have other columns, or
             ``null`` finds columns by their names, and a column that a file lacks is NULL.
+        :param min_age: seconds. A file that changed less than so long ago waits, by the time that its storage gives it
+            and the clock of this machine. Of names in order, what comes behind the file waits, too.
         """
         name = type(self).__name__
         if not path_glob.strip():
@@ -97,6 +101,9 @@ class FolderArguments(Source):
         self.missing_columns = missing_columns
         if (why := self._no_missing_columns()) is not None:
             raise self.unusable("missing_columns", missing_columns, why)
+        if type(min_age) not in (int, float) or not 0 <= min_age < inf:
+            raise self.unusable("min_age", min_age, "Give seconds, such as 60.")
+        self.min_age = min_age
         if target_seconds is not None:
             self.batch_size = BatchSize.of_files(target_seconds)
             self.limit = self.batch_size.limit()
@@ -164,6 +171,7 @@ class FolderArguments(Source):
         limits = {
             "files_per_batch": self.files_per_batch,
             "max_bytes_per_batch": self.max_bytes_per_batch,
+            "min_age": self.min_age or None,
         }
         given = [f"{name}={value}" for name, value in limits.items() if value is not None]
         return ", ".join(given if self.limit.rows is None else [*given, self.limit.reason])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+def shown(names: Iterable[str]) -> str:
+    """List some names for people."""
+    first = list(islice(names, 21))
+    return ", ".join(first[:20]) + (" ..." if len(first) > 20 else "")
+
+
 class FolderSource(FolderArguments):
     """The base of `FileSource` and `PartitionedFileSource`."""
 
@@ -48,7 +56,7 @@ class FolderSource(FolderArguments):
         if not opaque and (late := position.late(listing)):
             log.warning(
                 "%r: %d file(s) will not be read, they came after %r was taken: %s. Rename them to sort after it (%s).",
-                self, len(late), position.last, ", ".join(late[:20]) + (" ..." if len(late) > 20 else ""), folder,
+                self, len(late), position.last, shown(late), folder,
             )  # fmt: skip
         new = self._new(listing, position)
         files = list(self._chosen(folder, {name: listing[name] for name in new}))
@@ -56,7 +64,7 @@ class FolderSource(FolderArguments):
             return None
         chosen = [file["name"] for file in files]
         after = position.after(chosen, None if opaque else listing)
-        rows: Any = {"folder": folder, "files": files}
+        rows = self._rows_of(folder, files)
         why = Limit(reason=self._limits()).reason_for(len(files), len(new), self.unit)
         return Batch(rows, after.to_json(), len(files), why, self.unit)
 
@@ -80,7 +88,7 @@ class FolderSource(FolderArguments):
         most = min(self.files_per_batch or inf, self.limit.rows or inf)
         count = 0
         size = 0
-        for name, listed in new.items():
+        for name, listed in self._finished(folder, new):
             if count >= most:
                 return
             if refused := unspellable(below(folder, name)):
@@ -99,6 +107,31 @@ class FolderSource(FolderArguments):
             count += 1
             yield {"name": name, **found}
 
+    def _finished(self, folder: str, new: Mapping[str, Listed]) -> Iterator[tuple[str, Listed]]:
+        """Leave out files that changed a moment ago, and, of names in order, what comes behind them."""
+        now = time.time()
+        ages: dict[str, float] = {}
+        try:
+            for name, listed in new.items():
+                with suppress(OSError):  # a file that cannot be read is named where it is read
+                    if (
+                        self.min_age
+                        and (age := now - self._storage.modified(folder, name)) < self.min_age
+                    ):
+                        ages[name] = age
+                        if self.kind is SourceKind.OPAQUE:
+                            continue
+                        return
+                yield name, listed
+        finally:
+            if ages:
+                log.log(
+                    logging.INFO if min(ages.values()) >= 0 else logging.WARNING,
+                    "%r: %d file(s) wait, by min_age=%s: %s. Their times are those of the storage, in seconds ago by "
+                    "the clock of this machine (%s).",
+                    self, len(ages), self.min_age, shown(f"{name} ({age:.0f} s)" for name, age in ages.items()), folder,
+                )  # fmt: skip
+
     def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Json:
         folder = str(metadata["folder"])
         files: list[Json] = []
@@ -110,7 +143,24 @@ class FolderSource(FolderArguments):
                     problem, "Put it there, if only one without rows, then clear this task."
                 )
             files.append({"name": file["name"], **found})
-        return {**metadata, "folder": folder, "files": files}
+        return {**metadata, **self._rows_of(folder, files)}
+
+    def _rows_of(self, folder: str, files: list[Any]) -> Any:
+        """Make the metadata of files."""
+        changed = self._storage.changed(folder, (file["name"] for file in files))
+        return {"folder": folder, "files": files, **({"changed": changed} if changed else {})}
+
+    def changed_since(self, metadata: Any) -> str | None:
+        folder = str(metadata["folder"])
+        found = {
+            below(folder, file["name"]): change_of(file, other)
+            for file in metadata["files"]
+            if (other := self._storage.other(folder, file, metadata.get("changed"))) is not None
+        }
+        if not found:
+            return None
+        named = shown(f"{path}: {how}" for path, how in found.items())
+        return f"{len(found)} file(s) changed: {named}"
 
     def refuses_again(self, metadata: Any) -> str | None:
         return self._storage.lacks(str(metadata["folder"]), metadata["files"])

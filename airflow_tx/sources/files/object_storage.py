@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.lookup import for_airflow
 from airflow_tx.sources.files.globs import Listing
@@ -71,6 +73,18 @@ class Objects(Storage):
         return {
             key: info[key] for key in ("size", *_ETAGS, *_VERSIONS) if info.get(key) is not None
         }
+
+    def modified(self, folder: str, name: str) -> float:
+        return self.opened(folder).modified(name).timestamp()
+
+    def other(
+        self, folder: str, file: Mapping[str, Any], changed: int | None
+    ) -> Fingerprint | None:
+        with suppress(OSError):
+            info = self.opened(folder).listed(file["name"])
+            found = self.fingerprint(folder, file["name"], info)
+            return found if found.items() - file.items() else None
+        return None
 
     def fingerprint(
         self, folder: str, name: str, info: Look | None = None, like: Fingerprint | None = None

@@ -176,6 +176,10 @@ class PartitionedFileSource(PartitionedTransactionalSource, FolderSource):
     ) -> Json:
         return FolderSource.decide_again(self, attempt, metadata)
 
+    def changed_since(self, metadata: Any) -> str | None:
+        found = (FolderSource.changed_since(self, each) for each in metadata.values())
+        return "; ".join(filter(None, found)) or None
+
     def partition_refuses_again(self, partition: str, metadata: Json) -> str | None:
         return FolderSource.refuses_again(self, metadata)
 

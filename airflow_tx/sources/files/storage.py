@@ -6,6 +6,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -93,6 +94,26 @@ class Storage(ABC):
         """
         return self.opened(folder).info(name)
 
+    @abstractmethod
+    def modified(self, folder: str, name: str) -> float:
+        """Tell when a file was changed, in seconds since 1970.
+
+        :raises OSError: it cannot be read.
+        """
+
+    def changed(self, folder: str, names: Iterable[str]) -> int | None:
+        """Tell when the last of some files was changed, for `other`; None: the storage needs no time for that."""
+        return None
+
+    @abstractmethod
+    def other(
+        self, folder: str, file: Mapping[str, Any], changed: int | None
+    ) -> Fingerprint | None:
+        """Find size and digest of a file of a batch that is another one by now; None: it is the same, or gone.
+
+        :param changed: of the batch, what `changed` said then. A file that has not changed since is not read.
+        """
+
     def lacks(self, folder: str, files: Iterable[Mapping[str, Any]]) -> str | None:
         """Say which of the files of a batch is not there in its size; None: all are."""
         for file in files:
@@ -142,6 +163,27 @@ class Disk(Storage):
 
     def opened(self, folder: str) -> Files:
         return LocalFiles(folder)
+
+    def modified(self, folder: str, name: str) -> float:
+        return Path(folder, name).stat().st_mtime
+
+    def changed(self, folder: str, names: Iterable[str]) -> int | None:
+        times = [0]
+        for name in names:
+            with suppress(OSError):
+                times.append(Path(folder, name).stat().st_ctime_ns)
+        return max(times)
+
+    def other(
+        self, folder: str, file: Mapping[str, Any], changed: int | None
+    ) -> Fingerprint | None:
+        with suppress(OSError):
+            status = Path(folder, file["name"]).stat()
+            is_newer = changed is not None and status.st_ctime_ns > changed
+            if is_newer or status.st_size != file["size"]:
+                found = self.fingerprint(folder, file["name"], like=file)
+                return found if found.items() - file.items() else None
+        return None
 
     def fingerprint(
         self, folder: str, name: str, info: Look | None = None, like: Fingerprint | None = None
