@@ -20,6 +20,7 @@ from airflow_tx.sources.files.batch_files import (
     recorded_schema,
     said_by_spark,
 )
+from airflow_tx.sources.files.schema import unpacked
 from airflow_tx.sources.files.storage import (
     FilePath,
     FilesPosition,
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
+MOST_SCHEMA = 250_000
+"""Bytes of the schema of csv files: a record of the ledger holds it twice, and a million bytes in all."""
 
 
 def shown(names: Iterable[str]) -> str:
@@ -75,7 +79,13 @@ class FolderSource(FolderArguments):
         """
         if self.schema is not None or self.format != "csv":
             return None
-        return recorded_schema(self._storage, self.options, positions, metadata)
+        found = recorded_schema(self._storage, self.options, positions, metadata)
+        if found is not None and len(found["columns"]) > MOST_SCHEMA:
+            problem = f"the names of its columns take {len(found['columns'])} bytes, and the ledger keeps {MOST_SCHEMA}"
+            raise self.refused(
+                problem, "Nothing was taken. Declare the columns in the DAG, by schema=."
+            )
+        return found
 
     def _new(self, listing: Iterable[str], position: FilesPosition) -> list[str]:
         return (
@@ -307,7 +317,7 @@ class FolderSource(FolderArguments):
             format=self.format,
             options=reader_options(self.format, self.options),
             declared=self.schema,
-            found=metadata.get("schema"),
+            found=unpacked(metadata.get("schema")),
             by_name=self.missing_columns == "null",
         )
 

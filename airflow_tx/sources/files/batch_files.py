@@ -25,6 +25,7 @@ from airflow_tx.sources.files.schema import (
     Misfit,
     check_header,
     find_schema,
+    packed,
     with_columns_of,
     with_text,
 )
@@ -232,5 +233,5 @@ def recorded_schema(
     )
     with suppress(ValueError, OSError):  # the reader of the rows reports the error
         columns = find_schema(paths, reader_options("csv", options))
-        return {"columns": columns, "options": found_with} if columns else None
+        return {"columns": packed(columns), "options": found_with} if columns else None
     return None

@@ -8,6 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from airflow_tx.rows.types import columns_of, ddl_of
+from airflow_tx.sources.api import pack, unpack
 from airflow_tx.sources.files.csv_format import CsvFormat
 from airflow_tx.sources.files.storage import FilePath
 
@@ -16,6 +17,11 @@ TYPED_ROWS = 100_000
 
 SHOWN = 1_000
 """Characters of a header or a schema that an error shows."""
+
+
+LONG = 10_000
+"""Characters above which the ledger keeps a schema packed: metadata and position of each batch hold it."""
+_PACKED = "zlib:"
 
 
 class Misfit(ValueError):
@@ -27,6 +33,18 @@ class Misfit(ValueError):
     def __init__(self, problem: str, column: str | None = None) -> None:
         super().__init__(problem)
         self.column = column
+
+
+def packed(schema: str) -> str:
+    """Return the form in which the ledger keeps a schema."""
+    return schema if len(schema) <= LONG or "\0" in schema else _PACKED + pack([schema])
+
+
+def unpacked(kept: str | None) -> str | None:
+    """Return the schema that `packed` made this form of."""
+    if kept is None or not kept.startswith(_PACKED):
+        return kept
+    return "".join(unpack(kept.removeprefix(_PACKED)))
 
 
 def with_columns_of(path: FilePath, options: Mapping[str, Any], schema: str) -> str | None:

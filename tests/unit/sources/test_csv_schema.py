@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from datetime import date, datetime
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,8 +16,9 @@ import pytest
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.rows.types import ddl_of
 from airflow_tx.sources.api import Source
-from airflow_tx.sources.files.schema import find_schema
+from airflow_tx.sources.files.schema import find_schema, packed, unpacked
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.store.memory import MemoryStore
 from tests.stage import begin_run
@@ -192,6 +194,37 @@ def test_the_error_for_a_wide_file_is_short(tmp_path: Path) -> None:
     ) as caught:
         book.rows(book.take())
     assert len(str(caught.value)) < 5_000
+
+
+def wide(folder: Path, names: list[str]) -> Book:
+    for number in (1, 2):
+        put(folder, f"{number}.csv", ",".join(names) + "\n" + ",".join("1" for _ in names) + "\n")
+    return Book(FileSource(f"{folder}/*.csv"))
+
+
+def test_the_ledger_keeps_the_columns_of_a_wide_file_packed(tmp_path: Path) -> None:
+    names = [f"measurement_{number}" for number in range(20_000)]
+    book = wide(tmp_path, names)
+    for _ in range(2):
+        metadata = book.take()
+        assert len(json.dumps([metadata, book.position])) < 200_000
+        assert book.rows(metadata) == [dict.fromkeys(names, "1")]
+
+
+def test_columns_that_the_ledger_cannot_keep_are_to_be_declared(tmp_path: Path) -> None:
+    names = [sha256(b"%d" % number).hexdigest() for number in range(10_000)]
+    book = wide(tmp_path, names)
+    with pytest.raises(SourceError, match=r"columns take \d+ bytes, and the ledger keeps 250000\. .* by schema=\.$"):
+        book.take()
+    book.source = FileSource(f"{tmp_path}/*.csv", schema=", ".join(f"`{name}` INT" for name in names))
+    assert book.rows(book.take()) == [dict.fromkeys(names, 1)]
+
+
+@pytest.mark.parametrize("count", [1, 500, 5_000])
+@pytest.mark.parametrize("name", ["a", "\0", "zlib:"])
+def test_a_packed_schema_is_the_same(name: str, count: int) -> None:
+    schema = ddl_of({f"{name}{number}": "STRING" for number in range(count)})
+    assert unpacked(packed(schema)) == schema
 
 
 @pytest.mark.parametrize(
