@@ -191,6 +191,12 @@ def _moments(unit: str, *values: int) -> Any:
     return pa.array(values, pa.timestamp(unit, tz="UTC"))
 
 
+def _narrow() -> dict[str, Any]:
+    import pyarrow as pa
+
+    return {"a": pa.array([1], pa.int8()), "b": pa.array([0.5], pa.float32())}
+
+
 YEAR_1500, YEAR_9999 = -14831769600, 253402214400
 FAR = [{"a": dt.datetime(year, month, day, tzinfo=UTC)} for year, month, day in [(1500, 1, 1), (9999, 12, 31)]]
 PARQUET = [
@@ -207,5 +213,25 @@ PARQUET = [
          {"a.parquet": _parquet({"a": [1]}), "b.parquet": _parquet({"b": [2]})}, REFUSED, format="parquet"),
     Case("parquet: another type in the second file",
          {"a.parquet": _parquet({"a": [1]}), "b.parquet": _parquet({"a": [2.5]})}, REFUSED, format="parquet"),
+    Case("parquet: declared columns, of which a file lacks one and has another",
+         {"a.parquet": _parquet({"x": [7], "a": [1]}), "b.parquet": _parquet({"b": ["y"], "a": [2]})},
+         [{"a": 1, "b": None}, {"a": 2, "b": "y"}], format="parquet", schema="a BIGINT, b STRING"),
+    Case("parquet: a declared type that has the values, too", {"a.parquet": _parquet(_narrow())},
+         [{"a": 1, "b": 0.5}], format="parquet", schema="a BIGINT, b DOUBLE"),
+    Case("parquet: a declared type that is too small", {"a.parquet": _parquet({"a": [1]})}, REFUSED, format="parquet",
+         schema="a INT"),
+    Case("parquet: a text that is declared a number", {"a.parquet": _parquet({"a": ["1"]})}, REFUSED, format="parquet",
+         schema="a INT"),
+    Case("parquet: a declared name in other letters", {"a.parquet": _parquet({"A": [1]})}, REFUSED, format="parquet",
+         schema="a BIGINT"),
+    Case("parquet: decimals as they are declared", {"a.parquet": _parquet({"a": [Decimal("1.50")]})},
+         [{"a": Decimal("1.50")}], format="parquet", schema="a DECIMAL(3,2)"),
+    Case("parquet: decimals that are declared shorter", {"a.parquet": _parquet({"a": [Decimal("1.50")]})}, REFUSED,
+         format="parquet", schema="a DECIMAL(3,1)"),
+    Case("parquet: INT96, declared",
+         {"a.parquet": _parquet({"a": _moments("s", YEAR_1500, YEAR_9999)}, use_deprecated_int96_timestamps=True)},
+         FAR, format="parquet", schema="a TIMESTAMP"),
+    Case("parquet: nanoseconds, declared", {"a.parquet": _parquet({"a": _moments("ns", 1)}, version="2.6")}, REFUSED,
+         format="parquet", schema="a TIMESTAMP"),
 ]  # fmt: skip
 CASES = [*TEXTS, *BY_NAME, *VALUES, *OTHERS, *PARQUET]

@@ -19,7 +19,7 @@ from airflow_tx.rows.spark import (
 )
 from airflow_tx.rows.types import ColumnType, columns_of, ddl_of
 from airflow_tx.sources.files.csv_format import CsvFormat, named_as_spark
-from airflow_tx.sources.files.records import check_footer, read_rows
+from airflow_tx.sources.files.records import check_declared, check_footer, read_rows
 from airflow_tx.sources.files.schema import (
     SHOWN,
     Misfit,
@@ -161,8 +161,11 @@ class BatchFiles:
 
         :raises Misfit: it has others than its schema, or than the first file of the batch.
         """
-        if self.format == "parquet" and self.schema is None:
-            check_footer(path, self.paths[0])
+        if self.format == "parquet":
+            if self.schema is None:
+                check_footer(path, self.paths[0])
+            elif _columns(self.schema) is not None:
+                check_declared(path, self.schema)
         if self._written is None:
             return
         if self.schema:

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from airflow_tx.rows.json_objects import parsed_object
-from airflow_tx.rows.types import ColumnType, StringType, columns_of
+from airflow_tx.rows.types import ColumnType, DecimalType, StringType, columns_of
 from airflow_tx.sources.files.csv_format import (
     CsvFormat,
     check_neutral,
@@ -16,6 +16,24 @@ from airflow_tx.sources.files.csv_format import (
 )
 from airflow_tx.sources.files.schema import Misfit, check_first
 from airflow_tx.sources.files.storage import FilePath
+
+_TYPES: Mapping[str, list[str]] = {
+    "int8": ["TINYINT", "SMALLINT", "INT", "BIGINT"],
+    "int16": ["SMALLINT", "INT", "BIGINT"],
+    "int32": ["INT", "BIGINT"],
+    "int64": ["BIGINT"],
+    "float": ["FLOAT", "DOUBLE"],
+    "double": ["DOUBLE"],
+    "bool": ["BOOLEAN"],
+    "string": ["STRING"],
+    "large_string": ["STRING"],
+    "date32[day]": ["DATE"],
+    "timestamp[ms, tz=UTC]": ["TIMESTAMP"],
+    "timestamp[us, tz=UTC]": ["TIMESTAMP"],
+    "timestamp[ms]": ["TIMESTAMP_NTZ"],
+    "timestamp[us]": ["TIMESTAMP_NTZ"],
+}
+"""The types of a schema that a column of a Parquet file may have, by its type in Arrow: none changes a value."""
 
 
 def read_rows(
@@ -35,7 +53,7 @@ def read_rows(
     if file_format == "json":
         return _read_json(path, options, schema)
     if file_format == "parquet":
-        return _read_parquet(path, options)
+        return _read_parquet(path, options, schema)
     if file_format == "text":
         return _read_text(path, options, schema)
     raise ValueError(f"format {file_format!r} is only known to Spark")
@@ -117,11 +135,14 @@ def _read_text(
             yield {names[0]: line.removesuffix("\n")}
 
 
-def _read_parquet(path: FilePath, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _read_parquet(
+    path: FilePath, options: Mapping[str, Any], schema: str | None
+) -> Iterator[dict[str, Any]]:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     check_neutral(named_as_spark(options))
+    columns = dict.fromkeys(columns_of(schema)) if schema else {}
     with path.open("rb") as file:
         # INT96 in nanoseconds ends in the years 1677 and 2262, and goes round.
         opened = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
@@ -133,14 +154,49 @@ def _read_parquet(path: FilePath, options: Mapping[str, Any]) -> Iterator[dict[s
             and "." not in parquet.column(number).path
         }
         for batch in opened.iter_batches():
+            if columns:
+                batch = batch.select([name for name in columns if name in batch.schema.names])
             for number, field in enumerate(batch.schema):
                 if field.name in moments:
                     moment = batch.column(number).cast(pa.timestamp("us", tz="UTC"))
                     batch = batch.set_column(number, field.name, moment)
             try:
-                yield from batch.to_pylist()
+                yield from (columns | row for row in batch.to_pylist())
             except (pa.ArrowException, OverflowError) as error:
                 raise ValueError(f"a value is none that Python has: {error}") from None
+
+
+def check_declared(path: FilePath, schema: str) -> None:
+    """Check the columns of a Parquet file against those that are declared; it may have others, and lack some.
+
+    :raises Misfit: one is of a type that Spark would convert or refuse, or has a name in other letters.
+    """
+    import pyarrow.parquet as pq
+
+    with path.open("rb") as file:
+        opened = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+        physical = opened.schema
+        moments = {
+            physical.column(number).name
+            for number in range(len(physical))
+            if physical.column(number).physical_type == "INT96"
+        }
+        found = {field.name: field.type for field in opened.schema_arrow}
+    spelled = {name.lower(): name for name in found}
+    for name, kind in columns_of(schema).items():
+        if name in found:
+            types = ["TIMESTAMP"] if name in moments else _TYPES.get(str(found[name]), [])
+            if kind.ddl not in types and str(found[name]) != _decimal_name(kind):
+                raise Misfit(f"column {name} is {found[name]}, and {kind.ddl} in the schema")
+        elif name.lower() in spelled:
+            raise Misfit(f"column {spelled[name.lower()]} is called {name} in the schema")
+
+
+def _decimal_name(kind: ColumnType) -> str:
+    """Return what Arrow calls a type with decimals."""
+    if not isinstance(kind, DecimalType):
+        return ""
+    return f"decimal128({kind.precision}, {kind.scale})"
 
 
 def check_footer(path: FilePath, first: FilePath) -> None:
