@@ -34,6 +34,8 @@ def typed_texts(texts: DataFrame, columns: Mapping[str, ColumnType]) -> DataFram
     """
     from pyspark.sql import functions as F
 
+    if all(kind == StringType("STRING") for kind in columns.values()):
+        return texts
     values: list[Column] = []
     problems: list[Column] = []
     for name, kind in columns.items():
@@ -103,8 +105,10 @@ def checked_lines(
         return rows
     lines = spark.read.format("text").option("wholetext", whole).load(list(files))
     none = lines.where(_fails(F.coalesce(*problems), otherwise=False))
-    nulls = [F.lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields]
-    return rows.union(none.select(*nulls))
+    first = rows.schema.fields[0]
+    null = F.lit(None).cast(first.dataType).alias(first.name)
+    # Spark adds the other columns: for a wide file, thousands of expressions made here take minutes.
+    return rows.unionByName(none.select(null), allowMissingColumns=True)
 
 
 def valid_text(rows: DataFrame) -> DataFrame:
