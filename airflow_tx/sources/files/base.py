@@ -43,7 +43,7 @@ MOST_SCHEMA = 250_000
 """Bytes of the schema of csv files: a record of the ledger holds it twice, and a million bytes in all."""
 
 
-def shown(names: Iterable[str]) -> str:
+def first_of(names: Iterable[str]) -> str:
     """List some names for people."""
     first = list(islice(names, 21))
     return ", ".join(first[:20]) + (" ..." if len(first) > 20 else "")
@@ -60,7 +60,7 @@ class FolderSource(FolderArguments):
         if not opaque and (late := position.late(listing)):
             log.warning(
                 "%r: %d file(s) will not be read, they came after %r was taken: %s. Rename them to sort after it (%s).",
-                self, len(late), position.last, shown(late), folder,
+                self, len(late), position.last, first_of(late), folder,
             )  # fmt: skip
         new = self._new(listing, position)
         files = list(self._chosen(folder, {name: listing[name] for name in new}))
@@ -135,11 +135,12 @@ class FolderSource(FolderArguments):
                 yield name, listed
         finally:
             if ages:
+                named = first_of(f"{name} ({age:.0f} s)" for name, age in ages.items())
                 log.log(
                     logging.INFO if min(ages.values()) >= 0 else logging.WARNING,
-                    "%r: %d file(s) wait, by min_age=%s: %s. Their times are those of the storage, in seconds ago by "
+                    "%r: %d file(s) wait, by min_age=%s: %s. The storage gives the times, in seconds ago by "
                     "the clock of this machine (%s).",
-                    self, len(ages), self.min_age, shown(f"{name} ({age:.0f} s)" for name, age in ages.items()), folder,
+                    self, len(ages), self.min_age, named, folder,
                 )  # fmt: skip
 
     def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Json:
@@ -169,7 +170,7 @@ class FolderSource(FolderArguments):
         }
         if not found:
             return None
-        named = shown(f"{path}: {how}" for path, how in found.items())
+        named = first_of(f"{path}: {how}" for path, how in found.items())
         return f"{len(found)} file(s) changed: {named}"
 
     def refuses_again(self, metadata: Any) -> str | None:
@@ -278,7 +279,7 @@ class FolderSource(FolderArguments):
             raise self.refused(problem, remedy) from error
 
     def _files(self, folder: str, pattern: str) -> dict[str, Listed]:
-        """List the files of a folder that match; a folder that matches has rows that nobody would read.
+        """List the files of a folder that match; the files of a folder that matches would be in no batch.
 
         :raises OSError: a folder cannot be listed.
         """

@@ -21,7 +21,7 @@ from airflow_tx.rows.types import ColumnType, columns_of, ddl_of
 from airflow_tx.sources.files.csv_format import CsvFormat, named_as_spark
 from airflow_tx.sources.files.records import check_declared, check_footer, read_rows
 from airflow_tx.sources.files.schema import (
-    SHOWN,
+    LONGEST_SHOWN,
     Misfit,
     check_header,
     find_schema,
@@ -204,9 +204,9 @@ class BatchFiles:
 
 
 def _argument(schema: str | None) -> str:
-    if schema is None or len(schema) <= SHOWN:
+    if schema is None or len(schema) <= LONGEST_SHOWN:
         return f"schema={schema!r}"
-    return f"schema={schema[:SHOWN]!r}... with all {len(columns_of(schema))} columns"
+    return f"schema={schema[:LONGEST_SHOWN]!r}... with all {len(columns_of(schema))} columns"
 
 
 def _columns(schema: str | None) -> dict[str, ColumnType] | None:

@@ -167,7 +167,7 @@ def _read_parquet(
 
 
 def check_declared(path: FilePath, schema: str) -> None:
-    """Check the columns of a Parquet file against those that are declared; it may have others, and lack some.
+    """Check the columns of a Parquet file against the declared columns; it may have others, and lack some.
 
     :raises Misfit: one is of a type that Spark would convert or refuse, or has a name in other letters.
     """

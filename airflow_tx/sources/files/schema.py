@@ -15,7 +15,7 @@ from airflow_tx.sources.files.storage import FilePath
 TYPED_ROWS = 100_000
 """Bytes of the first batch that are read to find the types of its columns: all, unless `begin` would take long."""
 
-SHOWN = 1_000
+LONGEST_SHOWN = 1_000
 """Characters of a header or a schema that an error shows."""
 
 
@@ -111,7 +111,9 @@ def _difference(names: Sequence[str], expected: Sequence[str]) -> str:
 
 def _shown(names: Sequence[str]) -> str:
     text = ",".join(names)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... of {len(names)} columns"
+    return (
+        text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... of {len(names)} columns"
+    )
 
 
 # --- as they are found --------------------------------------------------------------------------------------------
