@@ -107,12 +107,37 @@ def test_a_glob_means_the_same_as_on_a_disk(bucket: Bucket, tmp_path: Path, patt
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("n\n1\n")
         bucket.put(name, "n\n1\n")
-    bucket.put("in/marker.csv/", "")
-    (tmp_path / "in" / "marker.csv").mkdir()
     on_disk = FileSource(f"{tmp_path}/{pattern}", files_per_batch=10)
     on_s3 = FileSource(f"{bucket.url}/{pattern}", files_per_batch=10, conn_id=bucket.conn_id)
     assert names(take(on_s3)) == names(take(on_disk))
     assert on_s3.backlog(None) == on_disk.backlog(None) > 0
+
+
+@pytest.mark.parametrize("name", ["in/b.csv/", "in/b.csv/part-0"])
+def test_a_folder_that_matches_the_glob_is_refused_also_if_it_is_only_a_marker(bucket: Bucket, name: str) -> None:
+    bucket.put("in/a.csv", "n\n1\n")
+    bucket.put(name, "")
+    source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
+    with pytest.raises(SourceError, match=rf"folder {bucket.url}/in/b\.csv matches the glob, which names files"):
+        source.decide(ATTEMPT, None)
+
+
+def test_an_object_that_changed_after_its_batch_is_named_by_what_the_listing_says(bucket: Bucket) -> None:
+    bucket.put("in/a.csv", "n\n1\n")
+    source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id)
+    metadata = take(source).metadata
+    assert source.changed_since(metadata) is None
+    bucket.put("in/a.csv", "n\n2\n")
+    source.backlog(None)
+    assert source.changed_since(metadata) == (
+        f"1 file(s) changed: {bucket.url}/in/a.csv: it has 4 bytes as before, and was written at another time"
+    )
+
+
+def test_an_object_that_was_put_a_moment_ago_waits(bucket: Bucket) -> None:
+    bucket.put("in/a.csv", "n\n1\n")
+    source = FileSource(f"{bucket.url}/in/*.csv", conn_id=bucket.conn_id, min_age=3600)
+    assert source.decide(ATTEMPT, None) is None
 
 
 def test_objects_that_others_put_there_are_seen_at_once(bucket: Bucket) -> None:
