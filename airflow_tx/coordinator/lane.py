@@ -246,7 +246,8 @@ class Lane(NoLane):
             self._window.drop(begun.txid)
             raise
         except (Exception, SystemExit, AirflowTaskTimeout) as error:  # noqa: BLE001 - of the user's code
-            self._leave(begun, transaction.fail, error)
+            refusal = error if isinstance(error, TxError) and error.for_good else None
+            self._leave(begun, partial(transaction.fail, refusal=refusal), error)
         else:
             if not done:
                 self._window.applied(transaction)

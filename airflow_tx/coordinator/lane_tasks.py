@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.coordinator.lane_plan import LaneApplication, LanePlan, LaneTask, TimeLimit
+from airflow_tx.errors import TxError
 from airflow_tx.processing.appended import with_files
 from airflow_tx.processing.application import ack_application, describe_batch, emitted_refs
 from airflow_tx.processing.outputs import RETURN_KEY, returned
@@ -127,16 +128,17 @@ class LaneTransaction:
                 self._call(task)
         return self.application is None
 
-    def fail(self, reason: str) -> str:
+    def fail(self, reason: str, refusal: TxError | None = None) -> str:
         """Note that the task under way has failed; gives the reason with its name.
 
+        :param refusal: what only a person can end; None: another error.
         :raises Refused: another attempt has replaced this one.
         """
         if self._current is None:
             return reason
         reason = f"task {self._current.task.task_id}: {reason}"
         if self._current.started:
-            self._current.fail(reason)
+            self._current.fail(str(refusal) if refusal else reason, refusal)
         return reason
 
     def _processing(self, task: LaneTask | LaneApplication) -> LaneProcessing:

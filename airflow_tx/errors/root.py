@@ -87,6 +87,12 @@ class SourceError(TxError):
     template = "Source {source} refused: {problem}. {remedy}"
 
 
+class RowsRefused(SourceError):
+    """Rows of a batch with a value that no reader takes: a replay would read the same."""
+
+    for_good = True
+
+
 class OtherSource(SourceError):
     """A position, metadata or key in the ledger that is none of this source."""
 

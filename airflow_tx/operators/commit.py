@@ -30,7 +30,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.metrics import send_failure
 from airflow_tx.operators.lineage import LineageOperator
-from airflow_tx.processing.task import failure_reason, failure_remedy, refusal_of
+from airflow_tx.processing.task import advice_of, reason_of, refusal_of
 from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
@@ -61,16 +61,15 @@ def note_commit_failure(context: Context) -> None:
     attempt = begun_by(ti, spec).attempt
     case: CommitCase | None = context.get(COMMIT_KEY)  # type: ignore[assignment]
     refusal = refusal_of(context)
-    for_good = refusal is not None and refusal.for_good
     try:
         with spec.store() as store:
             noted = spec.ledger(store).run(
                 commit.note_commit_failed,
                 attempt,
                 case.known.epoch if case else None,
-                reason=str(refusal) if for_good else failure_reason(context),
-                remedy=failure_remedy(context),
-                for_good=for_good,
+                reason=reason_of(context, refusal),
+                remedy=advice_of(refusal),
+                for_good=refusal is not None and refusal.for_good,
             )
             send_failure(spec.paths, noted)
     except Refused as error:

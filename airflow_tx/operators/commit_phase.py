@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.errors import FailedBatch, Refused
+from airflow_tx.errors import FailedBatch, Refused, RowsRefused
 from airflow_tx.operators.commit import (
     InTurnOperator,
     RetriedOperator,
@@ -127,5 +127,5 @@ def hook_up_inside(task: Any) -> None:
         before=before_inside,
         after=after_inside,
         failed=note_commit_failure,
-        final=(FailedBatch,),
+        final=(FailedBatch, RowsRefused),
     )

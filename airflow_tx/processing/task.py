@@ -20,6 +20,7 @@ from airflow_tx.errors import (
     FailedBatch,
     Refused,
     RowsNotKept,
+    RowsRefused,
     SkippedTransaction,
     StaleAttempt,
     TxError,
@@ -118,13 +119,14 @@ class Processing:
 
         :raises AirflowSkipException: its transaction is committed.
         :raises AirflowRescheduleException: `begin` of its run has replaced its attempt, or is about to.
-        :raises AirflowFailException: another try or attempt has replaced it; or the block raised FailedBatch.
+        :raises AirflowFailException: another try or attempt has replaced it; or the block raised FailedBatch or
+            RowsRefused.
         """
         processing = cls.of(context)
         processing.start()
         try:
             yield processing
-        except FailedBatch as error:
+        except (FailedBatch, RowsRefused) as error:
             raise AirflowFailException(str(error)) from error
 
     @property
@@ -240,20 +242,26 @@ class Processing:
         for emitter in self._emitters:
             emitter.close()
 
-    def fail(self, reason: str, remedy: str | None = None) -> None:
-        """Note in ledger and source that no try follows by itself; raises `Refused` if a newer one is under way."""
+    def fail(self, reason: str, refusal: TxError | None = None) -> None:
+        """Note in ledger and source that no try follows by itself; raises `Refused` if a newer one is under way.
+
+        :param refusal: what failed it; None: another error.
+        """
         self.close()
         if self.anchored:
             from airflow_tx.processing.outcome import note_failed
             from airflow_tx.protocol import processing
 
             with self._connected() as ledger:
-                send_failure(
-                    self.spec.paths,
-                    ledger.run(
-                        processing.fail, self.attempt, self.task, reason=reason, remedy=remedy
-                    ),
+                noted = ledger.run(
+                    processing.fail,
+                    self.attempt,
+                    self.task,
+                    reason=reason,
+                    remedy=advice_of(refusal),
+                    for_good=refusal is not None and refusal.for_good,
                 )
+                send_failure(self.spec.paths, noted)
             if self.begun.replaces is None:
                 note_failed(self.spec, self.attempt, self.metadata, reason)
 
@@ -332,7 +340,8 @@ def after_task(context: Context, result: Any = None) -> None:
 def task_failed(context: Context) -> None:
     """Run when the task has failed and is not tried again."""
     try:
-        Processing.of(context).fail(failure_reason(context), failure_remedy(context))
+        refusal = refusal_of(context)
+        Processing.of(context).fail(reason_of(context, refusal), refusal)
     except Refused as error:
         log.info("%s", error)
 
@@ -356,7 +365,7 @@ def hook_up(task: Any) -> None:
         succeeded=task_ended,
         failed=task_failed,
         skipped=task_ended,
-        final=(FailedBatch,),
+        final=(FailedBatch, RowsRefused),
     )
 
 
@@ -384,6 +393,13 @@ def failure_reason(context: Context) -> str:
     return compat.masked(f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}")
 
 
+def reason_of(context: Context, refusal: TxError | None) -> str:
+    """Give the reason that the ledger keeps: a refusal that only a person can end has its own words."""
+    if refusal is not None and refusal.for_good:
+        return compat.masked(str(refusal))
+    return failure_reason(context)
+
+
 def refusal_of(context: Context) -> TxError | None:
     """Give the refusal that a task failed by; None: it failed by another error."""
     error = context.get("exception")
@@ -392,7 +408,6 @@ def refusal_of(context: Context) -> TxError | None:
     return refusal if isinstance(refusal, TxError) else None
 
 
-def failure_remedy(context: Context) -> str | None:
-    """Give what a refusal says to do, for the ledger; None: the task failed by another error."""
-    refusal = refusal_of(context)
+def advice_of(refusal: TxError | None) -> str | None:
+    """Give what a refusal says to do, for the ledger; None: nothing, or it was another error."""
     return None if refusal is None or refusal.advice is None else compat.masked(refusal.advice)

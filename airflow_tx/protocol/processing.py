@@ -24,7 +24,15 @@ from airflow_tx.protocol.consumers import RowsRead, check_rows, unproven_rows
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Ack, Phase, Skipped, TransactionRecord, digest, encode
+from airflow_tx.protocol.records import (
+    Ack,
+    Phase,
+    Skipped,
+    TopologyRecord,
+    TransactionRecord,
+    digest,
+    encode,
+)
 from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put
 
 _ANOTHER = "one of another transaction of this number (the ledger was reset, repaired or set back)"
@@ -164,10 +172,12 @@ def fail(
     *,
     reason: str,
     remedy: str | None = None,
+    for_good: bool = False,
 ) -> Decision[FailureNoted]:
     """Note that a processing task has failed finally: the attempt cannot commit until it is run again.
 
     :param remedy: what the refusal says to do; None: it was another error.
+    :param for_good: whether a replay would be refused alike; it is not replayed until a person acts or repairs.
     :raises StaleAttempt, StaleTry: it is not for this try to say.
     """
     record = newest_record(read, paths, attempt, "fail")
@@ -178,7 +188,9 @@ def fail(
         return Decision(FailureNoted(first=False))
     path = f"{paths.acks(record.acks)}/{ack_name(task.task_id, task.map_index)}"
     _own(read, path, attempt, task, "fail")
-    return _failed(paths, stamp, attempt, record, reason, remedy=remedy)
+    generation = read.get(TopologyRecord, paths.record).generation if for_good else 0
+    failed = replace(record, for_good=generation)
+    return _failed(paths, stamp, attempt, failed, reason, remedy=remedy)
 
 
 def fail_messages(

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from airflow_tx.described import Described
-from airflow_tx.errors import ConfigError, SourceError
+from airflow_tx.errors import ConfigError, RowsRefused, SourceError
 from airflow_tx.protocol.batch import Batch as Batch
 from airflow_tx.protocol.batch import Json as Json
 from airflow_tx.protocol.batch import Loss as Loss
@@ -187,6 +187,10 @@ class Source(Described, ABC):
         """Make the error for rows that the source cannot give."""
         return SourceError(source=repr(self), problem=problem, remedy=remedy)
 
+    def rows_refused(self, problem: str, remedy: str) -> RowsRefused:
+        """Make the error for rows that are there, and have a value that no reader takes."""
+        return RowsRefused(source=repr(self), problem=problem, remedy=remedy)
+
     def unusable(self, argument: str, value: Any, remedy: str) -> ConfigError:
         """Make the error for an argument that cannot be used."""
         return ConfigError(
@@ -230,7 +234,7 @@ class Source(Described, ABC):
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
         """Explain the error of a Spark application that read rows of this source; None if it has no better text.
 
-        :return: a `FailedBatch` for a row that cannot be read, so that only this transaction is replayed.
+        :return: a `RowsRefused` for a row that no reader takes, so that this transaction is not replayed in vain.
         """
         return None
 

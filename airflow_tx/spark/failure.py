@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import asdict, dataclass
 
-from airflow_tx.errors import FailedBatch, TxError
+from airflow_tx.errors import FailedBatch, RowsRefused, TxError
 from airflow_tx.staging import TryDir
 
 FAILED = "_failed.json"
@@ -28,11 +28,13 @@ class Failure:
     :param error: class of the exception.
     :param message: its first line.
     :param on_purpose: whether the application raised `FailedBatch`, itself or in a function that executors run.
+    :param refused: the fields of the `RowsRefused` that it raised.
     """
 
     error: str
     message: str
     on_purpose: bool
+    refused: dict[str, str] | None = None
 
     def __str__(self) -> str:
         return (
@@ -53,7 +55,8 @@ class Failure:
             return root
         lines = str(error).strip().splitlines()
         message = lines[0][:_LONGEST] if lines else ""
-        return cls(type(error).__name__, message, isinstance(error, FailedBatch))
+        refused = error.fields if isinstance(error, RowsRefused) else None
+        return cls(type(error).__name__, message, isinstance(error, FailedBatch), refused)
 
 
 def jvm_cause(error: BaseException) -> Failure | None:

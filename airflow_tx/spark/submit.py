@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_tx.errors import ConfigError, FailedBatch, TxError
+from airflow_tx.errors import ConfigError, FailedBatch, RowsRefused, TxError
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.attempt import TransactionAttempt
@@ -148,6 +148,8 @@ def explain(where: TryDir, application: str, error: BaseException) -> TxError:
     failure = read_failure(where)
     if failure and failure.on_purpose:
         return FailedBatch(failure.message)
+    if failure and failure.refused:
+        return RowsRefused(**failure.refused)
     if failure is None and isinstance(error, TxError):
         return error
     # spark-submit's own words are many lines, and all of them are in the log already.

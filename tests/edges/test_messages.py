@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx import KafkaSource, RedisListSource
-from airflow_tx.errors import FailedBatch
+from airflow_tx.errors import RowsRefused
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.rows.nested import nested_columns_of
 from airflow_tx.rows.spark_json import with_objects
@@ -96,12 +96,12 @@ def test_a_task_takes_values_of_each_source_exactly(topic: str, lists: str) -> N
 
 @pytest.mark.parametrize("number", range(len(LEFT)), ids=lambda number: str(LEFT[number]))
 def test_a_task_of_each_source_refuses_a_batch_with_another_value(number: int, topic: str, lists: str) -> None:
-    with pytest.raises(FailedBatch, match=f"topic {topic}, partition 0, offset {len(TAKEN) + number}: ") as refusal:
+    with pytest.raises(RowsRefused, match=f"topic {topic}, partition 0, offset {len(TAKEN) + number}: ") as refusal:
         list(of_kafka(topic, len(TAKEN) + number, 1))
     assert "\n" not in str(refusal.value)
-    with pytest.raises(FailedBatch, match="cannot be read"):
+    with pytest.raises(RowsRefused, match="cannot be read"):
         of_redis(lists, len(TAKEN) + number, 1)
-    with pytest.raises(FailedBatch, match="cannot be read"):
+    with pytest.raises(RowsRefused, match="cannot be read"):
         of_rabbit([LEFT[number]])
 
 
@@ -124,13 +124,13 @@ def test_spark_refuses_a_batch_of_each_source_with_another_value(lists: str, spa
     found = {row["number"]: row["problem"] for row in read.select("number", problem.alias("problem")).collect()}
     assert [str(LEFT[number]) for number, what in found.items() if what is None] == []
     for number, each in enumerate(LEFT):
-        with pytest.raises(FailedBatch, match="cannot be read"):
+        with pytest.raises(RowsRefused, match="cannot be read"):
             of_redis(lists, len(TAKEN) + number, 1, spark)
-        with pytest.raises(FailedBatch, match="cannot be read"):
+        with pytest.raises(RowsRefused, match="cannot be read"):
             of_rabbit([each], spark)
 
 
 def test_a_refused_value_is_shown_with_its_column() -> None:
     column = COLUMNS["BIGINT"]
-    with pytest.raises(FailedBatch, match=re.escape(f"column {column} BIGINT = 19.99: it is no whole number")):
+    with pytest.raises(RowsRefused, match=re.escape(f"column {column} BIGINT = 19.99: it is no whole number")):
         of_rabbit([next(each for each in MESSAGES if b": 19.99" in each.content and column.encode() in each.content)])

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Producer
 
-from airflow_tx.errors import ConfigError, FailedBatch, SourceError
+from airflow_tx.errors import ConfigError, RowsRefused, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.sources.api import Batch
@@ -316,7 +316,7 @@ def test_values_that_are_json_come_as_columns_and_one_that_does_not_fit_fails_it
     kafka.produce(topic, ['{"user": "bob", "amount": "much"}'], 0)
     wrong = ledger.decide()
     assert wrong is not None
-    with pytest.raises(FailedBatch, match=f"topic {topic}, partition 0, offset 3.*airflow tx skip TOPOLOGY 2 "):
+    with pytest.raises(RowsRefused, match=f"topic {topic}, partition 0, offset 3.*airflow tx skip TOPOLOGY 2 "):
         list(cast("Iterable[Any]", ledger.source.emit_batch(TransactionAttempt(2, 1), wrong.metadata)))
 
 

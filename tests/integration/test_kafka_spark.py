@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from confluent_kafka import Producer
 
-from airflow_tx.errors import FailedBatch
+from airflow_tx.errors import RowsRefused
 from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.kafka.source import KafkaSource
@@ -126,7 +126,7 @@ def test_a_value_that_does_not_fit_exactly_is_refused_by_spark_as_by_python(
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     told = f"topic {topic}, partition 0, offset 0: column n BIGINT = 19.99"
-    with pytest.raises(FailedBatch, match=told):
+    with pytest.raises(RowsRefused, match=told):
         list(cast("Any", source.emit_batch(ATTEMPT, batch.metadata)))
     with session(spark_connect.url, tag="test", server="the test's") as found:
         frame: Any = source.emit_batch(ATTEMPT, batch.metadata, found)
@@ -146,7 +146,7 @@ def test_a_time_after_the_year_9999_is_refused_where_it_is_used(
     batch = source.decide(ATTEMPT, None)
     assert batch is not None
     told = f"topic {micros}, partition 0, offset 0: column timestamp = 1700000000000000 ms"
-    with pytest.raises(FailedBatch, match=f"{told}. Read the batch with Spark, without this column; or .* skip"):
+    with pytest.raises(RowsRefused, match=f"{told}. Read the batch with Spark, without this column; or .* skip"):
         list(cast("Any", source.emit_batch(ATTEMPT, batch.metadata)))
     with session(spark_connect.url, tag="test", server="the test's") as found:
         frame: Any = source.emit_batch(ATTEMPT, batch.metadata, found)

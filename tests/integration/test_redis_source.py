@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, FailedBatch, PartitionUnavailable, SourceError
+from airflow_tx.errors import ConfigError, PartitionUnavailable, RowsRefused, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.redis.list import RedisListSource
@@ -439,7 +439,7 @@ def test_a_message_that_cannot_be_read_fails_the_batch_and_is_named(server: Loca
         named = (
             rf"message {number} \(key {log.key}{number}\) in database 0 of connection tweets, .* cannot be read: {why}"
         )
-        with pytest.raises(FailedBatch, match=named):
+        with pytest.raises(RowsRefused, match=named):
             rows_of(RedisNumberedSource("tweets", prefix=log.key, schema="n INT"), batch.metadata)
 
 

@@ -235,11 +235,14 @@ class FolderSource(FolderArguments):
     ) -> Iterator[None]:
         try:
             yield
-        except (ValueError, OSError) as error:
+        except OSError as error:
+            self.check_read(attempt)
+            remedy = "Let this process read it, then clear the task."
+            raise self.refused(f"{path}: {error}", remedy) from None
+        except ValueError as error:
             self.check_read(attempt)  # a half-replaced file does not show its old or new content
-            raise self._unreadable(
-                attempt, f"{path}: {error}", files.declarable(path, error)
-            ) from None
+            declared = files.declarable(path, error)
+            raise self._unreadable(attempt, f"{path}: {error}", declared) from None
 
     def _unreadable(
         self, attempt: TransactionAttempt, problem: str, arguments: str | None = None
@@ -251,7 +254,7 @@ class FolderSource(FolderArguments):
             remedy += "correct the source's options and schema, then clear the task."
         else:
             remedy += f"give the source {arguments}, then clear the task."
-        return self.refused(problem, remedy)
+        return self.rows_refused(problem, remedy)
 
     def _root(self) -> str:
         folder = self._storage.root()

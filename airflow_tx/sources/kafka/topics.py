@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.connections.kafka import KafkaAddress
-from airflow_tx.errors import FailedBatch, OtherSource, SourceError, TxError
+from airflow_tx.errors import OtherSource, RowsRefused, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import EmittedRows, Json, SourceKind
 from airflow_tx.sources.kafka import rows as kafka_rows
@@ -167,14 +167,13 @@ class KafkaTopics(LogSource):
     def _columns(self) -> Mapping[str, ColumnType] | None:
         return declared_columns(self, "value_schema", self.value_schema)
 
-    def _misfit(self, what: str, attempt: TransactionAttempt) -> FailedBatch:
+    def _misfit(self, what: str, attempt: TransactionAttempt) -> RowsRefused:
         remedy = "Correct value_schema, then clear the task"
         if "column timestamp" in what:
             remedy = "Read the batch with Spark, without this column"
-        return FailedBatch(
-            f"A message does not fit {self!r}: {what}. {remedy}; or take the batch out of the way: "
-            f"{self.command('skip', attempt.txid)}"
-        )
+        skip = self.command("skip", attempt.txid)
+        remedy += f"; or take the batch out of the way: {skip}"
+        return self.rows_refused(f"a message does not fit: {what}", remedy)
 
     def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
         """Read the offsets of metadata, and check that Kafka has all of them."""

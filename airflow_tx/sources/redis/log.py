@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, TypeAlias
 
-from airflow_tx.errors import FailedBatch, OtherSource, SourceError
+from airflow_tx.errors import OtherSource, RowsRefused, SourceError
 from airflow_tx.rows.types import ColumnType
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.message import parsed_message
@@ -135,7 +135,7 @@ class Part:
     columns: Mapping[str, ColumnType] | None
 
     def rows(self, client: Any) -> Iterator[dict[str, Any]]:
-        """Read the rows; FailedBatch for a message that cannot be read, SourceError for one that is gone."""
+        """Read the rows; RowsRefused for a message that cannot be read, SourceError for one that is gone."""
         with self.log.database.failures():
             for id_, raw in self.log.read(client, self.messages):
                 message = self._parsed(id_, raw)
@@ -145,12 +145,14 @@ class Part:
                     "message": message,
                 }
 
-    def unreadable(self, id_: int | str, why: str) -> FailedBatch:
+    def unreadable(self, id_: int | str, why: str) -> RowsRefused:
         """Make the error for a message that cannot be read: it fails the batch."""
         database = self.log.database
-        return FailedBatch(
-            f"{self.log.named(id_)} in {database.where}, partition {database.partition}, cannot be read: {why}. "
-            f"Correct it and clear the run, or: {database.skip}"
+        named = f"{self.log.named(id_)} in {database.where}, partition {database.partition},"
+        return RowsRefused(
+            source=database.source,
+            problem=f"{named} cannot be read: {why}",
+            remedy=f"Correct it and clear the run, or: {database.skip}",
         )
 
     def _parsed(self, id_: int | str, raw: bytes | dict[bytes, bytes]) -> Any:

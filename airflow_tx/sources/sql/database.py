@@ -13,7 +13,13 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.pool import NullPool
 
 from airflow_tx.connections.sql import signs_of_life, url_of_connection
-from airflow_tx.errors import ConfigError, OtherSource, PartitionUnavailable, SourceError
+from airflow_tx.errors import (
+    ConfigError,
+    OtherSource,
+    PartitionUnavailable,
+    RowsRefused,
+    SourceError,
+)
 
 READER = "airflow_tx reader"
 """The name of our sessions on a PostgreSQL server: they never write, so no batch has to wait for them."""
@@ -54,6 +60,10 @@ class TableErrors:
     def refused(self, problem: str, remedy: str) -> SourceError:
         """Make the error for what only a person can change."""
         return SourceError(source=self.source, problem=f"{self._where}{problem}", remedy=remedy)
+
+    def rows_refused(self, problem: str, remedy: str) -> RowsRefused:
+        """Make the error for rows with a value that no reader takes."""
+        return RowsRefused(source=self.source, problem=f"{self._where}{problem}", remedy=remedy)
 
     def other_source(self, problem: str) -> OtherSource:
         """Make the error for what another source has left in the ledger."""

@@ -175,9 +175,8 @@ class Table:
             f"column {column} of table {self.name} is {value} in the row whose {order} is {key}: "
         )
         problem += "Python or Spark has no such value"
-        return self.errors.refused(
-            problem, f"Correct it, or read other columns: {self._without(column)}"
-        )
+        remedy = f"Correct it, or read other columns: {self._without(column)}"
+        return self.errors.rows_refused(problem, remedy)
 
     def last(
         self, connection: Connection, *conditions: sa.ColumnElement[bool], most: int

@@ -209,6 +209,18 @@ def test_a_file_that_is_replaced_while_a_task_of_the_lane_reads_it_is_never_coun
     assert world.totals == (0, 0)
 
 
+def test_a_batch_of_a_lane_that_is_refused_for_its_rows_becomes_no_run(make: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("number\nten\n")
+    source = FileSource(f"{tmp_path}/*.csv", schema="number INT")
+    world = make(ReadsFirst, source=source)
+    world.coordinate()
+    assert world.runs == {}
+    blocked = decode(TopologyRecord, PATHS.record, world.store.get(PATHS.record).data).blocked
+    assert blocked is not None
+    assert f"{tmp_path}/a.csv: line 2: number = 'ten' does not fit the schema" in blocked["reason"]
+    assert any("a person has to see to it" in line for line in world.log.lines)
+
+
 def test_a_lane_works_off_a_backlog_of_small_files_in_batches_that_grow(make: Any, tmp_path: Path) -> None:
     for number in range(3_300):
         (tmp_path / f"{number:04}.csv").write_text(f"number\n{number}\n")

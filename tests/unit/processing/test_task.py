@@ -17,7 +17,7 @@ from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from airflow_tx import compat
-from airflow_tx.errors import SourceError, StagingError, StaleBegin
+from airflow_tx.errors import RowsRefused, SourceError, StagingError, StaleBegin
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.batch import CurrentBatch, inputs_of
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
@@ -181,6 +181,24 @@ def test_a_task_that_is_given_up_fails_its_transaction_with_the_reason(numbers: 
     context["exception"] = OSError("no disk")
     task_failed(context)
     assert (numbers.record().phase, numbers.record().error) == (Phase.FAILED, "task first: OSError: no disk")
+
+
+def test_a_batch_that_is_refused_for_its_rows_is_noted_as_one_that_no_replay_can_mend(
+    store: CountingStore, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("n\nten\n")
+    files = Dag(store, FileSource(f"{tmp_path}/*.csv", schema="n INT"))
+    files.begin()
+    context = files.context("first", files.payload)
+    before_task(context)
+    with pytest.raises(RowsRefused) as refused:
+        list(CurrentBatch(Processing.of(context)).read())
+    context["exception"] = refused.value
+    task_failed(context)
+    record = files.record()
+    assert (record.phase, record.error, record.for_good) == (Phase.FAILED, str(refused.value), 1)
+    before_task(files.context("first", files.payload))
+    assert (files.record().error, files.record().for_good) == (None, 0)
 
 
 def test_of_an_error_in_the_jvm_the_ledger_has_the_root_cause(numbers: Dag) -> None:

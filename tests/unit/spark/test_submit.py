@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.errors import ConfigError, FailedBatch, StagingError
+from airflow_tx.errors import ConfigError, FailedBatch, RowsRefused, StagingError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.spark.failure import Failure, write_failure
 from airflow_tx.spark.submit import (
@@ -143,6 +143,10 @@ def test_why_an_application_failed_is_told_in_its_own_words(where: TryDir) -> No
     write_failure(where, Failure.of(FailedBatch("May is not complete")))
     on_purpose = explain(where, "/apps/count.py", error)
     assert (type(on_purpose), str(on_purpose)) == (FailedBatch, "May is not complete")
+    refused = RowsRefused(source="S()", problem="1.csv: line 2: n = 'x'", remedy="Correct the file.")
+    write_failure(where, Failure.of(refused))
+    told = explain(where, "/apps/count.py", error)
+    assert (type(told), str(told)) == (RowsRefused, str(refused))
 
 
 def test_an_application_that_ends_well_without_output_is_incomplete(where: TryDir) -> None:
