@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx.rows.types import ColumnType, StringType, columns_of, ddl_of, text_of_json
@@ -69,6 +69,30 @@ def nested_columns_of(schema: str) -> dict[str, ColumnType]:
     :raises ValueError: one has a type that no JSON value has.
     """
     return dict(map(_field, _parts(schema)))
+
+
+@dataclass(frozen=True)
+class PlainText(StringType):
+    """STRING of a column that no one has declared: a text, and no other value."""
+
+    def of_json(self, value: Any) -> str:
+        return self.of_value(value)
+
+
+def found_columns_of(schema: str) -> dict[str, ColumnType]:
+    """Read the columns that Spark has found in JSON objects. It finds STRING for a column of texts and numbers, too.
+
+    :raises ValueError: one has a type that no JSON value has.
+    """
+    return {name: _plain(kind) for name, kind in nested_columns_of(schema).items()}
+
+
+def _plain(kind: ColumnType) -> ColumnType:
+    if isinstance(kind, (ArrayType, MapType)):
+        return replace(kind, element=_plain(kind.element))
+    if isinstance(kind, StructType):
+        return replace(kind, fields=tuple((name, _plain(each)) for name, each in kind.fields))
+    return PlainText("STRING") if isinstance(kind, StringType) else kind
 
 
 def object_values(found: Mapping[str, Any], columns: Mapping[str, ColumnType]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def typed_texts(texts: DataFrame, columns: Mapping[str, ColumnType]) -> DataFram
             )
             problems.append(F.when(text.isNotNull() & ~fits, found))
     if problems:
-        texts = texts.where(_fails(F.coalesce(*problems), otherwise=True))
+        texts = texts.where(fails(F.coalesce(*problems), otherwise=True))
     return texts.select(*values)
 
 
@@ -104,7 +104,7 @@ def checked_lines(
     if not problems:
         return rows
     lines = spark.read.format("text").option("wholetext", whole).load(list(files))
-    none = lines.where(_fails(F.coalesce(*problems), otherwise=False))
+    none = lines.where(fails(F.coalesce(*problems), otherwise=False))
     first = rows.schema.fields[0]
     null = F.lit(None).cast(first.dataType).alias(first.name)
     # Spark adds the other columns: for a wide file, thousands of expressions made here take minutes.
@@ -116,7 +116,7 @@ def valid_text(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     (name,) = rows.columns
-    return rows.where(_fails(_broken_utf8(F.col(column_name(name))), otherwise=True))
+    return rows.where(fails(_broken_utf8(F.col(column_name(name))), otherwise=True))
 
 
 def spaced(quote: str) -> str:
@@ -136,7 +136,8 @@ def _broken_utf8(line: Column) -> Column:
     return F.when(~F.is_valid_utf8(line), F.lit(f"{REFUSED_VALUE}bytes that are no UTF-8"))
 
 
-def _fails(problem: Column, *, otherwise: bool) -> Column:
+def fails(problem: Column, *, otherwise: bool) -> Column:
+    """Let a query fail at a row that has a problem; of other rows the answer is `otherwise`."""
     from pyspark.sql import functions as F
 
     return F.when(problem.isNotNull(), F.raise_error(problem).cast("boolean")).otherwise(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from airflow_tx.rows.nested import ArrayType, MapType, StructType
-from airflow_tx.rows.spark import read_text
+from airflow_tx.rows.nested import ArrayType, MapType, PlainText, StructType
+from airflow_tx.rows.spark import REFUSED_VALUE, fails, read_text
 from airflow_tx.rows.types import (
     BooleanType,
     ColumnType,
@@ -63,6 +63,17 @@ def with_objects(
     )
     problem = F.when(F.col(column).isNotNull(), F.coalesce(none, other, *problems))
     return read, F.when(F.col(column).isNotNull(), F.struct(*values)), problem
+
+
+def lines_of_objects(lines: DataFrame, columns: Mapping[str, ColumnType]) -> DataFrame:
+    """Read a column of texts that are one JSON object each, or blank; the query fails at another one."""
+    from pyspark.sql import functions as F
+
+    (name,) = lines.columns
+    full = lines.where(F.col(name).rlike(r"[^ \t\r]"))
+    read, value, problem = with_objects(full, name, columns)
+    checked = read.where(fails(F.concat(F.lit(REFUSED_VALUE), problem), otherwise=True))
+    return checked.select(value.alias(_PARSED)).select(f"{_PARSED}.*")
 
 
 def _is_one_value(text: Column) -> Column:
@@ -126,6 +137,8 @@ def _simple(raw: Column, kind: ColumnType) -> tuple[Column, Column]:
         return raw == "true", raw.isin("true", "false")
     form = F.substring(raw, 1, 1)
     rest = F.substr(raw, F.lit(2))
+    if isinstance(kind, PlainText):
+        return rest, form == "s"
     if isinstance(kind, TextType):
         rest = F.when(form.isin("s", "n"), rest).otherwise(_restored(raw))
         value, fits = read_text(rest, kind)

@@ -176,6 +176,53 @@ OTHERS = [
 ]
 
 
+def json(name: str, content: bytes | str, rows: Any, schema: str | None = None, **options: Any) -> Case:
+    """Make a case of one file of JSON objects, one a line."""
+    content = content.encode() if isinstance(content, str) else content
+    return Case(f"json: {name}", {"a.json": content}, rows, format="json", options=options, schema=schema)
+
+
+N = "n BIGINT"
+JSON = [
+    json("plain", '{"n": 1, "s": "é"}\n{"n": null, "s": "b"}\n', [{"n": 1, "s": "é"}, {"n": None, "s": "b"}]),
+    json("blank lines", '\n{"n": 1}\n  \t\n\r\n{"n": 2}', [{"n": 1}, {"n": 2}]),
+    json("a byte order mark", b'\xef\xbb\xbf{"n": 1}\n', [{"n": 1}]),
+    json("an empty file", "", [], N),
+    Case("json: gzip", {"a.json.gz": gzip.compress(b'{"n": 1}\n')}, [{"n": 1}], format="json"),
+    json("two objects in a line", '{"n": 1}{"n": 2}\n', REFUSED),
+    json("two objects in a line, with a schema", '{"n": 1} {"n": 2}\n', REFUSED, N),
+    json("an array", '[{"n": 1}, {"n": 2}]\n', REFUSED),
+    json("an array, with a schema", '[{"n": 1}]\n', REFUSED, N),
+    json("an object of several lines", '{"n":\n1}\n', REFUSED, N),
+    json("the rest of a torn line", '{"n": 1}\n{"n": 2', REFUSED, N),
+    json("the rest of an object", '{"n": 1}}\n', REFUSED, N),
+    json("no object", "7\n", REFUSED, N),
+    json("a key twice", '{"n": 1, "n": 2}\n', REFUSED, N),
+    json("NaN", '{"n": 1, "x": NaN}\n', REFUSED, N),
+    json("bytes of Latin-1", b'{"s": "\xe9"}\n', REFUSED, "s STRING"),
+    json("half a surrogate pair", '{"s": "\\ud800"}\n', REFUSED, "s STRING"),
+    json("a fraction of a whole number", '{"n": 19.99}\n', REFUSED, N),
+    json("a whole number with a point", '{"n": 1.0}\n', REFUSED, N),
+    json("digits in quotes", '{"n": "7"}\n', REFUSED, N),
+    json("true for a number", '{"n": true}\n', REFUSED, N),
+    json("a number beyond its type", '{"n": 200}\n', REFUSED, "n TINYINT"),
+    json("too many places", '{"n": 1.239}\n', REFUSED, "n DECIMAL(10,2)"),
+    json("places that fit", '{"n": 1.2300}\n{"n": "5"}\n', [{"n": Decimal("1.23")}, {"n": Decimal("5.00")}],
+         "n DECIMAL(10,2)"),
+    json("a number beyond a FLOAT", '{"n": 1e300}\n', REFUSED, "n FLOAT"),
+    json("a number as a text, by the schema", '{"s": 1.50}\n', [{"s": "1.50"}], "s STRING"),
+    json("a column that a line lacks", '{"n": 1}\n{}\n', [{"n": 1}, {"n": None}], N),
+    json("a column that the schema lacks", '{"n": 1, "m": 2}\n', [{"n": 1}], N),
+    json("a name in other letters", '{"N": 1}\n', [{"n": None}], N),
+    json("nested", '{"a": [1, null], "o": {"x": "y"}}\n', [{"a": [1, None], "o": {"x": "y"}}]),
+    json("nested, with a schema", '{"a": [1, null], "o": {"x": "y"}}\n', [{"a": [1, None], "o": {"x": "y"}}],
+         "a ARRAY<INT>, o STRUCT<x: STRING>"),
+    json("a nested value that does not fit", '{"a": [1, 2.5]}\n', REFUSED, "a ARRAY<INT>"),
+    json("a moment", '{"at": "2013-01-31T10:00:00+02:00"}\n', [{"at": dt.datetime(2013, 1, 31, 8, tzinfo=UTC)}],
+         "at TIMESTAMP"),
+]  # fmt: skip
+
+
 def _parquet(table: Mapping[str, Any], **options: Any) -> bytes:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -234,4 +281,4 @@ PARQUET = [
     Case("parquet: nanoseconds, declared", {"a.parquet": _parquet({"a": _moments("ns", 1)}, version="2.6")}, REFUSED,
          format="parquet", schema="a TIMESTAMP"),
 ]  # fmt: skip
-CASES = [*TEXTS, *BY_NAME, *VALUES, *OTHERS, *PARQUET]
+CASES = [*TEXTS, *BY_NAME, *VALUES, *OTHERS, *JSON, *PARQUET]

@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.files.source import FileSource
-from tests.edges.corpus import CASES, REFUSED, Case
+from tests.edges.corpus import CASES, REFUSED, Case, json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,3 +99,11 @@ def test_spark_counts_no_rows_of_a_torn_file(tmp_path: Path, spark: SparkSession
     rows: Any = source.emit_batch(FIRST, batch.metadata, spark)
     with pytest.raises(Exception, match=r"MALFORMED|FAILED_READ_FILE|is not closed"):
         rows.count()
+
+
+@pytest.mark.spark
+def test_spark_makes_no_texts_of_numbers_in_a_column_that_no_one_has_declared(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    case = json("numbers and texts", '{"s": "a"}\n{"s": [{"x": 1}]}\n{"s": 1}\n', REFUSED)
+    check(case, read(case, tmp_path, spark))

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.protocol.records import digest
+from airflow_tx.rows.nested import found_columns_of, nested_columns_of
 from airflow_tx.rows.spark import (
     REFUSED_VALUE,
     checked_lines,
@@ -17,8 +18,9 @@ from airflow_tx.rows.spark import (
     valid_text,
     with_columns,
 )
+from airflow_tx.rows.spark_json import lines_of_objects
 from airflow_tx.rows.types import ColumnType, columns_of, ddl_of
-from airflow_tx.sources.files.csv_format import CsvFormat, named_as_spark
+from airflow_tx.sources.files.csv_format import CsvFormat, has_only, named_as_spark
 from airflow_tx.sources.files.records import check_declared, check_footer, read_rows
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
@@ -98,7 +100,18 @@ class BatchFiles:
         if schema:
             reader = reader.schema(schema)
         rows = reader.load(list(self.for_spark))
+        if self._plain_json:
+            return self._strict_json(spark, rows)
         return valid_text(rows) if self.format == "text" else rows
+
+    def _strict_json(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
+        schema = self.schema
+        try:
+            columns = nested_columns_of(schema) if schema else found_columns_of(rows.schema.toDDL())
+        except ValueError:
+            return rows
+        lines = spark.read.format("text").load(list(self.for_spark))
+        return lines_of_objects(lines, columns)
 
     def _strict_csv(
         self, spark: SparkSession, written: CsvFormat, columns: Mapping[str, ColumnType]
@@ -147,6 +160,11 @@ class BatchFiles:
         return check_header(path, self.options, self.schema, by_name=self.by_name)
 
     @property
+    def _plain_json(self) -> bool:
+        """Whether they are JSON files that Python can read, too."""
+        return self.format == "json" and has_only(named_as_spark(self.options))
+
+    @property
     def _written(self) -> CsvFormat | None:
         """How they are written, if they are csv files that Python can read, too."""
         if self.format != "csv":
@@ -182,7 +200,7 @@ class BatchFiles:
             except Misfit as error:
                 return path, error
             except ValueError as error:
-                return None if self._written is None else (path, error)
+                return (path, error) if self._plain_json or self._written else None
             except OSError:
                 return None
         return None

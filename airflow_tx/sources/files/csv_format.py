@@ -166,6 +166,15 @@ def check_neutral(given: Mapping[str, Any], known: Iterable[str] = ()) -> None:
             raise ValueError(f"option {shown} is only known to Spark")
 
 
+def has_only(given: Mapping[str, Any]) -> bool:
+    """Ask whether all options, named as Spark does, are such as change nothing that only Spark knows."""
+    try:
+        check_neutral(given)
+    except ValueError:
+        return False
+    return True
+
+
 def is_true(value: Any) -> bool:
     """Ask whether an option says yes."""
     return str(value).lower() == "true"

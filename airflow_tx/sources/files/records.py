@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from airflow_tx.rows.json_objects import parsed_object
+from airflow_tx.rows.nested import nested_columns_of
 from airflow_tx.rows.types import ColumnType, DecimalType, StringType, columns_of
 from airflow_tx.sources.files.csv_format import (
     CsvFormat,
@@ -16,6 +17,7 @@ from airflow_tx.sources.files.csv_format import (
 )
 from airflow_tx.sources.files.schema import Misfit, check_first
 from airflow_tx.sources.files.storage import FilePath
+from airflow_tx.staging.parquet import batches_in, read_schema
 
 _TYPES: Mapping[str, list[str]] = {
     "int8": ["TINYINT", "SMALLINT", "INT", "BIGINT"],
@@ -103,10 +105,10 @@ def _read_json(
     path: FilePath, options: Mapping[str, Any], schema: str | None
 ) -> Iterator[dict[str, Any]]:
     check_neutral(named_as_spark(options))
-    columns = columns_of(schema) if schema else None
+    columns = nested_columns_of(schema) if schema else None
     with opened_text(path, "utf-8") as file:
         for number, line in enumerate(file, 1):
-            if not line.strip():
+            if not line.strip(" \t\r\n"):
                 continue
             try:
                 row = parsed_object(line, exact=columns is not None)
@@ -139,27 +141,13 @@ def _read_parquet(
     path: FilePath, options: Mapping[str, Any], schema: str | None
 ) -> Iterator[dict[str, Any]]:
     import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     check_neutral(named_as_spark(options))
     columns = dict.fromkeys(columns_of(schema)) if schema else {}
     with path.open("rb") as file:
-        # INT96 in nanoseconds ends in the years 1677 and 2262, and goes round.
-        opened = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
-        parquet = opened.schema
-        moments = {
-            parquet.column(number).name
-            for number in range(len(parquet))
-            if parquet.column(number).physical_type == "INT96"
-            and "." not in parquet.column(number).path
-        }
-        for batch in opened.iter_batches():
+        for batch in batches_in(cast("BinaryIO", file)):
             if columns:
                 batch = batch.select([name for name in columns if name in batch.schema.names])
-            for number, field in enumerate(batch.schema):
-                if field.name in moments:
-                    moment = batch.column(number).cast(pa.timestamp("us", tz="UTC"))
-                    batch = batch.set_column(number, field.name, moment)
             try:
                 yield from (columns | row for row in batch.to_pylist())
             except (pa.ArrowException, OverflowError) as error:
@@ -171,22 +159,13 @@ def check_declared(path: FilePath, schema: str) -> None:
 
     :raises Misfit: one is of a type that Spark would convert or refuse, or has a name in other letters.
     """
-    import pyarrow.parquet as pq
-
     with path.open("rb") as file:
-        opened = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
-        physical = opened.schema
-        moments = {
-            physical.column(number).name
-            for number in range(len(physical))
-            if physical.column(number).physical_type == "INT96"
-        }
-        found = {field.name: field.type for field in opened.schema_arrow}
+        found = {field.name: str(field.type) for field in read_schema(cast("BinaryIO", file))}
     spelled = {name.lower(): name for name in found}
     for name, kind in columns_of(schema).items():
         if name in found:
-            types = ["TIMESTAMP"] if name in moments else _TYPES.get(str(found[name]), [])
-            if kind.ddl not in types and str(found[name]) != _decimal_name(kind):
+            types = _TYPES.get(found[name], [])
+            if kind.ddl not in types and found[name] != _decimal_name(kind):
                 raise Misfit(f"column {name} is {found[name]}, and {kind.ddl} in the schema")
         elif name.lower() in spelled:
             raise Misfit(f"column {spelled[name.lower()]} is called {name} in the schema")
@@ -205,23 +184,23 @@ def check_footer(path: FilePath, first: FilePath) -> None:
     :param first: the first file of the batch.
     :raises Misfit: it has other columns than that file, or times in nanoseconds, which Spark does not read.
     """
-    import pyarrow.parquet as pq
-
-    found = []
-    for each in (first, path):
-        with each.open("rb") as file:
-            schema = pq.read_schema(file)
-        found.append({field.name: str(field.type) for field in schema})
-        nanoseconds = [name for name, kind in found[-1].items() if kind.startswith("timestamp[ns")]
-        with each.open("rb") as file:
-            physical = pq.ParquetFile(file).schema
-        for number in range(len(physical)):
-            column = physical.column(number)
-            if column.physical_type == "INT64" and column.path in nanoseconds:
-                raise Misfit(f"column {column.path} has nanoseconds, which Spark does not read")
-    for name in {**found[0], **found[1]}:
-        if found[0].get(name) != found[1].get(name):
-            kinds = [each.get(name, "missing") for each in found]
+    expected = _footer(first)
+    found = _footer(path)
+    for name in {**expected, **found}:
+        kind = found.get(name, "missing")
+        wanted = expected.get(name, "missing")
+        if kind != wanted:
             raise Misfit(
-                f"column {name} is {kinds[1]}, and {kinds[0]} in {first.name}, which is in the same batch"
+                f"column {name} is {kind}, and {wanted} in {first.name}, which is in the same batch"
             )
+
+
+def _footer(path: FilePath) -> dict[str, str]:
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    with path.open("rb") as file:
+        opened = pq.ParquetFile(file)
+        for column in map(opened.schema.column, range(len(opened.schema))):
+            if "timeUnit=nanoseconds" in str(column.logical_type):
+                raise Misfit(f"column {column.path} has nanoseconds, which Spark does not read")
+        return {field.name: str(field.type) for field in opened.schema_arrow}
