@@ -159,8 +159,9 @@ def read_text(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
     value = text.try_cast(kind.ddl)
     fits = value.isNotNull()
     if isinstance(kind, FloatType):
-        infinite = F.lower(F.trim(text)).isin(*INFINITE)
-        fits &= ((F.abs(value) != float("inf")) | infinite) & ~F.lower(text).contains("x")
+        word = F.lower(F.trim(text))
+        named = word.isin("nan", *INFINITE)
+        fits &= named | ((F.abs(value) < float("inf")) & ~word.contains("x"))
     elif isinstance(kind, DecimalType):
         fits &= text.rlike(rf"\A(?=.*[0-9])[+-]?[0-9]*(?:\.[0-9]{{0,{kind.scale}}}0*)?\z")
     elif isinstance(kind, DateType):
@@ -172,9 +173,12 @@ def _moment(text: Column, kind: TimestampType) -> tuple[Column, Column]:
     from pyspark.sql import functions as F
 
     form = rf"\A(?!0000){MOMENT}\z"
+    plain_form = text.rlike(form)
+    # Spark takes no zone behind minutes.
+    text = F.regexp_replace(text, rf"\A({DATE}[T ][0-9]{{2}}:[0-9]{{2}})(?={ZONE}?\z)", "$1:00")
     if not kind.zoned:
         value = text.try_cast(kind.ddl)
-        return value, value.isNotNull() & text.rlike(form)
+        return value, value.isNotNull() & plain_form
     has_zone = text.rlike(rf":.*{ZONE}\z")
     in_utc = F.when(text.contains(":"), F.concat(text, F.lit("Z"))).otherwise(
         F.concat(text, F.lit(" 00:00:00Z"))
@@ -186,6 +190,6 @@ def _moment(text: Column, kind: TimestampType) -> tuple[Column, Column]:
     )
     alone = rf"\A(?!0000){DATE}[ T][0-9:.]+{ZONE}\z"
     plain = F.when(has_zone, text.rlike(alone) & text.rlike(rf"\A{MOMENT}{ZONE}\z")).otherwise(
-        text.rlike(form)
+        plain_form
     )
     return value, value.isNotNull() & within & plain

@@ -171,8 +171,10 @@ class DecimalType(ColumnType):
             raise ValueError(
                 f"it has more than {self.precision - self.scale} digits before the point"
             )
-        sign = "-" if text.startswith("-") else ""
-        return Decimal(f"{sign}{whole or '0'}.{behind.ljust(self.scale, '0')}")
+        digits = f"{whole or '0'}.{behind.ljust(self.scale, '0')}"
+        # Spark has no -0, which would be another key.
+        is_negative = text.startswith("-") and (whole or behind)
+        return Decimal(f"-{digits}" if is_negative else digits)
 
     def of_json(self, value: Any) -> Decimal:
         if isinstance(value, JsonNumber):

@@ -1,0 +1,119 @@
+"""A text as a value of a type: what arithmetic says, or refused; the same for a task and for Spark."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import struct
+from decimal import Decimal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from airflow_tx.rows.spark import read_text
+from airflow_tx.rows.types import columns_of
+from tests.edges.values import EDGES, TEXTS, TYPES
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KINDS = {name: columns_of(f"c {name}")["c"] for name in TYPES}
+REFUSED = "refused"
+
+
+def taken(kind: str, text: str) -> Any:
+    try:
+        return KINDS[kind].of_text(text)
+    except ValueError:
+        return REFUSED
+
+
+@given(kind=st.sampled_from([name for name in TYPES if name not in ("FLOAT", "DOUBLE", "STRING")]), text=TEXTS)
+def test_a_text_that_is_taken_is_the_same_value_written_again(kind: str, text: str) -> None:
+    value = taken(kind, text)
+    if value is REFUSED:
+        return
+    if isinstance(value, (int, Decimal)) and not isinstance(value, bool):
+        assert Fraction(value) == Fraction(text.strip())
+    elif isinstance(value, dt.datetime):
+        given_text = text.replace("T", " ")
+        assert given_text.startswith(str(value)[:10]) or kind == "TIMESTAMP"
+        assert taken(kind, str(value)) == value
+    else:
+        assert str(value).lower() == text.lower()
+
+
+@given(kind=st.sampled_from(["FLOAT", "DOUBLE"]), value=st.floats(allow_nan=False))
+@example(kind="FLOAT", value=3.4028235677973366e38)
+def test_a_number_becomes_the_nearest_one_of_its_type_or_is_refused(kind: str, value: float) -> None:
+    found = taken(kind, str(value))
+    if math.isinf(value) or kind == "DOUBLE":
+        assert found == value
+        return
+    try:
+        (nearest,) = struct.unpack("f", struct.pack("f", value))
+    except OverflowError:
+        nearest = math.inf
+    nearest = REFUSED if math.isinf(nearest) else nearest
+    assert found == nearest
+
+
+@given(value=st.integers(-(2**63), 2**63 - 1))
+def test_each_whole_number_of_a_type_is_taken(value: int) -> None:
+    for name, bits in (("TINYINT", 8), ("SMALLINT", 16), ("INT", 32), ("BIGINT", 64)):
+        fits = -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
+        assert taken(name, str(value)) == (value if fits else REFUSED)
+
+
+@given(value=st.decimals(-(10**8) + 1, 10**8 - 1, places=2))
+def test_each_decimal_of_a_type_is_taken(value: Decimal) -> None:
+    assert taken("DECIMAL(10,2)", f"{value:f}") == value
+
+
+@given(value=st.datetimes())
+def test_each_time_of_a_type_is_taken(value: dt.datetime) -> None:
+    assert taken("TIMESTAMP_NTZ", str(value)) == value
+    assert taken("TIMESTAMP", str(value)) == value.replace(tzinfo=dt.timezone.utc)
+    assert taken("DATE", str(value.date())) == value.date()
+
+
+def in_spark(texts: list[str], spark: SparkSession) -> dict[str, list[Any]]:
+    """Take texts as values of each type by the expressions of Spark."""
+    from pyspark.sql import functions as F
+
+    rows = spark.createDataFrame(list(enumerate(texts)), "number INT, text STRING").coalesce(1)
+    columns = []
+    for name, kind in KINDS.items():
+        value, fits = read_text(F.col("text"), kind)
+        valid = F.lit(True) if fits is None else fits
+        columns.append(F.when(valid, value).alias(name))
+    found = rows.select("number", *columns).toArrow().to_pylist()
+    by_number = {row["number"]: row for row in found}
+    return {
+        name: [REFUSED if by_number[number][name] is None else by_number[number][name] for number in range(len(texts))]
+        for name in TYPES
+    }
+
+
+@pytest.mark.spark
+@settings(
+    max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck)
+)
+@given(generated=st.lists(TEXTS, min_size=300, max_size=300))
+def test_a_task_and_spark_take_the_same_texts_as_the_same_values(generated: list[str], spark: SparkSession) -> None:
+    texts = [*EDGES, *generated]
+    found = in_spark(texts, spark)
+    differ = [
+        (name, text[:100], taken(name, text), other)
+        for name in TYPES
+        for text, other in zip(texts, found[name], strict=True)
+        if repr(_plain(taken(name, text))) != repr(_plain(other))
+    ]
+    assert not differ, differ[:10]
+
+
+def _plain(value: Any) -> Any:
+    return value.astimezone(dt.timezone.utc) if getattr(value, "tzinfo", None) is not None else value
