@@ -79,6 +79,20 @@ def test_a_table_that_is_older_than_its_fence_is_refused(url: str, table: str, g
     refused(made(), grants, 4, "its fence says 3, but (rows are of earlier|its key .* of transaction 1, and was of 2)")
 
 
+@pytest.mark.usefixtures("size")
+def test_keys_of_several_columns_are_found_again_in_the_order_of_the_state(
+    url: str, table: str, grants: Grants
+) -> None:
+    def make() -> SqlState:
+        return SqlState.from_url(url, table=table, keys=["word", "number"], values={"n": Sum()})
+
+    written = [{"word": word, "number": number, "n": 1} for word, number in (("a", 1), ("b", 1), ("b", 2))]
+    grants.commit_rows(1, make(), written)
+    grants.commit_rows(2, make(), written)
+    query(url, f"DELETE FROM {table} WHERE word = 'b'")
+    refused(make(), grants, 3, "its fence says 2, but (1 of 3 rows are there|its key .* is missing)")
+
+
 def test_a_row_that_was_deleted_is_noticed_in_a_small_table(url: str, table: str, grants: Grants, made: Make) -> None:
     state = made()
     grants.commit(1, state, {"a": 1, "b": 1})

@@ -134,7 +134,9 @@ class StateTable(FencedStore):
             return ""
         if kept.rows is not None or not kept.keys or kept.types != found[1]:
             return kept.missing(imprint_of_rows(connection, found[0]))
-        keys = [decode_key(list(kept.types.values()), key.encode()) for key in kept.keys]
+        # The definition does not keep the order of the types.
+        kinds = [kept.types[name] for name in self.columns.keys]
+        keys = [decode_key(kinds, key.encode()) for key in kept.keys]
         wanted = [found[0].c.tx_txid]
         looked_up = self._dialect.look_up(connection, self._primary(*found, keys), wanted)
         txids = dict(map(tuple, looked_up))
