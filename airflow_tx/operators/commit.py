@@ -30,7 +30,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.metrics import send_failure
 from airflow_tx.operators.lineage import LineageOperator
-from airflow_tx.processing.task import advice_of, reason_of, refusal_of
+from airflow_tx.processing.failure import advice_of, noted_reason, refusal_of
 from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def note_commit_failure(context: Context) -> None:
                 commit.note_commit_failed,
                 attempt,
                 case.known.epoch if case else None,
-                reason=reason_of(context, refusal),
+                reason=noted_reason(context, refusal),
                 remedy=advice_of(refusal),
                 for_good=refusal is not None and refusal.for_good,
             )

@@ -27,6 +27,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_failure
+from airflow_tx.processing.failure import advice_of, noted_reason, refusal_of
 from airflow_tx.processing.messages import TaskMessages
 from airflow_tx.processing.passed_on import check_returned
 from airflow_tx.processing.stale_input import check_arguments, check_upstream
@@ -341,7 +342,7 @@ def task_failed(context: Context) -> None:
     """Run when the task has failed and is not tried again."""
     try:
         refusal = refusal_of(context)
-        Processing.of(context).fail(reason_of(context, refusal), refusal)
+        Processing.of(context).fail(noted_reason(context, refusal), refusal)
     except Refused as error:
         log.info("%s", error)
 
@@ -380,34 +381,3 @@ def digest_of_callable(task: Any) -> str:
         return code_digest(inspect.getsource(task.python_callable).encode())
     except (AttributeError, OSError, SyntaxError, TypeError):
         return ""
-
-
-def failure_reason(context: Context) -> str:
-    """Name the task and its error, for the ledger; of an error in the JVM its root cause."""
-    from airflow_tx.spark.failure import jvm_cause
-
-    task = f"task {context['ti'].task_id}"
-    error = context.get("exception")
-    if not isinstance(error, BaseException):
-        return compat.masked(f"{task}: {type(error).__name__}: {error}") if error else task
-    return compat.masked(f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}")
-
-
-def reason_of(context: Context, refusal: TxError | None) -> str:
-    """Give the reason that the ledger keeps: a refusal that only a person can end has its own words."""
-    if refusal is not None and refusal.for_good:
-        return compat.masked(str(refusal))
-    return failure_reason(context)
-
-
-def refusal_of(context: Context) -> TxError | None:
-    """Give the refusal that a task failed by; None: it failed by another error."""
-    error = context.get("exception")
-    # A refusal that another try would meet again was raised as Airflow's own exception.
-    refusal = error.__context__ if isinstance(error, AirflowFailException) else error
-    return refusal if isinstance(refusal, TxError) else None
-
-
-def advice_of(refusal: TxError | None) -> str | None:
-    """Give what a refusal says to do, for the ledger; None: nothing, or it was another error."""
-    return None if refusal is None or refusal.advice is None else compat.masked(refusal.advice)

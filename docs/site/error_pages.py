@@ -48,6 +48,7 @@ REMEDIES = {
 """What to do, for classes whose message and raises say no fixed remedy."""
 HELPERS = {
     ("sources", "refused"): ("SourceError", ("problem", "remedy")),
+    ("sources", "rows_refused"): ("RowsRefused", ("problem", "remedy")),
     ("sources", "unusable"): ("ConfigError", ("option", "value", "remedy")),
     ("", "refuse"): ("StagingError", ("where", "output", "problem", "remedy")),
 }

@@ -15,6 +15,7 @@ from typing import Any
 from error_pages import errors  # mkdocs puts the folder of a hook on the path
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from value_pages import values
 
 LOG = logging.getLogger("mkdocs.hooks.reference")
 """`mkdocs build --strict` counts only the warnings of loggers below `mkdocs`."""
@@ -41,6 +42,7 @@ EXIT = """
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made of the code."""
     pages = {"reference/api.md": api(), "reference/commands.md": commands(), "reference/errors.md": errors()}
+    pages["reference/values.md"] = values()
     pages["changelog.md"] = changelog()
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from airflow_tx.rows.spark import read_text
 from airflow_tx.rows.types import columns_of
 from tests.edges.values import EDGES, TEXTS, TYPES
+from tests.imports.doc_pages import hook
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,6 +114,32 @@ def test_a_task_and_spark_take_the_same_texts_as_the_same_values(generated: list
         if repr(_plain(taken(name, text))) != repr(_plain(other))
     ]
     assert not differ, differ[:10]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_the_page_of_values_says_what_spark_alone_makes_of_each(form: str, spark: SparkSession) -> None:
+    from pyspark.sql import functions as F
+
+    pages: Any = hook("value_pages")
+    examples = [(kind, text, told) for kind, texts in _EXAMPLES[form](pages).items() for text, told in texts.items()]
+    columns = []
+    for number, (kind, text, _) in enumerate(examples):
+        if form == "csv":
+            made = F.from_csv(F.lit(f'"{text}"'), f"c {kind}", {"timeZone": "UTC"})
+        else:
+            made = F.from_json(F.lit(f'{{"c": {text}}}'), f"c {kind}")
+        columns.append(made.getField("c").alias(f"c{number}"))
+    (found,) = spark.range(1).select(*columns).toArrow().to_pylist()
+    differ = [
+        (kind, text, told, pages.shown(found[f"c{number}"]))
+        for number, (kind, text, told) in enumerate(examples)
+        if pages.shown(_plain(found[f"c{number}"])) != told
+    ]
+    assert differ == []
+
+
+_EXAMPLES: dict[str, Any] = {"csv": lambda pages: pages.TEXTS, "json": lambda pages: pages.VALUES}
 
 
 def _plain(value: Any) -> Any:
