@@ -35,7 +35,8 @@ class LocalMariaDB(SqlServer):
             "character-set-server": "latin1",
             "sql-mode": "",
             "transaction-isolation": "REPEATABLE-READ",
-            "innodb-flush-log-at-trx-commit": "1" if fsync else "0",
+            # 0 would lose what was committed a moment before a kill.
+            "innodb-flush-log-at-trx-commit": "1" if fsync else "2",
             "innodb-doublewrite": "1" if fsync else "0",
             **self._own_settings(fsync=fsync),
             **(settings or {}),
