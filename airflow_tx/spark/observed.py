@@ -45,8 +45,8 @@ _JOINS = (
     "exists#",
     " IN (list#",
     "join {",
-    "_EXCEPT",
-    "_INTERSECT",
+    "TYPE_EXCEPT",
+    "TYPE_INTERSECT",
     "subquery",
     "sql",
 )

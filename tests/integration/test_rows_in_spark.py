@@ -123,6 +123,13 @@ def joined_with_nothing(df: DataFrame, emit: Emit) -> None:
     emit(df.join(df.sparkSession.range(0).toDF("k"), "k"))
 
 
+def checked(df: DataFrame, emit: Emit) -> None:
+    """Fails at a value that is refused, as rows of a source do."""
+    from pyspark.sql import functions as F
+
+    emit(df.where(F.when(df.id < 0, F.raise_error("no such value").cast("boolean")).otherwise(F.lit(True))))
+
+
 def of_no_row(df: DataFrame, emit: Emit) -> None:
     emit(df.filter("1 = 0"))
 
@@ -159,6 +166,12 @@ def test_all_rows_that_flow_into_an_output_are_counted_once(
     found = observed(any_spark, parquet, job, tmp_path / "out")
     assert found is not None
     assert found.found == written(parquet)
+
+
+def test_rows_that_a_query_checks_are_counted_exactly(any_spark: SparkSession, parquet: str, tmp_path: Path) -> None:
+    found = observed(any_spark, parquet, checked, tmp_path / "out")
+    assert found is not None
+    assert not found.at_least
 
 
 @pytest.mark.parametrize("job", NOTHING_SAID, ids=lambda job: job.__name__)
