@@ -117,7 +117,7 @@ def _python(folder: Path) -> None:
         file.writelines(f"C{n % 16},O{n % 3},D{n % 105},N{n % 4043},{n % 4983},{n % 180}\n" for n in range(PYTHON_ROWS))
 
     def rows() -> Iterator[dict[str, Any]]:
-        return read_rows(path, "csv", {"header": "true"}, None)
+        return read_rows(path, "csv", {"header": "true"}, None, by_name=False)
 
     def seconds(read: Callable[[], Any]) -> float:
         found = []

@@ -21,7 +21,7 @@ from airflow_tx.commit.alarm import raise_own_alarms
 from airflow_tx.coordinator.blocked import BlockedOperator
 from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
 from airflow_tx.coordinator.snapshot import SnapshotReader
-from airflow_tx.errors import TransactionDefinitionError
+from airflow_tx.errors import RowsRefused, TransactionDefinitionError
 from airflow_tx.processing.begin import allocate
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol import recovery
@@ -303,7 +303,8 @@ def test_the_alarm_of_a_refusal_has_its_remedy_whole_and_once(world: LaneWorld) 
     processing = Processing(spec, begun, TaskTry("count", -1, "t"), anchored=True)
     processing.start()
     remedy = "Restore it, or repair: airflow tx repair numbers --state-lost t"
-    processing.fail(f"the table has {'another column, ' * 300} and went back. {remedy}", remedy)
+    refusal = RowsRefused(source="S()", problem="the table went back", remedy=remedy)
+    processing.fail(f"the table has {'another column, ' * 300} and went back. {remedy}", refusal)
     world.runs["r1"] = "failed"
     raise_own_alarms(spec, {"ti": FakeTi("begin", "r2")}, world.log)
     (alarm,) = called.alarms
