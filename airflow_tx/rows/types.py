@@ -22,6 +22,9 @@ ZONE = r"(Z|[+-][0-9]{2}:[0-9]{2})"
 DECIMAL = r"[+-]?([0-9]*)(?:\.([0-9]*?)0*)?"
 """A number in digits: before the point, and behind it without the last zeros."""
 INFINITE = frozenset({"inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"})
+_WHOLE = re.compile("[+-]?[0-9]+")
+_BROKEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[dDfF]?", re.ASCII)
+_DATE = re.compile(DATE)
 _BLANKS = "".join(map(chr, range(33)))
 """What Java trims, and Spark in a text that it casts."""
 
@@ -90,9 +93,9 @@ class IntegerType(ColumnType):
 
     def of_text(self, text: str) -> int:
         trimmed = text.strip(_BLANKS)
-        if not re.fullmatch("[+-]?[0-9]+", trimmed):
+        if not _WHOLE.fullmatch(trimmed):
             raise ValueError("it is no whole number in digits")
-        return self.of_value(int(trimmed))
+        return self._within(int(trimmed))
 
     def of_json(self, value: Any) -> int:
         if isinstance(value, JsonNumber):
@@ -102,7 +105,9 @@ class IntegerType(ColumnType):
         raise ValueError(f"a JSON {_json_name(value)} is no {self.ddl}")
 
     def of_value(self, value: Any) -> int:
-        number: int = self._only(value, int)
+        return self._within(self._only(value, int))
+
+    def _within(self, number: int) -> int:
         if not -(2 ** (self.bits - 1)) <= number < 2 ** (self.bits - 1):
             raise ValueError(f"it does not fit into {self.bits} bits")
         return number
@@ -119,14 +124,12 @@ class FloatType(ColumnType):
 
     def of_text(self, text: str) -> float:
         trimmed = text.strip(_BLANKS)
+        if _BROKEN.fullmatch(trimmed):
+            return self._finite(float(trimmed.rstrip("dDfF")))
         word = trimmed.lower()
-        if word == "nan":
-            return math.nan
-        if word in INFINITE:
+        if word == "nan" or word in INFINITE:
             return float(word)
-        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[dDfF]?", trimmed, re.ASCII):
-            raise ValueError("it is no number")
-        return self._finite(float(trimmed.rstrip("dDfF")))
+        raise ValueError("it is no number")
 
     def of_json(self, value: Any) -> float:
         if type(value) in (int, float, JsonNumber):
@@ -215,7 +218,7 @@ class DateType(ColumnType):
     """DATE: ``2013-01-31``, of the years 1 to 9999."""
 
     def of_text(self, text: str) -> date:
-        if not re.fullmatch(DATE, text):
+        if not _DATE.fullmatch(text):
             raise ValueError("it is no date like 2013-01-31")
         return _date(text)
 

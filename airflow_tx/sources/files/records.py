@@ -37,6 +37,8 @@ _TYPES: Mapping[str, list[str]] = {
 }
 """The types of a schema that a column of a Parquet file may have, by its type in Arrow: none changes a value."""
 
+_TEXT = StringType("STRING")
+
 
 def read_rows(
     path: FilePath,
@@ -73,8 +75,8 @@ def _read_csv(
         names: Sequence[str] = written.names(first)
         if columns:
             names = check_first(written, first, list(columns), by_name=by_name)
-        typed = {name: kind for name, kind in columns.items() if kind != StringType("STRING")}
-        lacking = dict.fromkeys(columns)
+        typed = {name: columns[name] for name in names if columns.get(name, _TEXT) != _TEXT}
+        lacking = dict.fromkeys(columns) if len(names) < len(columns) else None
         for fields in reader if written.header else chain([first], reader):
             if not fields:
                 continue
@@ -82,23 +84,23 @@ def _read_csv(
                 raise ValueError(
                     f"line {reader.line_num}: {len(fields)} fields, and {len(names)} columns"
                 )
-            row: dict[str, Any] = lacking | {
+            row: dict[str, Any] = {
                 name: None if text in ("", written.null) else text
                 for name, text in zip(names, fields, strict=True)
             }
             for name, kind in typed.items():
-                if row[name] is not None:
-                    row[name] = _fitted(kind, name, row[name], f"line {reader.line_num}")
-            yield row
+                text = row[name]
+                if text is not None:
+                    try:
+                        row[name] = kind.of_text(text)
+                    except ValueError as error:
+                        raise _misfit(kind, name, text, reader.line_num, error) from None
+            yield {**lacking, **row} if lacking else row
 
 
-def _fitted(kind: ColumnType, name: str, value: Any, where: str, *, json: bool = False) -> Any:
-    try:
-        return kind.of_json(value) if json else kind.of_text(value)
-    except ValueError as error:
-        shown = f"{value!r:.100}"
-        problem = f"{where}: {name} = {shown} does not fit the schema ({name} {kind.ddl}): {error}"
-        raise Misfit(problem, name) from None
+def _misfit(kind: ColumnType, name: str, value: Any, line: int, error: ValueError) -> Misfit:
+    problem = f"{value!r:.100} does not fit the schema ({name} {kind.ddl}): {error}"
+    return Misfit(f"line {line}: {name} = {problem}", name)
 
 
 def _read_json(
@@ -117,12 +119,12 @@ def _read_json(
             if columns is None:
                 yield row
                 continue
-            yield {
-                name: None
-                if row.get(name) is None
-                else _fitted(kind, name, row[name], f"line {number}", json=True)
-                for name, kind in columns.items()
-            }
+            for name, kind in columns.items():
+                try:
+                    row[name] = None if row.get(name) is None else kind.of_json(row[name])
+                except ValueError as error:
+                    raise _misfit(kind, name, row[name], number, error) from None
+            yield {name: row[name] for name in columns}
 
 
 def _read_text(
