@@ -129,8 +129,6 @@ class Ledger:
 
     def _await_sources(self) -> None:
         """Let the page have asked every source: it asks them in the background."""
-        if self._got:
-            return
         question = json.dumps({"route": "list_topologies", "told": {}})
 
         def are_known() -> bool:
