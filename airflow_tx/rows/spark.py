@@ -15,6 +15,7 @@ from airflow_tx.rows.types import (
     DateType,
     DecimalType,
     FloatType,
+    IntegerType,
     StringType,
     TimestampType,
 )
@@ -158,7 +159,9 @@ def read_text(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
         return _moment(text, kind)
     value = text.try_cast(kind.ddl)
     fits = value.isNotNull()
-    if isinstance(kind, FloatType):
+    if isinstance(kind, IntegerType):
+        fits &= ~text.contains("\x7f")  # Spark takes it for a blank
+    elif isinstance(kind, FloatType):
         word = F.lower(F.trim(text))
         named = word.isin("nan", *INFINITE)
         fits &= named | ((F.abs(value) < float("inf")) & ~word.contains("x"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx import KafkaSource, RedisListSource
-from airflow_tx.errors import RowsRefused
+from airflow_tx.errors import FailedBatch, RowsRefused
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.rows.nested import nested_columns_of
 from airflow_tx.rows.spark_json import with_objects
@@ -101,7 +101,7 @@ def test_a_task_of_each_source_refuses_a_batch_with_another_value(number: int, t
     assert "\n" not in str(refusal.value)
     with pytest.raises(RowsRefused, match="cannot be read"):
         of_redis(lists, len(TAKEN) + number, 1)
-    with pytest.raises(RowsRefused, match="cannot be read"):
+    with pytest.raises(FailedBatch, match="cannot be read"):
         of_rabbit([LEFT[number]])
 
 
@@ -126,11 +126,11 @@ def test_spark_refuses_a_batch_of_each_source_with_another_value(lists: str, spa
     for number, each in enumerate(LEFT):
         with pytest.raises(RowsRefused, match="cannot be read"):
             of_redis(lists, len(TAKEN) + number, 1, spark)
-        with pytest.raises(RowsRefused, match="cannot be read"):
+        with pytest.raises(FailedBatch, match="cannot be read"):
             of_rabbit([each], spark)
 
 
 def test_a_refused_value_is_shown_with_its_column() -> None:
     column = COLUMNS["BIGINT"]
-    with pytest.raises(RowsRefused, match=re.escape(f"column {column} BIGINT = 19.99: it is no whole number")):
+    with pytest.raises(FailedBatch, match=re.escape(f"column {column} BIGINT = 19.99: it is no whole number")):
         of_rabbit([next(each for each in MESSAGES if b": 19.99" in each.content and column.encode() in each.content)])

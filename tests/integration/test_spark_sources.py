@@ -89,7 +89,7 @@ def test_types_that_were_found_once_are_those_of_every_batch(spark: SparkSession
         "Correct the file, then: " in told
     )
     declared = "`n` STRING, `half` DOUBLE, `day` DATE, `at` TIMESTAMP_NTZ, `yes` BOOLEAN, `word` STRING"
-    assert f"such as schema={declared!r}, then clear the task." in told
+    assert f"give the source schema={declared!r}, then clear the task." in told
     # A job that reads none of the new columns would not notice them.
     with pytest.raises(SourceError, match=r"4\.csv: header .* column 'more' is new\. Correct the file"):
         source.emit_batch(ATTEMPT, fourth, spark)

@@ -76,7 +76,7 @@ def _read_csv(
         if columns:
             names = check_first(written, first, list(columns), by_name=by_name)
         typed = {name: columns[name] for name in names if columns.get(name, _TEXT) != _TEXT}
-        lacking = dict.fromkeys(columns) if len(names) < len(columns) else None
+        lacking = dict.fromkeys(columns) if columns and list(names) != list(columns) else None
         for fields in reader if written.header else chain([first], reader):
             if not fields:
                 continue
