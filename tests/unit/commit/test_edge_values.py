@@ -122,13 +122,20 @@ NUMBER = itertools.count()
 def test_a_state_holds_what_arithmetic_on_the_given_values_says_or_the_rows_are_refused(
     folder: Path, batch: tuple[str, Any, list[list[dict[str, Any]]]], on_sqlite: bool, is_staged: bool
 ) -> None:
-    kind, aggregator, parts = batch
     number = next(NUMBER)
-    columns: dict[str, Any] = {"keys": ["k"], "values": {"n": aggregator}}
+    columns: dict[str, Any] = {"keys": ["k"], "values": {"n": batch[1]}}
     state: Any = MemoryState(f"t{number}", **columns)
     if on_sqlite:
         state = SqlState.from_url(f"sqlite:///{folder}/{number}.db", table="t", **columns)
-    area, attempt = StagingArea(str(folder / str(number))), TransactionAttempt(1, 1)
+    check_values(batch, state, folder / str(number), is_staged=is_staged)
+
+
+def check_values(
+    batch: tuple[str, Any, list[list[dict[str, Any]]]], state: Any, folder: Path, *, is_staged: bool
+) -> None:
+    """Commit a batch, and compare what the state holds with what arithmetic says, unless the rows are refused."""
+    kind, aggregator, parts = batch
+    area, attempt = StagingArea(str(folder)), TransactionAttempt(1, 1)
     values: list[Any] = [[{"n": None, **row} for row in rows] for rows in parts]
     try:
         if is_staged:

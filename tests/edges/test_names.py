@@ -1,0 +1,57 @@
+"""Each public source and state is held to the edges of values, or has a reason why not."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import airflow_tx
+from airflow_tx import state
+from airflow_tx.sources.api import Source
+
+ROOT = Path(__file__).parents[2]
+HELD = {
+    "FileSource": "tests/edges/test_files.py",
+    "KafkaSource": "tests/edges/test_messages.py",
+    "RedisListSource": "tests/edges/test_messages.py",
+    "SqlSource": "tests/integration/test_sql_source_values.py",
+    "MemoryState": "tests/unit/commit/test_edge_values.py",
+    "RedisState": "tests/edges/test_states.py",
+    "SqlState": "tests/edges/test_states.py",
+}
+"""The tests that give a source or a state values at the edges of its types."""
+ALIKE = {
+    "PartitionedFileSource": "reads its files as FileSource",
+    "PartitionedSqlSource": "reads its tables as SqlSource",
+    "RabbitQueueSource": "tests/edges/test_messages.py gives its rows messages, without a server",
+    "RedisNumberedSource": "reads a message as RedisListSource",
+    "RedisStreamSource": "its values are texts",
+    "DataIntervalSource": "the user's reader makes its rows",
+    "RunPartitionSource": "the user's reader makes its rows",
+    "MemorySource": "its rows are Python's",
+    "DeltaTable": "tests/unit/state/lake/test_python_rows.py gives its files rows",
+    "MapState": "the user's map keeps its values",
+    "MemcachedState": "keeps values as JSON",
+    "QueryableState": "a base class",
+    "FencedState": "a base class",
+    "State": "a base class",
+    "StaticState": "nothing is written to it",
+    "RedisGuard": "the user's script writes",
+    "SqlGuard": "the user's statements write",
+}
+"""Why another one needs no test of its own."""
+
+
+def test_each_source_and_state_is_held_to_the_edges_or_is_like_another_one() -> None:
+    bases = {"Source", "TransactionalSource", "PartitionedTransactionalSource", "OpaquePartitionedTransactionalSource"}
+    found = {name: getattr(airflow_tx, name) for name in airflow_tx.__all__}
+    sources = {name for name, each in found.items() if inspect.isclass(each) and issubclass(each, Source)}
+    states = {name for name in state.__all__ if name.endswith(("State", "Guard", "Table"))}
+    assert (sources - bases | states) - HELD.keys() - ALIKE.keys() == set()
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_the_tests_of_a_name_use_it(name: str) -> None:
+    assert name in (ROOT / HELD[name]).read_text()
