@@ -10,6 +10,8 @@ import pytest
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.files.source import FileSource
+from airflow_tx.spark.connect import session
+from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.edges.corpus import CASES, REFUSED, Case, json
 
 if TYPE_CHECKING:
@@ -70,6 +72,17 @@ def test_python_takes_it_exactly_or_refuses_it(case: Case, tmp_path: Path) -> No
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_spark_takes_it_exactly_or_refuses_it(case: Case, tmp_path: Path, spark: SparkSession) -> None:
     check(case, read(case, tmp_path, spark))
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.worth("each file through a server of Spark")
+def test_a_server_of_spark_takes_each_exactly_or_refuses_it(tmp_path: Path, spark_connect: LocalSparkConnect) -> None:
+    with session(f"sc://127.0.0.1:{spark_connect.port}", tag="edges", server="test") as connected:
+        for number, case in enumerate(CASES):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            check(case, read(case, folder, connected))
 
 
 @pytest.mark.spark
