@@ -40,7 +40,9 @@ class AirflowClient:
         self.address = address
         self.user = user
         self.password = password
-        self._http = httpx.Client(base_url=address, timeout=30, trust_env=False)
+        # A machine with other work may answer late.
+        patience = httpx.Timeout(30, read=120)
+        self._http = httpx.Client(base_url=address, timeout=patience, trust_env=False)
         # On SQLite an api-server that gets two requests to write at once blocks itself, and then the scheduler.
         self._one_at_a_time = threading.Lock()
 
