@@ -16,6 +16,7 @@ FAILED = "_failed.json"
 _LONGEST = 2000
 # What Spark tells of an exception of ours in a Python worker: the last line of its traceback.
 _IN_A_WORKER = re.compile(r"^airflow_tx(?:\.\w+)*\.(?P<error>\w+): (?P<message>.+)$", re.MULTILINE)
+_REFUSED = re.compile(r"Source (?P<source>.+?) refused: (?P<problem>.+?)\. (?P<remedy>.+)")
 # What py4j says of an error in the JVM: this line, the error, its stack, and the errors that have caused it.
 _IN_THE_JVM = "An error occurred while calling "
 _CAUSE = re.compile(r"^(?:: |Caused by: )(?P<error>[\w.$]+)(?:: (?P<message>.*))?$", re.MULTILINE)
@@ -46,11 +47,10 @@ class Failure:
         """Word an exception, in one line."""
         ours = None if isinstance(error, TxError) else _IN_A_WORKER.search(str(error))
         if ours:
-            return cls(
-                ours["error"],
-                ours["message"].strip()[:_LONGEST],
-                ours["error"] == FailedBatch.__name__,
-            )
+            message = ours["message"].strip()[:_LONGEST]
+            by_rows = ours["error"] == RowsRefused.__name__ and _REFUSED.fullmatch(message)
+            refused = by_rows.groupdict() if by_rows else None
+            return cls(ours["error"], message, ours["error"] == FailedBatch.__name__, refused)
         if (root := jvm_cause(error)) is not None:
             return root
         lines = str(error).strip().splitlines()

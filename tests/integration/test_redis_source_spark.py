@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_tx.errors import SourceError
+from airflow_tx.errors import RowsRefused, SourceError
 from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
 from airflow_tx.operators.spark_submit import SparkBatchOperator
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -116,8 +116,9 @@ def test_a_message_that_does_not_fit_fails_the_batch_and_is_named(
         collect()
     redis.client(1).set("17", before)
     failure = Failure.of(error.value)
-    told = r"message 17 \(key 17\) in database 1 of connection tweets, .* cannot be read: column n INT = \"many\": "
-    assert failure.on_purpose
+    told = r".* refused: message 17 \(key 17\) in database 1 of connection tweets, .* cannot be read: column n INT = "
+    assert failure.refused is not None
+    assert str(RowsRefused(**failure.refused)) == failure.message
     assert re.match(told, failure.message)
     source.close()
 

@@ -56,7 +56,7 @@ _SETTINGS = {
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "CLIENT",
     # A broker that was killed is let in again only once the controller has missed it for so long.
-    "broker.session.timeout.ms": "2000",
+    "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "500",
     "auto.create.topics.enable": "false",
     "offsets.topic.num.partitions": "1",
