@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_tx.state import SqlState
 from airflow_tx.state.redis.state import RedisState
-from tests.unit.commit.test_edge_values import batches, check_values
+from tests.edges.state_values import batches, check_values
 
 pytestmark = pytest.mark.long
 
