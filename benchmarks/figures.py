@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 
 def percentile(values: Sequence[float], part: float) -> float:
@@ -24,6 +26,22 @@ def machine() -> str:
     """The processors, and how busy others keep them: figures of a busy machine are too high."""
     load = "/".join(f"{each:.1f}" for each in os.getloadavg())
     return f"{os.cpu_count()} processors, load {load}"
+
+
+def spark_session() -> tuple[Any, Callable[[], float]]:
+    """A session of Spark, and a clock of the processor seconds of its JVM."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark: Any = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+
+    def processor() -> float:
+        fields = Path(f"/proc/{jvm}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    return spark, processor
 
 
 def quiet() -> None:

@@ -6,7 +6,6 @@ the start of its session. Python: a task that reads rows of a CSV file. Arrow: w
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import machine
+from benchmarks.figures import machine, spark_session
 
 ROWS = 10_000_000
 PYTHON_ROWS = 500_000
@@ -42,20 +41,15 @@ def main() -> None:
 
 
 def _spark(folder: Path, rows: int) -> None:
-    from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
     from airflow_tx.spark.observed import RowsObserver
 
     before = time.process_time()
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark: Any = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    spark, of_spark = spark_session()
 
     def processor() -> float:
-        fields = Path(f"/proc/{jvm}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + time.process_time() - before
+        return of_spark() + time.process_time() - before
 
     start = processor()
     files, out = f"file://{folder}/in", f"file://{folder}/out"

@@ -6,7 +6,6 @@ file as texts and with types.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.files.source import FileSource
-from benchmarks.figures import machine
+from benchmarks.figures import machine, spark_session
 
 ROWS = 3_367_760
 """Ten times the flights of the examples."""
@@ -44,18 +43,9 @@ def main() -> None:
 
 
 def _spark(folder: Path, rows: int) -> None:
-    from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark: Any = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
-
-    def processor() -> float:
-        fields = Path(f"/proc/{jvm}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
+    spark, processor = spark_session()
     made = spark.range(rows).select(*(F.expr(expression).alias(name) for name, (_, expression) in COLUMNS.items()))
     for form in ("csv", "json"):
         made.repartition(12).write.format(form).option("header", True).save(f"{folder}/{form}")

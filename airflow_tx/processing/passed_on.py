@@ -13,7 +13,7 @@ from airflow_tx.compat import as_xcom, from_xcom
 from airflow_tx.errors import StagingError
 from airflow_tx.processing.outputs import RETURN_KEY
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.rows.arrow import first_line, is_frame, shown_value
+from airflow_tx.rows.arrow import first_line, is_frame, is_same_value, shown_value
 from airflow_tx.spec import TransactionSpec
 
 _Path = tuple[Any, ...]
@@ -90,17 +90,11 @@ def _of_other(value: Any, path: _Path) -> Iterator[_Problem]:
         problem = f"= {shown_value(value)} cannot become an XCom ({reason})"
         yield path, problem, _STAGE.format("rows")
         return
-    if isinstance(value, (Decimal, dt.datetime, numbers.Number)) and not _is_same(found, value):
+    if isinstance(value, (Decimal, dt.datetime, numbers.Number)) and not is_same_value(
+        found, value
+    ):
         problem = f"= {shown_value(value)} would come back from XCom as {shown_value(found)}"
         yield path, problem, _STAGE.format("rows")
-
-
-def _is_same(found: Any, given: Any) -> bool:
-    if isinstance(given, dt.datetime) and given.tzinfo is not None:
-        # Two datetimes of zones with summer time are never equal in an hour that comes twice.
-        found = found.astimezone(dt.timezone.utc)
-        given = given.astimezone(dt.timezone.utc)
-    return bool(found == given)
 
 
 def _encodable(text: str) -> bool:

@@ -171,7 +171,9 @@ def _made(
         return made
     # Arrow cuts 1.5 down to 1, and a moment to a day, without a word.
     found = made.to_pylist(maps_as_pydicts="strict")
-    if (types.is_nested(made.type) or found != values) and not all(map(_is_same, found, values)):
+    if (types.is_nested(made.type) or found != values) and not all(
+        map(is_same_value, found, values)
+    ):
         raise ValueError("it would be changed")
     return made
 
@@ -199,7 +201,7 @@ def _is_truth(value: Any) -> bool:
     return isinstance(value, bool) or type(value).__name__ == "bool"
 
 
-def _is_same(made: Any, given: Any) -> bool:
+def is_same_value(made: Any, given: Any) -> bool:
     """Compare a value of a column with the value that it was made of."""
     if hasattr(given, "tolist"):
         given = given.tolist()  # of numpy
@@ -207,13 +209,13 @@ def _is_same(made: Any, given: Any) -> bool:
         return (
             isinstance(given, Mapping)
             and made.keys() >= given.keys()
-            and all(_is_same(made[key], given.get(key)) for key in made)
+            and all(is_same_value(made[key], given.get(key)) for key in made)
         )
     if isinstance(made, list):
         return (
             isinstance(given, (list, tuple))
             and len(made) == len(given)
-            and all(map(_is_same, made, given))
+            and all(map(is_same_value, made, given))
         )
     if isinstance(made, float) and isinstance(given, float) and math.isnan(given):
         return math.isnan(made)

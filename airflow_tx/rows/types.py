@@ -25,7 +25,7 @@ INFINITE = frozenset({"inf", "+inf", "-inf", "infinity", "+infinity", "-infinity
 _WHOLE = re.compile("[+-]?[0-9]+")
 _BROKEN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?[dDfF]?", re.ASCII)
 _DATE = re.compile(DATE)
-_BLANKS = "".join(map(chr, range(33)))
+BLANKS = "".join(map(chr, range(33)))
 """What Java trims, and Spark in a text that it casts."""
 
 
@@ -92,7 +92,7 @@ class IntegerType(ColumnType):
     bits: int = 64
 
     def of_text(self, text: str) -> int:
-        trimmed = text.strip(_BLANKS)
+        trimmed = text.strip(BLANKS)
         if not _WHOLE.fullmatch(trimmed):
             raise ValueError("it is no whole number in digits")
         return self._within(int(trimmed))
@@ -123,7 +123,7 @@ class FloatType(ColumnType):
     single: bool = False
 
     def of_text(self, text: str) -> float:
-        trimmed = text.strip(_BLANKS)
+        trimmed = text.strip(BLANKS)
         if _BROKEN.fullmatch(trimmed):
             return self._finite(float(trimmed.rstrip("dDfF")))
         word = trimmed.lower()

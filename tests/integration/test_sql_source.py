@@ -25,7 +25,7 @@ from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.server import free_port
-from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
+from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, UNUSUAL_SETTINGS, LocalPostgres
 
 ATTEMPT = TransactionAttempt(1, 1)
 
@@ -433,18 +433,7 @@ def test_rows_by_a_time_and_a_uuid_are_read_on_from_their_position(shop: Shop) -
     assert rest(source) == ids
 
 
-SETTINGS = [
-    "quote_all_identifiers = on",
-    "extra_float_digits = -5",
-    "array_nulls = off",
-    "bytea_output = 'escape'",
-    "DateStyle = 'SQL, DMY'",
-    "IntervalStyle = 'sql_standard'",
-    "TimeZone = 'Asia/Kathmandu'",
-    "standard_conforming_strings = off",
-    "client_encoding = 'LATIN1'",
-    "transform_null_equals = on",
-]
+SETTINGS = [*UNUSUAL_SETTINGS, "transform_null_equals = on"]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.sql.source import SqlSource
 from airflow_tx.testing.airflow import connection
 from tests.servers.mariadb import LocalMariaDB
-from tests.servers.postgres import LocalPostgres
+from tests.servers.postgres import UNUSUAL_SETTINGS, LocalPostgres
 from tests.servers.spark_session import jdbc_jars, skip_without
 
 if TYPE_CHECKING:
@@ -186,17 +186,6 @@ MARIADB = [
 ]  # fmt: skip
 OF_MARIADB = [Type("UUID", quoted("3613b603-aa78-4d1a-98d1-cc28eca88852"))]
 
-POSTGRES_OTHERS = (
-    "quote_all_identifiers = on",
-    "extra_float_digits = -5",
-    "array_nulls = off",
-    "bytea_output = 'escape'",
-    "DateStyle = 'SQL, DMY'",
-    "IntervalStyle = 'sql_standard'",
-    "TimeZone = 'Asia/Kathmandu'",
-    "standard_conforming_strings = off",
-    "client_encoding = 'LATIN1'",
-)
 POSTGRES_OWN = (
     "quote_all_identifiers = off",
     "extra_float_digits = 3",
@@ -265,7 +254,7 @@ def shop(server: LocalPostgres | LocalMariaDB, monkeypatch: pytest.MonkeyPatch) 
         yield made
         made.run(*(f"SET GLOBAL {name} = {value!r}" for name, value in before.items()))
     else:
-        made.run(*(f'ALTER DATABASE "{made.engine.url.database}" SET {each}' for each in POSTGRES_OTHERS))
+        made.run(*(f'ALTER DATABASE "{made.engine.url.database}" SET {each}' for each in UNUSUAL_SETTINGS))
         made.run(
             "CREATE TYPE mood AS ENUM ('sad')", "CREATE TYPE point2 AS (x integer, y text)",
             "CREATE DOMAIN positive AS numeric(12,2) CHECK (value > 0)", "CREATE DOMAIN positive_again AS positive",

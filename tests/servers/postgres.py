@@ -15,6 +15,20 @@ POSTGRES_USER = "postgres"
 POSTGRES_PASSWORD = "s3cret/@:pass"
 
 
+UNUSUAL_SETTINGS = (
+    "quote_all_identifiers = on",
+    "extra_float_digits = -5",
+    "array_nulls = off",
+    "bytea_output = 'escape'",
+    "DateStyle = 'SQL, DMY'",
+    "IntervalStyle = 'sql_standard'",
+    "TimeZone = 'Asia/Kathmandu'",
+    "standard_conforming_strings = off",
+    "client_encoding = 'LATIN1'",
+)
+"""What a role or a database may have set for its sessions, and what a reader must not depend on."""
+
+
 class LocalPostgres(SqlServer):
     """One PostgreSQL server on 127.0.0.1 at a free port, with a data directory of its own; a context manager.
 

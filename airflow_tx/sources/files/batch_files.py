@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.protocol.records import digest
@@ -21,7 +21,7 @@ from airflow_tx.rows.spark import (
 from airflow_tx.rows.spark_json import lines_of_objects
 from airflow_tx.rows.types import ColumnType, columns_of, ddl_of
 from airflow_tx.sources.files.csv_format import CsvFormat, has_only, named_as_spark
-from airflow_tx.sources.files.records import check_declared, check_footer, read_rows
+from airflow_tx.sources.files.records import check_declared, check_footer, footer_columns, read_rows
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
     Misfit,
@@ -181,7 +181,7 @@ class BatchFiles:
         """
         if self.format == "parquet":
             if self.schema is None:
-                check_footer(path, self.paths[0])
+                check_footer(path, self.paths[0], self._first_footer)
             elif _columns(self.schema) is not None:
                 check_declared(path, self.schema)
         if self._written is None:
@@ -190,6 +190,10 @@ class BatchFiles:
             self._header(path)
         else:
             find_schema([path], self.options)
+
+    @cached_property
+    def _first_footer(self) -> Mapping[str, str]:
+        return footer_columns(self.paths[0])
 
     def misfit(self, message: str) -> tuple[FilePath, ValueError] | None:
         """Find the value that Spark could not read in a file; None if only Spark can find it."""

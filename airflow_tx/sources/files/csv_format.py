@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO, cast
 
 from airflow_tx.rows.spark import spaced
+from airflow_tx.rows.types import BLANKS
 from airflow_tx.sources.files.storage import FilePath
 
 # What changes nothing for rows that are read strictly and typed by a schema only.
@@ -28,7 +29,6 @@ _KNOWN = {
 _SINGLE_BYTE = ("ascii", "iso8859", "cp125", "latin")
 _COMPRESSED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _ONLY_SPARK = (".deflate", ".lz4", ".snappy", ".zst", ".zstd")
-_BLANKS = "".join(map(chr, range(33)))
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class CsvFormat:
                     )
                 if behind.search(line):
                     raise ValueError(f"line {number} has spaces behind a quote")
-            if not self.several and not line.strip(_BLANKS):
+            if not self.several and not line.strip(BLANKS):
                 line = "\n"  # Spark leaves it out, too
             yield line
 

@@ -180,14 +180,13 @@ def _decimal_name(kind: ColumnType) -> str:
     return f"decimal128({kind.precision}, {kind.scale})"
 
 
-def check_footer(path: FilePath, first: FilePath) -> None:
+def check_footer(path: FilePath, first: FilePath, expected: Mapping[str, str]) -> None:
     """Check the columns of a Parquet file: Spark reads a column that it does not find as NULL.
 
-    :param first: the first file of the batch.
-    :raises Misfit: it has other columns than that file, or times in nanoseconds, which Spark does not read.
+    :param first: the first file of the batch, and `expected`: its columns.
+    :raises Misfit: it has others, or times in nanoseconds, which Spark does not read.
     """
-    expected = _footer(first)
-    found = _footer(path)
+    found = footer_columns(path)
     for name in {**expected, **found}:
         kind = found.get(name, "missing")
         wanted = expected.get(name, "missing")
@@ -197,7 +196,11 @@ def check_footer(path: FilePath, first: FilePath) -> None:
             )
 
 
-def _footer(path: FilePath) -> dict[str, str]:
+def footer_columns(path: FilePath) -> dict[str, str]:
+    """Read the columns of a Parquet file and their types.
+
+    :raises Misfit: it has times in nanoseconds, which Spark does not read.
+    """
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     with path.open("rb") as file:

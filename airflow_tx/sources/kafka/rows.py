@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.kafka import KafkaAddress
-from airflow_tx.rows.spark import REFUSED_VALUE
+from airflow_tx.rows.spark import REFUSED_VALUE, fails
 from airflow_tx.sources.kafka.offsets import KafkaRefused, KafkaUnreachable, needed
 from airflow_tx.sources.kafka.positions import OffsetRange, split_name
 from airflow_tx.sources.message import parsed_message
@@ -254,9 +254,7 @@ def _parsed(rows: DataFrame, columns: Mapping[str, ColumnType]) -> DataFrame:
     from airflow_tx.rows.spark_json import with_objects
 
     read, value, problem = with_objects(rows, "value", columns)
-    checked = read.where(
-        F.when(problem.isNotNull(), _refused(problem).cast("boolean")).otherwise(F.lit(True))
-    )
+    checked = read.where(fails(F.when(problem.isNotNull(), _worded(problem)), otherwise=True))
     return checked.select(*(value.alias(name) if name == "value" else name for name in COLUMNS))
 
 
@@ -269,16 +267,18 @@ def _timely(rows: DataFrame) -> DataFrame:
     return rows.withColumn(
         "timestamp",
         F.when(
-            at >= F.timestamp_millis(F.lit(_NO_TIME)), _refused(problem).cast("timestamp")
+            at >= F.timestamp_millis(F.lit(_NO_TIME)),
+            F.raise_error(_worded(problem)).cast("timestamp"),
         ).otherwise(at),
     )
 
 
-def _refused(problem: Column) -> Column:
+def _worded(problem: Column) -> Column:
+    """Word a problem with the message that has it."""
     from pyspark.sql import functions as F
 
-    told = f"{REFUSED_VALUE}topic %s, partition %s, offset %s: %s"
-    return F.raise_error(F.format_string(told, "topic", "partition", "offset", problem))
+    form = f"{REFUSED_VALUE}topic %s, partition %s, offset %s: %s"
+    return F.format_string(form, "topic", "partition", "offset", problem)
 
 
 def misfit_in(error: Exception) -> str | None:
