@@ -17,7 +17,7 @@ from airflow_tx.testing.deadline import Deadline, run_command
 from tests import changes
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 900.0
+LIMIT = 600.0
 """Seconds for all of these tests."""
 FAILED = 1
 """The exit status of pytest when a test failed. Another one says that the test could not be run."""

@@ -40,6 +40,8 @@ STARVED = 0.2
 TIMES = 3
 AGAIN = 600.0
 """Seconds that there are at least to run failed tests once more."""
+SILENT = 300.0
+"""Seconds after which a test that still runs is named, with what it does: the run may be ended from outside."""
 LOCK = threading.Lock()
 
 
@@ -275,9 +277,9 @@ def main() -> int:
 
 def _parts(given: argparse.Namespace) -> int:
     began, kind = time.monotonic(), given.kind
-    options = []
+    options = ["--timeout=600", "-o", f"faulthandler_timeout={SILENT:g}"]
     if kind in ("met", "rest"):
-        options = ["--timeout=600", f"--budget={given.seconds:g}", f"--met={changes.base(ROOT) or 'nothing'}"]
+        options += [f"--budget={given.seconds:g}", f"--met={changes.base(ROOT) or 'nothing'}"]
     if kind == "rest":
         options[-1] = f"--commit={changes.head(ROOT)}"
     if kind != "quick":

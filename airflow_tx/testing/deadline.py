@@ -20,10 +20,12 @@ class Deadline:
     limit is one of plain time.
 
     :param seconds: the limit.
+    :param least: the part of the time that counts at least.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, least: float = _LEAST) -> None:
         self._seconds = seconds
+        self._least = least
         self._pressure = _pressure()
         self._stalled = _stalled(self._pressure)
         self._began = time.monotonic()
@@ -32,7 +34,7 @@ class Deadline:
         """Return how many seconds are left; 0 or less: the time is over."""
         passed = time.monotonic() - self._began
         stalled = _stalled(self._pressure) - self._stalled
-        return self._seconds - max(passed - stalled, passed * _LEAST)
+        return self._seconds - max(passed - stalled, passed * self._least)
 
 
 def run_command(
