@@ -21,7 +21,13 @@ from airflow_tx.rows.spark import (
 from airflow_tx.rows.spark_json import lines_of_objects
 from airflow_tx.rows.types import ColumnType, columns_of, ddl_of
 from airflow_tx.sources.files.csv_format import CsvFormat, has_only, named_as_spark
-from airflow_tx.sources.files.records import check_declared, check_footer, footer_columns, read_rows
+from airflow_tx.sources.files.records import (
+    check_declared,
+    check_footer,
+    first_keys,
+    footer_columns,
+    read_rows,
+)
 from airflow_tx.sources.files.schema import (
     LONGEST_SHOWN,
     Misfit,
@@ -111,7 +117,8 @@ class BatchFiles:
         except ValueError:
             return rows
         lines = spark.read.format("text").load(list(self.for_spark))
-        return lines_of_objects(lines, columns)
+        keys = first_keys(self.paths[0]) if self.paths else ()
+        return lines_of_objects(lines, columns, keys)
 
     def _strict_csv(
         self, spark: SparkSession, written: CsvFormat, columns: Mapping[str, ColumnType]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, BinaryIO, cast
 
@@ -125,6 +126,13 @@ def _read_json(
                 except ValueError as error:
                     raise _misfit(kind, name, row[name], number, error) from None
             yield {name: row[name] for name in columns}
+
+
+def first_keys(path: FilePath) -> tuple[str, ...]:
+    """Return the keys of the first object of a JSON file, in their order; none if it cannot be read."""
+    with suppress(ValueError, OSError), opened_text(path, "utf-8") as file:
+        return next((tuple(parsed_object(line, exact=False)) for line in file if line.strip()), ())
+    return ()
 
 
 def _read_text(
