@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -164,6 +165,19 @@ class Disk(Storage):
     def opened(self, folder: str) -> Files:
         return LocalFiles(folder)
 
+    def entries(self, folder: str, pattern: str) -> dict[str, Listed]:
+        links: set[str] = set()
+        listing = self.listing(folder, pattern)
+
+        def noted(within: str) -> Mapping[str, Listed]:
+            found = listing(within)
+            at = f"{within}/" if within else ""
+            links.update(f"{at}{name}" for name, each in found.items() if each.is_link)
+            return found
+
+        found = matching(pattern, noted)
+        return _once(folder, found, links) if links else found
+
     def modified(self, folder: str, name: str) -> float:
         return Path(folder, name).stat().st_mtime
 
@@ -193,6 +207,22 @@ class Disk(Storage):
             return fingerprint(path)
         # A sampled digest is valid for any size, so that the limit between the two kinds may change.
         return fingerprint(path, whole=-1 if like["digest"].startswith("sample:") else like["size"])
+
+
+def _once(folder: str, found: Mapping[str, Listed], links: set[str]) -> dict[str, Listed]:
+    """Leave out the names of which a link leads to what another name has found, too."""
+    root = os.path.realpath(folder)
+    linked = [
+        name for name in found if not links.isdisjoint(accumulate(name.split("/"), "{}/{}".format))
+    ]
+    seen = set(found).difference(linked)
+    kept = set(seen)
+    for name in linked:
+        target = os.path.relpath(os.path.realpath(os.path.join(root, name)), root)
+        if target not in seen:
+            seen.add(target)
+            kept.add(name)
+    return {name: each for name, each in found.items() if name in kept}
 
 
 def fingerprint(path: Path, whole: int = HASHED_WHOLE) -> Fingerprint:

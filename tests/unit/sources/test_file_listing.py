@@ -136,8 +136,32 @@ def test_a_link_that_leads_nowhere_at_this_moment_is_refused_and_never_left_out(
 
 
 def test_a_folder_that_is_linked_a_second_time_gives_its_files_once(folder: Path) -> None:
-    (folder / "z").symlink_to(folder / "a")
-    assert names(FileSource(f"{folder}/**/*.csv", 10)) == ["a/1.csv", "b/2.csv", "c/3.csv"]
+    (folder / "Latest").symlink_to(folder / "a")
+    for glob in ("**/*.csv", "*/*.csv", "[!x]*/*"):
+        assert names(FileSource(f"{folder}/{glob}", 10)) == ["a/1.csv", "b/2.csv", "c/3.csv"]
+    batch = PartitionedFileSource(f"{folder}/*/*.csv").decide(ATTEMPT, None)
+    assert batch is not None
+    assert sorted(cast("Any", batch.metadata)) == ["a", "b", "c"]
+
+
+def test_a_file_that_is_linked_a_second_time_is_taken_once(folder: Path) -> None:
+    (folder / "a" / "0.csv").symlink_to(folder / "a" / "1.csv")
+    (folder / "a" / "2.csv").symlink_to("1.csv")
+    assert names(FileSource(f"{folder}/a/*.csv", 10)) == ["1.csv"]
+    assert names(FileSource(f"{folder}/a/[02].csv", 10)) == ["0.csv"]
+
+
+def test_a_link_is_followed_to_where_the_glob_does_not_reach(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "4.csv").write_text("n\n1\n")
+    (folder / ".store").mkdir()
+    (folder / ".store" / "5.csv").write_text("n\n1\n")
+    (folder / "d").symlink_to(elsewhere)
+    (folder / "e").symlink_to(folder / ".store")
+    (folder / "f").symlink_to(elsewhere)
+    assert names(FileSource(f"{folder}/*/*.csv", 10)) == ["a/1.csv", "b/2.csv", "c/3.csv", "d/4.csv", "e/5.csv"]
 
 
 @pytest.mark.parametrize("name", ["_late.csv", "x.csv._COPYING_", "_temporary/0/part.csv", "_airflow_tx/part.csv"])
