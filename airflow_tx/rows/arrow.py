@@ -48,15 +48,15 @@ def table_of(rows: Any) -> pa.Table:
     import pyarrow as pa
 
     if not is_frame(rows):
-        return _readable(exact_table(rows))
+        return readable(exact_table(rows))
     # Of pandas, whose own conversion cuts 1.5 to 1 in a column of objects.
     if hasattr(rows, "reset_index"):
-        return _readable(_of_pandas(rows))
+        return readable(_of_pandas(rows))
     try:
         table = pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise NoTable(first_line(error)) from None
-    return _readable(table)
+    return readable(table)
 
 
 def exact_table(
@@ -279,7 +279,7 @@ def _check_names(names: Collection[Any]) -> None:
         raise NoTable(f"column {twice} comes twice")
 
 
-def _readable(table: pa.Table) -> pa.Table:
+def readable(table: pa.Table) -> pa.Table:
     """Bring times to microseconds, which all readers of the files have, and refuse what one of them does not know."""
     import pyarrow as pa
 

@@ -4,8 +4,8 @@ Spark's own reader takes the first of several objects, the last of two equal key
 every value is read as a text that also says what it was: ``"s…"`` was a string, and ``"n…"`` a number. The types take
 these texts exactly. A JSON text has no bare characters below the blank, so they can replace its escapes here.
 
-That takes ten times as long as Spark's reader. So an ordinary object, which most are, is read by Spark's reader: one
-whose text matches a pattern by which nothing of this can happen.
+That takes ten times as long as Spark's reader. So Spark's reader reads ordinary objects, which most are. The text of an
+ordinary object matches a pattern, and any reader takes the same values from it.
 """
 
 from __future__ import annotations

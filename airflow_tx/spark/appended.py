@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_tx.rows.spark import column_name, fails
 from airflow_tx.staging import AppendTo
 from airflow_tx.staging.files import spark_uri
 from airflow_tx.staging.output import Output, RowsInTable
 from airflow_tx.state.lake.manifest import TXID
-from airflow_tx.state.lake.partitions import check_columns
+from airflow_tx.state.lake.partitions import check_columns, empty_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,6 +43,10 @@ def write_appended(
         writer = rows.write.mode("overwrite").options(**_OPTIONS).partitionBy(*to.partition_by)
         writer.parquet(spark_uri(f"{to.uri}/{folder}"))
 
+    for name in to.partition_by:
+        if by_name[name]["type"] == "string":
+            problem = F.when(F.col(column_name(name)) == "", F.lit(f"airflow_tx: {empty_in(name)}"))
+            df = df.where(fails(problem, otherwise=True))
     numbered = df.withColumn(TXID, F.lit(txid).cast("bigint"))
     written = observer.save(numbered, df.columns, write)
     partition = tuple(by_name[name] for name in to.partition_by)

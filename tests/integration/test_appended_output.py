@@ -38,6 +38,8 @@ def main(spark, batch):
         F.expr("named_struct('x', CAST(id AS INT), 'y', array(id))").alias("nested"),
         F.expr("CAST(id AS DECIMAL(9,2)) / 4").alias("amount"),
     )
+    if "empty" in batch.args:
+        rows = rows.withColumn("kind", F.expr("IF(id = 5, '', kind)"))
     if "interval" in batch.args:
         rows = rows.withColumn("for", F.expr("INTERVAL '1' DAY"))
     before = spark.conf.get("spark.sql.parquet.outputTimestampType")
@@ -158,6 +160,12 @@ def test_rows_that_a_table_cannot_have_are_refused_by_the_task_in_one_line(topol
         processed(topology, connect("interval"))
     assert "column for has the type interval day" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_an_empty_text_that_the_table_would_take_for_null_is_refused(topology: Topology, orders: DeltaTable) -> None:
+    with pytest.raises(TxError, match="partition column kind has an empty text, .*: give NULL or another text"):
+        processed(topology, connect("empty"))
+    assert orders.read() == []
 
 
 def test_rows_that_are_not_where_the_task_looks_for_them_are_refused(

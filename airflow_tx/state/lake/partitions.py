@@ -64,6 +64,14 @@ def text_of(value: Any) -> str | None:
     return str(value)
 
 
+def empty_in(name: str) -> str:
+    """Say that a text of a partition column is empty."""
+    return (
+        f"partition column {name} has an empty text, which readers of a Delta table take for NULL: "
+        "give NULL or another text"
+    )
+
+
 def folder_of(partition: Mapping[str, str | None]) -> str:
     """Spell the folders of a partition as Spark does: ``day=2026-01-01/``; "" for no partition."""
     return "".join(f"{_escaped(name)}={_escaped(text)}/" for name, text in partition.items())

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.rows.arrow import NoTable, exact_table
+from airflow_tx.rows.arrow import NoTable, exact_table, readable
 from airflow_tx.state.lake.delta import unreached
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
 from airflow_tx.state.lake.manifest import TXID, staged_folder
-from airflow_tx.state.lake.partitions import check_columns, new_folder, text_of
+from airflow_tx.state.lake.partitions import check_columns, empty_in, new_folder, text_of
 from airflow_tx.state.lake.schema import Misfit, of_arrow, shown_type
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table
     fields = () if schema is None else schema["fields"]
     known = {each["name"]: arrow_type(each["type"]) for each in fields}
     try:
-        table = exact_table(rows, known, decimals=arrow_type(_DECIMAL), named=_spelled)
+        table = readable(exact_table(rows, known, decimals=arrow_type(_DECIMAL), named=_spelled))
     except NoTable as error:
         raise Misfit(str(error)) from None
     # The type of a column without values is unknown. Readers see NULL where a file lacks the column.
@@ -132,7 +132,10 @@ def _parts(
     import pyarrow as pa
 
     rows_of = dict[tuple[str | None, ...], list[int]]()
-    columns = [map(text_of, table.column(name).to_pylist()) for name in partition_by]
+    values = {name: table.column(name).to_pylist() for name in partition_by}
+    if empty := [name for name, column in values.items() if "" in column]:
+        raise Misfit(empty_in(empty[0]))
+    columns = [map(text_of, column) for column in values.values()]
     keys = zip(*columns, strict=True) if columns else iter([()] * table.num_rows)
     for number, key in enumerate(keys):
         rows_of.setdefault(key, []).append(number)
