@@ -134,6 +134,7 @@ class Prepared:
     :param outputs: per transactional state, a text of what is about to be written.
     :param journal: name of the journal entry with its contributions; "": the topology keeps no journal.
     :param differences: by state, what a restatement writes in place of the output; none, if it is no restatement.
+    :param taken_back: per state that the restated transaction named, the state that it is taken from.
     """
 
     processed: Processed
@@ -141,6 +142,7 @@ class Prepared:
     outputs: Mapping[str, str]
     journal: str = ""
     differences: Mapping[str, Difference] = field(default_factory=dict)
+    taken_back: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -230,10 +230,12 @@ def _check_failed(case: CommitCase, states: InstanceStates) -> None:
 def read(case: CommitCase, processed: Processed) -> Prepared:
     """Read the acked output of every update, form what a restatement writes, and write the journal entry."""
     rows = [whole(update, rows_of(case, update, processed)) for update in case.updates]
-    replacing = differences(case, rows)
+    replacing, taken_back = differences(case, rows)
     journal = write_entry(case, processed, rows)
     # A replay is compared by the output: a difference of two outputs that are equal may have other digits.
-    return Prepared(processed, rows, output_digests(case.updates, rows), journal, replacing)
+    return Prepared(
+        processed, rows, output_digests(case.updates, rows), journal, replacing, taken_back
+    )
 
 
 def rows_of(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:
@@ -265,6 +267,7 @@ def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswe
         code=code_of(processed.acks, case.run.dag_version),
         unproven=processed.unproven,
         journal=prepared.journal,
+        taken_back=prepared.taken_back,
     )
     return partial(commit.acquire, request=request)
 

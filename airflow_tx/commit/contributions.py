@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import NotTakenBack, StateError
-from airflow_tx.protocol.output import TOLERANCE
 from airflow_tx.state.aggregators import difference, is_same
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import converted
@@ -115,10 +114,12 @@ class _Again(Iterable[Mapping[str, Any]]):
 
 
 class DifferenceRows:
-    """Compares the values of keys, portion by portion, and adds up how far they are apart.
+    """Compares the values of keys, portion by portion.
 
     :param known: the value columns that the earlier transaction knew.
     :param remedy: what to do about a value that cannot be taken back.
+    :ivar equal: whether all values of all keys are the same, to the last digit. Another rule would leave out a small
+        correction beside large values, and the journal would say that the state has it.
     :ivar lost: see `Difference`.
     """
 
@@ -127,14 +128,7 @@ class DifferenceRows:
         self._remedy = remedy
         self.lost: dict[str, float] = {}
         self._at = [known.index(name) if name in known else None for name in columns.values]
-        self._differs = False
-        self._apart = 0.0
-        self._sizes = [0.0, 0.0]
-
-    @property
-    def equal(self) -> bool:
-        """Whether all compared parts are equal, by the rule for two outputs: docs/protocol.md §7."""
-        return not self._differs and self._apart <= TOLERANCE * max(self._sizes)
+        self.equal = True
 
     def rows(
         self, old: Mapping[Cells, Cells], new: Mapping[Cells, Cells]
@@ -144,7 +138,7 @@ class DifferenceRows:
         :raises NotTakenBack: a value cannot be taken back.
         """
         keys = list(dict.fromkeys((*old, *new)))
-        self._differs = self._differs or old.keys() != new.keys()
+        self.equal = self.equal and old.keys() == new.keys()
         nothing = (None,) * len(self.columns.values)
         before = [old.get(key, nothing) for key in keys]
         after = [new.get(key, nothing) for key in keys]
@@ -153,7 +147,7 @@ class DifferenceRows:
             values = list(map(itemgetter(number), after))
             if at is None:
                 # A column that the earlier transaction did not know: the state gets the whole.
-                self._differs = True
+                self.equal = False
                 columns.append(values)
             else:
                 columns.append(self._deltas(name, keys, list(map(itemgetter(at), before)), values))
@@ -162,7 +156,7 @@ class DifferenceRows:
 
     def _deltas(self, name: str, keys: list[Cells], old: list[Any], new: list[Any]) -> list[Any]:
         aggregator = self.columns.values[name]
-        self._note(aggregator.type, old, new)
+        self.equal = self.equal and is_same(aggregator.type, old, new)
         if aggregator.type == "double" and hasattr(aggregator, "invert"):
             self._note_lost(name, old, new)
         try:
@@ -170,18 +164,6 @@ class DifferenceRows:
             return list(converted(aggregator.type, deltas))
         except REFUSALS:
             raise self._refusal(name, keys, old, new) from None
-
-    def _note(self, kind: str, old: list[Any], new: list[Any]) -> None:
-        if kind != "double":
-            self._differs = self._differs or not is_same(kind, old, new)
-            return
-        for one, other in zip(old, new, strict=True):
-            if one is None or other is None:
-                self._differs = self._differs or one is not other
-            else:
-                self._apart += abs(one - other)
-                self._sizes[0] += abs(one)
-                self._sizes[1] += abs(other)
 
     def _note_lost(self, name: str, old: list[Any], new: list[Any]) -> None:
         visible = [

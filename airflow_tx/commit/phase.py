@@ -111,9 +111,11 @@ def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
         else ()
         for update in case.updates
     ]
-    replacing = differences(case, rows, staged=True)
+    replacing, taken_back = differences(case, rows, staged=True)
     journal = write_entry(case, processed, rows)
-    return Prepared(processed, rows, output_digests(case.updates, rows), journal, replacing)
+    return Prepared(
+        processed, rows, output_digests(case.updates, rows), journal, replacing, taken_back
+    )
 
 
 def _share_turn(

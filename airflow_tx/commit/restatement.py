@@ -114,17 +114,20 @@ def _misfit(state: FencedState, old: Contribution) -> str:
 
 def differences(
     case: CommitCase, rows: Sequence[RowsToWrite], *, staged: bool = False
-) -> dict[str, Difference]:
+) -> tuple[dict[str, Difference], dict[str, str]]:
     """Form what a restatement writes, before it asks for the turn: by state; none, if it is no restatement.
+
+    The names of the states are as they are now: `acquire` refuses the turn if one means another state by then.
 
     :param rows: per update, its whole output.
     :param staged: whether even a few rows are staged, for other tasks.
+    :return: the differences; and per state that the entry names, the state that it is taken from.
     :raises NotTakenBack: what counts now cannot be taken back.
     :raises JournalError: its entry is missing or was changed.
     """
     replaces = case.begun.replaces
     if replaces is None:
-        return {}
+        return {}, {}
     topology = case.ledger.topology()
     entry = JournalArea(case.area, topology.incarnation).read(replaces.entry)
     problem = refuses_restatement(
@@ -146,7 +149,7 @@ def differences(
             state, taken[state.name], new, place, staged=staged or update.writers == "spark"
         )
         _log(case, state.name, found[state.name], replaces.txid)
-    return found
+    return found, {name: topology.renamed.get(name, name) for name in entry.contributions}
 
 
 def check_taken(case: CommitCase, found: Mapping[str, Difference]) -> None:

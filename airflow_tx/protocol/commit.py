@@ -33,6 +33,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.records import Counter, Outcome, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put
+from airflow_tx.protocol.wish import check_still_held
 
 AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
 
@@ -49,6 +50,7 @@ class AcquireRequest:
     :param metadata: of the batch; `position` is where the source stands after it: kept beside the fences.
     :param rows: rows of the batch, if counted; `tasks`, `code` and `unproven` go into its receipt.
     :param journal: name of the journal entry with its contribution; "": there is none.
+    :param taken_back: of a restatement: per state that the earlier transaction named, the state that it is taken from.
     """
 
     attempt: TransactionAttempt
@@ -64,6 +66,7 @@ class AcquireRequest:
     code: Mapping[str, Any] = field(hash=False, default_factory=dict)
     unproven: tuple[str, ...] = ()
     journal: str = ""
+    taken_back: Mapping[str, str] = field(hash=False, default_factory=dict)
 
 
 def acquire(
@@ -71,8 +74,8 @@ def acquire(
 ) -> Decision[AcquireAnswer]:
     """Take the turn to commit, outranking its holder.
 
-    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed: it can never
-            have it.
+    :raises StaleAttempt, FailedTransaction, RowsChanged, StaleBatch, StateMissing, StateRenamed, NotTakenBack: it can
+            never have it.
     """
     attempt = request.attempt
     record = newest_record(read, paths, attempt, "commit")
@@ -92,6 +95,8 @@ def acquire(
     _check_rows(record, request)
     check_states(paths, attempt.txid, record, request.states)
     topology, before = check_grant(read, paths, attempt.txid, record, request.states)
+    if record.replaces is not None:
+        check_still_held(paths, topology, attempt.txid, record.replaces["txid"], request.taken_back)
     epoch = record.epoch + 1
     changed = {
         state: found

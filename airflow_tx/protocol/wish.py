@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_tx.errors import RestateRefused, UnknownTransaction
+from airflow_tx.errors import NotTakenBack, RestateRefused, UnknownTransaction
 from airflow_tx.protocol.answers import Done, NeedEntry, NeedRows, Replaced
 from airflow_tx.protocol.api import Create, Delete, Put, Store, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -186,6 +186,27 @@ def check_held(
                 f"To withdraw it: airflow tx restate {paths.topology} {txid} --withdraw"
                 if wanted
                 else f"To start from the beginning: airflow tx repair {paths.topology} --reset --why TEXT",
+            )
+
+
+def check_still_held(
+    paths: Paths, topology: TopologyRecord, txid: int, replaced: int, taken_back: Mapping[str, str]
+) -> None:
+    """Refuse to take back what a state has lost since the restatement began, or what another state holds by now.
+
+    :param txid: of the restatement, and `replaced` of the transaction that counts.
+    :param taken_back: per state that `replaced` named, the state that its contribution is taken from.
+    :raises NotTakenBack: it names the state.
+    """
+    for named, state in sorted(taken_back.items()):
+        now = topology.renamed.get(named, named)
+        if now != state or replaced < topology.taken_back_from.get(now, 0):
+            raise NotTakenBack(
+                state=now,
+                problem=f"it may lack transaction {replaced}: since transaction {txid} began, a repair has accepted "
+                "what it holds, or its name was given to another state",
+                remedy=f"Transaction {replaced} still counts. To leave {txid} out: "
+                f"airflow tx skip {paths.topology} {txid} --why TEXT",
             )
 
 

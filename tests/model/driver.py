@@ -460,6 +460,7 @@ class Committer:
                 metadata=self.begun.metadata,
                 position=self.begun.position,
                 journal=self.topology.entry(self.begun.txid, self.begun.metadata, self.output),
+                taken_back={state.name: state.name for state in self.states} if self.begun.replaces else {},
             ),
         )
 

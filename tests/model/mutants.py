@@ -583,6 +583,11 @@ MUTANTS = (
         _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),
     ),
     Mutant(
+        "a state that went back after the begin is not looked at",
+        ((commit.acquire, "if record.replaces is not None:", "if False:"),),
+        _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_begin_refuses_the_turn"),
+    ),
+    Mutant(
         "a state that went back is not noted",
         ((repair.state_lost, "taken_back_from={**topology.taken_back_from, state: current.txid},", ""),),
         _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),

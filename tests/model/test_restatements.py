@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import (
+    NotTakenBack,
     Outranked,
     RestatementSkipped,
     RestateRefused,
@@ -412,6 +413,16 @@ class TestWant:
         with pytest.raises(RestateRefused, match="may lack this one.*airflow tx restate trace 1 --withdraw"):
             Run(journaled, "r1").begin(2)
         assert journaled.allocated == 2
+
+    def test_a_state_that_went_back_after_the_begin_refuses_the_turn(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 5})
+        journaled.ledger().run(state_lost, "s0", ADA)
+        with pytest.raises(NotTakenBack, match="may lack transaction 1: .* airflow tx skip trace 2 "):
+            run.committer().acquire()
+        assert journaled.totals() == {"a": 2}
 
     def test_what_is_committed_after_a_state_was_lost_can_be_restated(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})

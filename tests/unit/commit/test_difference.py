@@ -76,16 +76,22 @@ def test_a_key_with_the_same_sum_that_is_new_is_a_difference(size: str, area: St
     assert by_key(formed(sums(), rows(a=1), rows(a=1, b=None), area)) == {"a": 0, "b": None}
 
 
-def test_floats_that_were_added_in_another_order_are_equal(size: str, area: StagingArea) -> None:
+def test_floats_that_were_added_in_another_order_differ_by_their_last_digits(size: str, area: StagingArea) -> None:
     parts = [0.1 * number for number in range(40)]
     old: Rows = [{"key": str(key), "n": math.fsum(parts[key:])} for key in range(30)]
     new: Rows = [{"key": str(key), "n": reduce(add, reversed(parts[key:]))} for key in range(30)]
     state = sums(n=Sum("double"))
     assert old != new
     assert same_output(output_digest(old, update(state)), output_digest(new, update(state)))
-    assert len(formed(state, old, new, area)) == 0
-    new[3]["n"] += 0.001
-    assert len(formed(state, old, new, area)) == 30
+    deltas = by_key(formed(state, old, new, area))
+    assert len(deltas) == 30
+    assert 0 < max(map(abs, deltas.values())) < 1e-13
+
+
+def test_a_small_correction_beside_large_values_is_no_equal_contribution(size: str, area: StagingArea) -> None:
+    state = sums(n=Sum("double"))
+    assert by_key(formed(state, rows(a=1e10, b=5.0), rows(a=1e10, b=4.99), area)) == {"a": 0.0, "b": 4.99 - 5.0}
+    assert by_key(formed(state, rows(a=1e7), rows(a=1e7 + 0.01), area))["a"] == pytest.approx(0.01, rel=1e-6)
 
 
 @pytest.mark.usefixtures("size")

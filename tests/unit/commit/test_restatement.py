@@ -16,7 +16,7 @@ from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import output_digests
 from airflow_tx.errors import EntryDiffers, NotTakenBack, RestateRefused
 from airflow_tx.journal.area import JOURNAL, JournalArea
-from airflow_tx.protocol.repair import rename_state
+from airflow_tx.protocol.repair import rename_state, state_lost
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.state import Avg, Count, Max, MemoryState, Sum
@@ -131,6 +131,42 @@ def test_a_state_that_a_person_renamed_is_known_by_its_note(makes: Any, state: M
         ledger.run(rename_state, old, name, audit=Audit("ada", "a better name"))
     committed(makes, rows(a=4), instead_of=1, updates=[update(renamed)])
     assert counts(renamed) == {"a": 4}
+
+
+@pytest.mark.parametrize("when", ["before it read its output", "before its turn"])
+def test_a_state_that_was_lost_since_it_began_is_not_taken_back_from(makes: Any, state: MemoryState, when: str) -> None:
+    run = committed(makes, rows(a=1))
+    commit = begun(makes, rows(a=4), instead_of=1).commit()
+    commit.complete()
+    if when == "before its turn":
+        commit.prepare()
+    run.spec.ledger(run.spec.memory).run(state_lost, state.name, Audit("ada", "a backup"))
+    with pytest.raises(
+        NotTakenBack, match="may lack transaction 1: .* Transaction 1 still counts. .*airflow tx skip \\S+ 2 "
+    ):
+        commit.commit()
+    assert counts(state) == {"a": 1}
+
+
+@pytest.mark.parametrize("when", ["before it read its output", "before its turn"])
+def test_a_state_that_has_taken_the_name_of_another_one_is_not_taken_back_from(
+    makes: Any, state: MemoryState, when: str
+) -> None:
+    run = committed(makes, rows(a=1))
+    ledger = run.spec.ledger(run.spec.memory)
+    moved = MemoryState("moved", keys=["word"], values={"count": Count()}, database=state.database)
+    ledger.run(rename_state, state.name, "moved", audit=Audit("ada", "a better name"))
+    new = MemoryState(state.name, keys=["word"], values={"count": Count()})
+    how = {"updates": [update(moved), update(new)]}
+    between = begun(makes, rows(a=2), **how)
+    commit = begun(makes, rows(a=4), instead_of=1, **how).commit()
+    commit.complete()
+    if when == "before its turn":
+        commit.prepare()
+    between.commit_now()
+    with pytest.raises(NotTakenBack, match="it may lack transaction 1: since transaction 3 began, .* or its name was"):
+        commit.commit()
+    assert (counts(moved), counts(new)) == ({"a": 3}, {"a": 2})
 
 
 def test_from_rows_to_none_and_back(makes: Any, state: MemoryState) -> None:
