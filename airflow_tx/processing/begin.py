@@ -197,7 +197,7 @@ def _read_entry(
                 remedy=f"To withdraw it: airflow tx restate {spec.topology} {need.replaces.txid} --withdraw",
             )
     states = (topology.renamed.get(name, name) for name in entry.contributions)
-    return RestatedBatch(rows, tuple(states))
+    return RestatedBatch(rows, tuple(states), same=source.keeps_rows)
 
 
 class _Decider:

@@ -105,10 +105,12 @@ class RestatedBatch:
 
     :param rows: what its source called the metadata of the batch.
     :param states: to which it contributed, with their current names.
+    :param same: whether its source gives the rows that it had, and not those that are there now.
     """
 
     rows: Json
     states: tuple[str, ...] = ()
+    same: bool = True
 
 
 @dataclass(frozen=True)

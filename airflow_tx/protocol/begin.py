@@ -132,6 +132,9 @@ class _Readmission:
         rows = self.skipped.rows
         return rows if rows is None else decided_anew(begins, attempt, rows)
 
+    def counted(self, begins: BeginPass) -> None:
+        """Return None: a source may have lost rows since."""
+
     def bound(self, txid: int, birth: str) -> Binding:
         """Make the binding of the run."""
         return Binding(txid)
@@ -237,6 +240,7 @@ def _allocated(
         began=stamp.now,
         pinned=given is not None,
         size=decided.size,
+        counted=None if given is None else given.counted(begins),
         lost=list(decided.lost),
         birth=stamp.op,
         acks=garbage.acks_of(stamp, txid, 1),

@@ -82,6 +82,15 @@ def digest_text(counted: Mapping[str, Any] | None) -> str:
     return " ".join(sorted((counted or {}).get("digests", {}).values()))
 
 
+def counted_of(rows: int | None, text: str) -> dict[str, Any] | None:
+    """Read what history keeps of the rows of a batch, as a record keeps it; None: no task counted them.
+
+    :param text: as `digest_text` wrote it.
+    """
+    digests = {each.rpartition(":")[0]: each for each in text.split()}
+    return None if rows is None else {"rows": rows, "digests": digests}
+
+
 def consumed(read: Iterable[RowsRead]) -> int | None:
     """Return how many rows of the batch were read; None: not counted."""
     return max((each.found.rows for each in read if not each.outputs), default=None)

@@ -10,11 +10,13 @@ from airflow_tx.errors import NotTakenBack, RestateRefused, UnknownTransaction
 from airflow_tx.protocol.answers import Done, NeedEntry, NeedRows, Replaced
 from airflow_tx.protocol.api import Create, Delete, Put, Store, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.consumers import counted_of
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
     Binding,
     Counter,
+    History,
     Skipped,
     TopologyRecord,
     TransactionRecord,
@@ -301,6 +303,14 @@ class Restatement:
         if self.wish.changed_rows and found.rows is not None:
             return decided_anew(begins, attempt, found.rows)
         return found.rows
+
+    def counted(self, begins: BeginPass) -> dict[str, Any] | None:
+        """Return what the tasks read of the batch then; None: this is unknown, or they are to read the current rows."""
+        history = begins.read.find(History, begins.paths.history(self.binding.txid))
+        found = begins.facts.entries[self.binding.entry]
+        if history is None or self.wish.changed_rows or not found.same:
+            return None
+        return counted_of(history.rows, history.digest)
 
     def bound(self, txid: int, birth: str) -> Binding:
         """Make the binding of the run: the transaction that is restated counts until the new one is committed."""

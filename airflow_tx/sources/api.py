@@ -63,6 +63,9 @@ class Source(Described, ABC):
     rows_can_change: ClassVar[bool] = True
     """Whether the rows of a batch can be others than were decided, as in a file that was corrected; not in a log, which
     only grows."""
+    keeps_rows: ClassVar[bool] = True
+    """Whether a batch has the same rows when it is restated, unless a person wants the current ones; not if it is all
+    that is in an interval when it is read."""
     stages: ClassVar[bool] = False
     """Whether it keeps in the staging area what it takes, since its server forgets what was taken; a coordinator that
     waits for rows then asks for its `backlog`."""

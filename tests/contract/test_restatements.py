@@ -135,7 +135,7 @@ def test_killed_after_some_chunks_and_replayed_with_floats_added_in_another_orde
     assert read(state) == expected(make, BEFORE, NEW)
 
 
-def test_an_output_that_is_equal_up_to_rounding_changes_nothing(make: Make, area: StagingArea) -> None:
+def test_an_output_that_is_equal_up_to_rounding_changes_no_more_than_that(make: Make, area: StagingArea) -> None:
     grants = Grants()
     state = committed(make(), grants, BEFORE, OLD)
     restate(state, grants(3), area, contribution(state, OLD), in_another_order(OLD))

@@ -37,6 +37,7 @@ class ReaderSource(Source):
     """
 
     per_run: ClassVar[bool] = True
+    keeps_rows: ClassVar[bool] = False
     always_written = ("options", "kind")
     in_repr: ClassVar[tuple[str, ...]] = ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -14,16 +14,18 @@ from airflow_tx.commit.difference import Difference
 from airflow_tx.commit.restatement import check_entry, refuses_restatement
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import output_digests
-from airflow_tx.errors import EntryDiffers, NotTakenBack, RestateRefused
+from airflow_tx.errors import EntryDiffers, NotTakenBack, RestateRefused, RowsDiffer
 from airflow_tx.journal.area import JOURNAL, JournalArea
+from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.protocol.repair import rename_state, state_lost
+from airflow_tx.protocol.replay import note_changed
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.state import Avg, Count, Max, MemoryState, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from tests.stage import begin_run, update
-from tests.unit.bench import CountingStore
+from tests.unit.bench import CountingStore, Numbers
 from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.run import Noted, Run, counts, dies, record
 
@@ -46,23 +48,49 @@ def entry_of(run: Run, txid: int) -> str:
     return str(history.receipt["journal"])
 
 
-def begun(make: Any, output: Rows, *, instead_of: int | None = None, check: Any = None, **options: Any) -> Run:
-    """A run that has processed its batch; or the run of another transaction again, which a person wants restated."""
+class Mendable(Numbers):
+    """Numbers that may be changed where they are."""
+
+    def __init__(self, factor: int = 1) -> None:
+        self.factor = factor
+
+    def emit_batch(self, attempt: Any, metadata: Any, spark: Any = None) -> Iterator[dict[str, int]]:
+        return ({"number": self.factor * number} for number in range(*metadata))
+
+
+def begun(
+    make: Any,
+    output: Rows,
+    *,
+    instead_of: int | None = None,
+    check: Any = None,
+    changed_rows: bool = False,
+    **options: Any,
+) -> Run:
+    """A run that has read and processed its batch; or the run of another transaction again, which is to be restated."""
     run_id = f"run {len(make.runs) + 1}" if instead_of is None else make.runs[instead_of]
     run: Run = make(run_id, **options)
     if instead_of is not None:
-        wanted(run, instead_of)
+        wanted(run, instead_of, changed_rows=changed_rows)
     run.begun = begin_run(run.spec, run_id, check_entry=check or (lambda entry, topology: None))
     assert (run.begun.replaces is None) is (instead_of is None)
     make.runs[run.begun.txid] = run_id
-    run.end(run.start(), output)
+    return processed(run, output)
+
+
+def processed(run: Run, output: Rows) -> Run:
+    processing = run.start()
+    assert len(list(CurrentBatch(processing).read())) == 10
+    run.end(processing, output)
     return run
 
 
-def wanted(run: Run, txid: int) -> None:
+def wanted(run: Run, txid: int, *, changed_rows: bool = False) -> None:
     """A person wants a transaction restated."""
     audit = Audit("ada", "a bug in the job")
-    run.spec.ledger(run.spec.memory).run(want, WishRequest(txid, run.run_id, run.run_id), audit)
+    run.spec.ledger(run.spec.memory).run(
+        want, WishRequest(txid, run.run_id, run.run_id, changed_rows=changed_rows), audit
+    )
 
 
 @pytest.fixture
@@ -109,7 +137,7 @@ def test_its_entry_has_its_whole_output(makes: Any) -> None:
 
 def test_several_updates_are_replaced_each_by_its_own(makes: Any) -> None:
     states = [MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two")]
-    how = {"updates": [update(each) for each in states]}
+    how: dict[str, Any] = {"updates": [update(each) for each in states]}
     committed(makes, rows(a=1), **how)
     committed(makes, rows(a=4, b=1), instead_of=1, **how)
     assert [counts(each) for each in states] == [{"a": 4, "b": 1}] * 2
@@ -131,6 +159,36 @@ def test_a_state_that_a_person_renamed_is_known_by_its_note(makes: Any, state: M
         ledger.run(rename_state, old, name, audit=Audit("ada", "a better name"))
     committed(makes, rows(a=4), instead_of=1, updates=[update(renamed)])
     assert counts(renamed) == {"a": 4}
+
+
+def test_rows_that_were_changed_since_are_refused_until_a_person_wants_the_current_ones(
+    makes: Any, state: MemoryState
+) -> None:
+    committed(makes, rows(a=1), source=Mendable())
+    committed(makes, rows(a=2), instead_of=1, source=Mendable())
+    run = begun(makes, rows(a=4), instead_of=2, source=Mendable(2))
+    with pytest.raises(RowsDiffer, match="an earlier one 10 .*airflow tx replay numbers 3 --changed-rows --why TEXT"):
+        run.commit_now()
+    assert counts(state) == {"a": 2}
+    run.spec.ledger(run.spec.memory).run(note_changed, 3, {}, audit=Audit("ada", "they were corrected"))
+    run.begun = begin_run(run.spec, run.run_id)
+    processed(run, rows(a=4)).commit_now()
+    assert counts(state) == {"a": 4}
+
+
+def test_a_restatement_with_the_current_rows_may_read_others(makes: Any, state: MemoryState) -> None:
+    committed(makes, rows(a=1), source=Mendable())
+    committed(makes, rows(a=4), instead_of=1, source=Mendable(2), changed_rows=True)
+    assert counts(state) == {"a": 4}
+
+
+def test_a_source_that_always_reads_the_current_rows_may_read_others(
+    makes: Any, state: MemoryState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mendable, "keeps_rows", False)
+    committed(makes, rows(a=1), source=Mendable())
+    committed(makes, rows(a=4), instead_of=1, source=Mendable(2))
+    assert counts(state) == {"a": 4}
 
 
 @pytest.mark.parametrize("when", ["before it read its output", "before its turn"])
@@ -157,7 +215,7 @@ def test_a_state_that_has_taken_the_name_of_another_one_is_not_taken_back_from(
     moved = MemoryState("moved", keys=["word"], values={"count": Count()}, database=state.database)
     ledger.run(rename_state, state.name, "moved", audit=Audit("ada", "a better name"))
     new = MemoryState(state.name, keys=["word"], values={"count": Count()})
-    how = {"updates": [update(moved), update(new)]}
+    how: dict[str, Any] = {"updates": [update(moved), update(new)]}
     between = begun(makes, rows(a=2), **how)
     commit = begun(makes, rows(a=4), instead_of=1, **how).commit()
     commit.complete()
@@ -189,7 +247,7 @@ def test_killed_in_the_turn_and_replayed_with_floats_added_in_another_order(
     makes: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = sums(kind)
-    how = {"updates": [update(state)]}
+    how: dict[str, Any] = {"updates": [update(state)]}
     committed(makes, rows(a=0.1, b=2.0), **how)
     run = begun(makes, rows(a=0.3, b=2.0), instead_of=1, **how)
     dies(run, monkeypatch, Difference, "check_taken")
@@ -200,7 +258,7 @@ def test_killed_in_the_turn_and_replayed_with_floats_added_in_another_order(
 
 
 def test_what_is_compared_between_replays_is_the_output(makes: Any) -> None:
-    how = {"updates": [update(sums("transactional"))]}
+    how: dict[str, Any] = {"updates": [update(sums("transactional"))]}
     committed(makes, rows(a=0.1, b=2.0), **how)
     run = begun(makes, rows(a=0.3, b=2.0), instead_of=1, **how)
     commit = run.commit()
@@ -215,7 +273,7 @@ def test_what_is_compared_between_replays_is_the_output(makes: Any) -> None:
 
 def test_what_cannot_be_taken_back_is_refused_before_the_turn(makes: Any, store: CountingStore) -> None:
     best = MemoryState("best", keys=["word"], values={"count": Max()})
-    how = {"updates": [update(best)]}
+    how: dict[str, Any] = {"updates": [update(best)]}
     committed(makes, rows(a=9), **how)
     run = begun(makes, rows(a=8), instead_of=1, **how)
     with pytest.raises(NotTakenBack, match="the max of column count was 9 and is 8 now"):
@@ -228,7 +286,7 @@ def test_what_cannot_be_taken_back_is_refused_before_the_turn(makes: Any, store:
 
 def test_a_deleted_key_is_refused_before_anything_is_written(makes: Any) -> None:
     states = [MemoryState(name, keys=["word"], values={"count": Sum()}) for name in ("one", "two")]
-    how = {"updates": [update(each) for each in states]}
+    how: dict[str, Any] = {"updates": [update(each) for each in states]}
     committed(makes, rows(a=1, b=2), **how)
     del states[1].database.rows["b",]
     run = begun(makes, rows(a=5, b=2), instead_of=1, **how)
@@ -250,7 +308,7 @@ def test_an_entry_that_was_changed_is_refused(makes: Any) -> None:
 
 
 def test_what_doubles_lose_is_logged(makes: Any) -> None:
-    how = {"updates": [update(sums("opaque"))]}
+    how: dict[str, Any] = {"updates": [update(sums("opaque"))]}
     committed(makes, rows(a=1e18), **how)
     run = committed(makes, rows(a=3.0), instead_of=1, **how)
     text = "\n".join(run.log.lines)
