@@ -234,11 +234,14 @@ def _input(spec: TransactionSpec, value: Any, attempt: TransactionAttempt) -> In
 
 def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
     """Name the outputs that are read as one; none, if new values are among them, which no task has acked."""
+    from airflow_tx.protocol.consumers import OutputName, content_of
     from airflow_tx.spark.new_values import are_new_values
 
     if any(are_new_values(ref) for ref in refs):
         return ()
-    return tuple((ref["task_id"], ref["map_index"], ref["name"]) for ref in refs)
+    return tuple(
+        OutputName(ref["task_id"], ref["map_index"], ref["name"], content_of(ref)) for ref in refs
+    )
 
 
 def _refused(

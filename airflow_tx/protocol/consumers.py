@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_tx.errors import RowsDiffer
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -15,8 +15,45 @@ from airflow_tx.protocol.records import Ack
 from airflow_tx.protocol.rows_digest import RowsDigest
 
 _Acks = Mapping[tuple[str, int], Ack]
-OutputName = tuple[str, int, str]
-"""Task id, map index and name of an output."""
+
+
+class OutputName(NamedTuple):
+    """An output of a task.
+
+    :ivar content: tells its rows from those that another try of the task gives; "": unknown.
+    """
+
+    task_id: str
+    map_index: int
+    name: str
+    content: str = ""
+
+
+def content_of(entry: Mapping[str, Any]) -> str:
+    """Return what tells the rows of a staged output from others: their digest, else the try that wrote them.
+
+    :param entry: of an ack, or a reference.
+    """
+    return str(entry.get("row_digest") or entry.get("task_try") or "")
+
+
+def names_to_json(outputs: Iterable[OutputName]) -> dict[str, Any]:
+    """Give names of outputs as acks, manifests and descriptors keep them."""
+    found = list(outputs)
+    contents = [each.content for each in found]
+    names = [[each.task_id, each.map_index, each.name] for each in found]
+    return {"outputs": names, **({"contents": contents} if any(contents) else {})}
+
+
+def names_from_json(value: Mapping[str, Any]) -> tuple[OutputName, ...]:
+    """Read what `names_to_json` gave; earlier versions kept no contents."""
+    names = value.get("outputs", ())
+    contents = value.get("contents") or [""] * len(names)
+    return tuple(
+        OutputName(task, index, name, content)
+        for (task, index, name), content in zip(names, contents, strict=True)
+    )
+
 
 _CONSUMER = (
     "Clear {task}, which has to read each of them once; one that means not to says reliable=False."
@@ -44,17 +81,15 @@ class RowsRead:
 
     def to_json(self) -> dict[str, Any]:
         """Give it as an ack and a manifest keep it."""
-        outputs = [list(each) for each in self.outputs]
         stopped = {"stopped": True} if self.stopped else {}
-        return {**self.found.to_json(), "outputs": outputs, "at_least": self.at_least, **stopped}
+        names = names_to_json(self.outputs)
+        return {**self.found.to_json(), **names, "at_least": self.at_least, **stopped}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RowsRead:
         """Read what `to_json` gave."""
-        outputs = tuple((task, index, name) for task, index, name in value["outputs"])
-        return cls(
-            RowsDigest.from_json(value), outputs, value["at_least"], value.get("stopped", False)
-        )
+        found, names = RowsDigest.from_json(value), names_from_json(value)
+        return cls(found, names, value["at_least"], value.get("stopped", False))
 
 
 @dataclass(frozen=True)
@@ -161,7 +196,7 @@ def _total(acks: _Acks, read: RowsRead) -> set[int]:
 
 def in_words(outputs: tuple[OutputName, ...]) -> str:
     """Name what was read: outputs that are read as one, or the batch."""
-    return f"output {outputs[0][2]!r} of task {outputs[0][0]}" if outputs else "the batch"
+    return f"output {outputs[0].name!r} of task {outputs[0].task_id}" if outputs else "the batch"
 
 
 def _short(read: RowsRead) -> str:
@@ -232,24 +267,39 @@ def _check_first(
 
 
 def _check_outputs(attempt: TransactionAttempt, acks: _Acks, name: str, read: RowsRead) -> None:
+    for output in read.outputs:
+        entry = _entry(acks, output)
+        if entry is not None and output.content not in ("", content_of(entry)):
+            problem = (
+                f"task {name} read output {output.name!r} of task {output.task_id}, which ran again "
+                "since and gave another one"
+            )
+            raise _differ(attempt, problem, f"Clear {name}, which has to read it again.")
     emitted = [_emitted(acks, output) for output in dict.fromkeys(read.outputs)]
     known = [each for each in emitted if each is not None]
     if len(known) < len(emitted):
         return
     total = sum(known, RowsDigest(0))
     if read.proves_against(total):
-        task, _, output = read.outputs[0]
-        problem = f"task {name} read {read.found} of output {output!r} of task {task}, which emitted {total}"
+        problem = (
+            f"task {name} read {read.found} of {in_words(read.outputs)}, which emitted {total}"
+        )
         raise _differ(attempt, problem, _CONSUMER.format(task=name))
 
 
 def _emitted(acks: _Acks, output: OutputName) -> RowsDigest | None:
     """Find what a task says that it emitted; None: it does not vouch for it, or it is not staged."""
-    task, index, name = output
-    ack = acks.get((task, index))
-    for entry in ack.outputs if ack is not None else ():
-        if entry["name"] == name and "rows" in entry and entry.get("reliable", True):
-            return RowsDigest.of(entry["rows"], entry.get("row_digest", ""))
+    entry = _entry(acks, output)
+    return None if entry is None else RowsDigest.of(entry["rows"], entry.get("row_digest", ""))
+
+
+def _entry(acks: _Acks, output: OutputName) -> Mapping[str, Any] | None:
+    """Find what the ack of a task has of a staged output whose rows have to be read once each."""
+    ack = acks.get((output.task_id, output.map_index))
+    entries: Iterable[Mapping[str, Any]] = ack.outputs if ack is not None else ()
+    for entry in entries:
+        if entry["name"] == output.name and "rows" in entry and entry.get("reliable", True):
+            return entry
     return None
 
 

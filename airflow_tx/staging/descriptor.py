@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.consumers import OutputName
+from airflow_tx.protocol.consumers import OutputName, names_from_json, names_to_json
 
 DESCRIPTOR_FORMAT = 1
 
@@ -28,8 +28,10 @@ class Input:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Input:
         """Read what `asdict` gave, once it was JSON."""
-        outputs = tuple((task, index, name) for task, index, name in value.get("outputs", ()))
-        return cls(tuple(value["files"]), tuple(value["columns"]), outputs)
+        return cls(tuple(value["files"]), tuple(value["columns"]), names_from_json(value))
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), **names_to_json(self.outputs)}
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Descriptor:
                 "rows": self.metadata,
                 "source": [self.source[0], dict(self.source[1])],
                 "root": self.root,
-                "inputs": {name: asdict(each) for name, each in self.inputs.items()},
+                "inputs": {name: each.to_json() for name, each in self.inputs.items()},
                 "ackers": None if self.ackers is None else asdict(self.ackers),
                 **({"appended": appended} if appended else {}),
             }

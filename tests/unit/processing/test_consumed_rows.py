@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.processing.consumed_rows import PYTHON, RowsReading, fullest
+from airflow_tx.protocol.consumers import OutputName
 from airflow_tx.protocol.rows_digest import COUNT, RowsDigest
 
 A_VALUE = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False) | st.datetimes()
@@ -60,7 +61,7 @@ def test_a_reading_that_stops_has_read_what_it_took() -> None:
 
 
 def test_the_fullest_reading_counts_and_one_that_never_began_does_not() -> None:
-    readings = [RowsReading(), RowsReading(), RowsReading(), RowsReading((("a", -1, "x"),), COUNT)]
+    readings = [RowsReading(), RowsReading(), RowsReading(), RowsReading((OutputName("a", -1, "x"),), COUNT)]
     rows = [{"n": 1}, {"n": 2}]
     next(readings[0].passing(rows))
     list(readings[1].passing(rows))
@@ -68,7 +69,7 @@ def test_the_fullest_reading_counts_and_one_that_never_began_does_not() -> None:
     list(readings[3].passing(rows))
     batch, output = fullest(readings)
     assert (batch.found, batch.outputs) == (read(rows), ())
-    assert (output.found, output.outputs) == (RowsDigest(2), (("a", -1, "x"),))
+    assert (output.found, output.outputs) == (RowsDigest(2), (OutputName("a", -1, "x"),))
 
 
 def test_an_empty_batch_was_read_when_its_end_was_found() -> None:

@@ -22,6 +22,7 @@ from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.batch import CurrentBatch, inputs_of
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
 from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.consumers import OutputName
 from airflow_tx.protocol.paths import Paths, ack_name
 from airflow_tx.protocol.receipt import code_digest
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
@@ -412,7 +413,7 @@ def test_a_reader_can_prove_that_it_read_all_staged_rows(started_task: StartedTa
 def test_an_application_is_given_the_files_of_staged_rows(started_task: StartedTask) -> None:
     ref = started_task.batch.stage(ROWS, "orders")
     found = inputs_of(started_task.dag.spec, {"orders": ref}, started_task.processing.attempt)["orders"]
-    assert found.outputs == (("first", -1, "orders"),)
+    assert found.outputs == (OutputName("first", -1, "orders", ref["row_digest"]),)
     assert pq.read_table(found.files[0].removeprefix("file://")).to_pylist() == ROWS
 
 

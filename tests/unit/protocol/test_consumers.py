@@ -15,7 +15,7 @@ from airflow_tx.protocol.rows_digest import RowsDigest
 
 ATTEMPT = TransactionAttempt(7, 2)
 ALL = RowsDigest(10, 5, "xxh64-1")
-OF_A: OutputName = ("a", -1, "counts")
+OF_A = OutputName("a", -1, "counts")
 
 
 def ack(*read: RowsRead, **outputs: RowsDigest) -> Ack:
@@ -103,12 +103,33 @@ def test_an_output_that_was_not_read_as_it_was_emitted_is_named(read: RowsDigest
 def test_an_output_is_known_by_its_name() -> None:
     both = ack(other=RowsDigest(3), counts=ALL)
     assert check({"a": both, "b": ack(RowsRead(ALL, (OF_A,)))}) is None
-    assert check({"a": both, "b": ack(RowsRead(RowsDigest(3), (("a", -1, "missing"),)))}) is None
+    assert check({"a": both, "b": ack(RowsRead(RowsDigest(3), (OutputName("a", -1, "missing"),)))}) is None
 
 
 def test_an_output_that_was_not_counted_is_not_compared() -> None:
     returned = Ack("try", "op", done=True, outputs=[{"name": "counts", "digest": "d"}])
     assert check({"a": returned, "b": ack(RowsRead(ALL, (OF_A,)))}) is None
+
+
+def test_an_output_that_was_replaced_after_it_was_read_is_named() -> None:
+    parts = {"a": ack(counts=ALL), "b": ack(RowsRead(RowsDigest(10), (OF_A._replace(content=ALL.text),)))}
+    check(parts)
+    again = {**parts, "a": ack(counts=RowsDigest(10, 6, "xxh64-1"))}
+    with pytest.raises(
+        RowsDiffer, match="task b read output 'counts' of task a, which ran again since .* Clear b, which"
+    ):
+        check(again)
+    unreliable = Ack("2", "op", done=True, outputs=[{"name": "counts", "rows": 10, "task_try": "2", "reliable": False}])
+    check({**parts, "a": unreliable})
+
+
+def test_rows_that_were_not_hashed_are_those_of_their_try() -> None:
+    entry = {"name": "counts", "rows": 10, "row_digest": "", "task_try": "first"}
+    read = RowsRead(RowsDigest(10), (OF_A._replace(content="first"),))
+    assert RowsRead.from_json(read.to_json()) == read
+    check({"a": Ack("try", "op", done=True, outputs=[entry]), "b": ack(read)})
+    with pytest.raises(RowsDiffer, match="ran again since"):
+        check({"a": Ack("try", "op", done=True, outputs=[{**entry, "task_try": "2"}]), "b": ack(read)})
 
 
 def test_an_instance_is_named_with_its_index() -> None:
@@ -118,7 +139,7 @@ def test_an_instance_is_named_with_its_index() -> None:
 
 def test_the_outputs_of_all_instances_are_read_as_one() -> None:
     parts = {("a", index): ack(counts=RowsDigest(2, index, "xxh64-1")) for index in range(3)}
-    outputs = tuple(("a", index, "counts") for index in range(3))
+    outputs = tuple(OutputName("a", index, "counts") for index in range(3))
     check({**parts, "b": ack(RowsRead(RowsDigest(6, 3, "xxh64-1"), outputs))})
     with pytest.raises(RowsDiffer, match="which emitted 6 rows"):
         check({**parts, "b": ack(RowsRead(RowsDigest(4, 3, "xxh64-1"), outputs))})
