@@ -117,7 +117,7 @@ def differences(
 ) -> tuple[dict[str, Difference], dict[str, str]]:
     """Form what a restatement writes, before it asks for the turn: by state; none, if it is no restatement.
 
-    The names of the states are as they are now: `acquire` refuses the turn if one means another state by then.
+    The states have their current names. `acquire` refuses the turn if a name was given to another state since.
 
     :param rows: per update, its whole output.
     :param staged: whether even a few rows are staged, for other tasks.

@@ -105,7 +105,7 @@ class RestatedBatch:
 
     :param rows: what its source called the metadata of the batch.
     :param states: to which it contributed, with their current names.
-    :param same: whether its source gives the rows that it had, and not those that are there now.
+    :param same: whether its source gives the rows that it had, and not the current ones.
     """
 
     rows: Json

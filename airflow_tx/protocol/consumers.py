@@ -20,7 +20,7 @@ _Acks = Mapping[tuple[str, int], Ack]
 class OutputName(NamedTuple):
     """An output of a task.
 
-    :ivar content: tells its rows from those that another try of the task gives; "": unknown.
+    :ivar content: tells its rows from the rows of another try of the task; "": unknown.
     """
 
     task_id: str
@@ -294,7 +294,7 @@ def _emitted(acks: _Acks, output: OutputName) -> RowsDigest | None:
 
 
 def _entry(acks: _Acks, output: OutputName) -> Mapping[str, Any] | None:
-    """Find what the ack of a task has of a staged output whose rows have to be read once each."""
+    """Find what the ack of a task has of a staged output whose rows must be read once each."""
     ack = acks.get((output.task_id, output.map_index))
     entries: Iterable[Mapping[str, Any]] = ack.outputs if ack is not None else ()
     for entry in entries:

@@ -65,7 +65,7 @@ class Source(Described, ABC):
     only grows."""
     keeps_rows: ClassVar[bool] = True
     """Whether a batch has the same rows when it is restated, unless a person wants the current ones; not if it is all
-    that is in an interval when it is read."""
+    rows of an interval at that moment."""
     stages: ClassVar[bool] = False
     """Whether it keeps in the staging area what it takes, since its server forgets what was taken; a coordinator that
     waits for rows then asks for its `backlog`."""
