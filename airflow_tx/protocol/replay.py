@@ -12,6 +12,7 @@ from typing import Any
 from airflow_tx.errors import ChangeRefused, RunHeld, StaleBegin, shortened_reason
 from airflow_tx.protocol import garbage
 from airflow_tx.protocol.answers import (
+    AlreadyCommitted,
     AlreadySkipped,
     Begun,
     Done,
@@ -33,7 +34,9 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState, posit
 from airflow_tx.protocol.skip import held_for_good, open_record
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put
 
-ReplayAnswer = Begun | NeedBatch | NeedRows | NeedRunState | NeedCurrent | NeedReport
+ReplayAnswer = (
+    AlreadyCommitted | Begun | NeedBatch | NeedRows | NeedRunState | NeedCurrent | NeedReport
+)
 LIVE_RUN_STATES = frozenset({"queued", "running"})
 
 
@@ -52,6 +55,8 @@ class BeginPass:
 def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Decision[ReplayAnswer]:
     """Give an open transaction its next attempt; the same one if it is only begun again.
 
+    A restatement is left to its own run, unless that was deleted.
+
     :raises StaleBegin, RunHeld: and nothing has changed.
     """
     request = begins.request
@@ -66,6 +71,9 @@ def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Deci
     if record.run_id != request.run_id:
         if record.run_id not in run_states:
             return Decision(NeedRunState(record.run_id))
+        if record.replaces is not None and run_states[record.run_id] is not None:
+            # The transaction that it restates counts for every other run of the same key.
+            return Decision(AlreadyCommitted(record.replaces["txid"]))
         if run_states[record.run_id] in LIVE_RUN_STATES:
             raise RunHeld(
                 run_id=request.run_id,

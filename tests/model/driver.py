@@ -293,12 +293,14 @@ class Run:
         meanwhile: Callable[[], object] = lambda: None,
         again: Callable[[Any], Any] = lambda metadata: metadata,
         report: Callable[[Any], None] = lambda need: None,
+        holder: str | None = None,
     ) -> Any:
         """`begin` in a new process; the source has `rows` rows from where the last transaction ended.
 
         :param current: whether Airflow still knows this try.
         :param meanwhile: what others do while the source decides.
         :param again: what the source says that rows are now; `report`: is told which attempt has failed.
+        :param holder: the state of another run that has the transaction; None: it was deleted.
         """
         ids = self.topology.ids
         request = BeginRequest(
@@ -317,7 +319,7 @@ class Run:
         result = self.topology.ledger().begin(
             request,
             decide=decide,
-            run_state=lambda run_id: None,
+            run_state=lambda run_id: holder,
             is_current=lambda: current,
             decide_again=lambda attempt, metadata: again(metadata),
             read_entry=self.topology.read_entry,

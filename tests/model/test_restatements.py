@@ -432,6 +432,28 @@ class TestWant:
         assert journaled.totals() == {"a": 8}
 
 
+class TestSecondRun:
+    """Another run of the same interval, while a transaction restates it."""
+
+    @pytest.mark.parametrize("state", ["running", "failed", "success"])
+    def test_it_finds_the_interval_committed(self, journaled: Topology, state: str) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Run(journaled, "r1").processed(2, {"a": 5})
+        assert Run(journaled, "backfill", key="r1").begin(2, holder=state) == AlreadyCommitted(1)
+        record = journaled.record(2)
+        assert record is not None
+        assert record.attempt == 1
+
+    def test_it_takes_over_the_restatement_of_a_run_that_was_deleted(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        Run(journaled, "r1").processed(2, {"a": 5})
+        begun = Run(journaled, "backfill", key="r1").begin(2)
+        assert isinstance(begun, Begun)
+        assert (begun.txid, begun.attempt.attempt) == (2, 2)
+
+
 class TestRename:
     def test_the_ledger_knows_what_a_renamed_state_is_called_now(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
