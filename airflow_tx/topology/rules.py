@@ -149,6 +149,13 @@ def _window(block: Block) -> None:
             "waiting runs could take the run slot that a cleared one needs",
             f"Set DAG(max_active_runs={block.window + 1}) or more, or a smaller max_pending.",
         )
+    failed = block.dag.max_consecutive_failed_dag_runs
+    if failed:
+        raise block.refusal(
+            f"max_consecutive_failed_dag_runs = {failed}: a run that makes room for an earlier transaction ends as "
+            "failed, and Airflow would pause the DAG",
+            "Set DAG(max_consecutive_failed_dag_runs=0): a transaction that keeps failing is blocked after max_replays.",
+        )
 
 
 def _committers(block: Block) -> None:
