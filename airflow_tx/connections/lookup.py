@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -93,6 +94,42 @@ def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:
         remedy += " Airflow makes it generic if no installed provider knows its --conn-type: add it by --conn-json."
     option = f"Connection {connection.conn_id!r}, conn_type"
     return ConfigError(option=option, value=connection.conn_type, remedy=remedy)
+
+
+def check_encryption(connection: Endpoint, known: Iterable[str]) -> None:
+    """Refuse extras about encryption that would be passed over. Other extras belong to hooks.
+
+    :param known: the extras that are used.
+    :raises ConfigError: it names the extra.
+    """
+    used = sorted(name for name in known if _is_about_encryption(name))
+    for name, value in connection.extra_dejson.items():
+        if _is_about_encryption(name) and name not in used and value not in (None, "", False):
+            raise refused_extra(
+                connection, name, "(not shown)", f"Remove it, or use {', '.join(used)}."
+            )
+
+
+def refused_extra(connection: Endpoint, name: str, value: Any, remedy: str) -> ConfigError:
+    """Make the error for an extra of a connection."""
+    option = f"Connection {connection.conn_id!r}, extra {name}"
+    return ConfigError(option=option, value=value, remedy=remedy)
+
+
+def flag_of(connection: Endpoint, name: str) -> bool:
+    """Read an extra that is true or false, also as a text; False if there is none.
+
+    :raises ConfigError: it is neither.
+    """
+    value = connection.extra_dejson.get(name) or False
+    found = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
+    if found is None:
+        raise refused_extra(connection, name, value, "Use true or false.")
+    return found
+
+
+def _is_about_encryption(name: str) -> bool:
+    return "ssl" in name.lower() or "tls" in name.lower()
 
 
 def handed_over(connection: Endpoint) -> dict[str, str]:

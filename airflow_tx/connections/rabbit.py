@@ -9,7 +9,12 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.connections.lookup import airflow_connection, wrong_type
+from airflow_tx.connections.lookup import (
+    airflow_connection,
+    check_encryption,
+    flag_of,
+    wrong_type,
+)
 from airflow_tx.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,8 +66,8 @@ class RabbitBroker:
             raise ConfigError(
                 option=f"Connection {conn_id!r}, host", value=connection.host, remedy=remedy
             )
-        extra = connection.extra_dejson
-        tls = str(extra.get("ssl", False)).lower() in ("true", "1")
+        check_encryption(connection, ("ssl", "ssl_ca_certs"))
+        tls = flag_of(connection, "ssl")
         return cls(
             conn_id,
             connection.host,
@@ -71,7 +76,7 @@ class RabbitBroker:
             connection.password or ("" if connection.login else "guest"),
             connection.schema or "/",
             tls,
-            extra.get("ssl_ca_certs") or None,
+            connection.extra_dejson.get("ssl_ca_certs") or None,
         )
 
     def connect(self) -> Any:

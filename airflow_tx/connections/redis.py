@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from airflow_tx.connections.lookup import airflow_connection, wrong_type
+from airflow_tx.connections.lookup import (
+    airflow_connection,
+    check_encryption,
+    flag_of,
+    wrong_type,
+)
 from airflow_tx.errors import ConfigError
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks.
@@ -36,8 +41,12 @@ def parameters_of_connection(conn_id: str, *, what: str) -> dict[str, Any]:
     connection = airflow_connection(conn_id, option=f"{what}(conn_id)", conn_type="redis")
     if connection.conn_type != "redis":
         raise wrong_type(connection, what, "redis")
+    check_encryption(connection, REDIS_EXTRAS)
     extra = connection.extra_dejson
     found = {name: extra[name] for name in REDIS_EXTRAS if extra.get(name) not in (None, "")}
+    for name in ("ssl", "ssl_check_hostname"):
+        if name in found:
+            found[name] = flag_of(connection, name)
     if "db" not in found and connection.schema:
         found["db"] = connection.schema
     for name, kind in (("db", int), ("socket_timeout", float), ("socket_connect_timeout", float)):

@@ -5,10 +5,18 @@ Nothing here is shown in a message or a repr.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from airflow_tx.connections.lookup import Endpoint, airflow_connection, wrong_type
+from airflow_tx.connections.lookup import (
+    Endpoint,
+    airflow_connection,
+    check_encryption,
+    refused_extra,
+    wrong_type,
+)
 from airflow_tx.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,7 +24,8 @@ if TYPE_CHECKING:
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks.
 POSTGRES_EXTRAS = (
-    "sslmode sslcert sslkey sslrootcert sslcrl application_name connect_timeout keepalives keepalives_idle "
+    "sslmode sslcert sslkey sslpassword sslrootcert sslcrl sslcrldir sslnegotiation ssl_min_protocol_version "
+    "ssl_max_protocol_version application_name connect_timeout keepalives keepalives_idle "
     "keepalives_interval keepalives_count tcp_user_timeout target_session_attrs options"
 ).split()
 # Defaults of a connection to PostgreSQL. With them, a server behind a broken network is
@@ -33,8 +42,22 @@ MYSQL_EXTRAS = (
     "ssl_ca ssl_cert ssl_key ssl_check_hostname unix_socket connect_timeout read_timeout write_timeout lock_timeout "
     "idle_timeout"
 ).split()
-# Airflow's MySQL hook takes them in a dictionary.
-MYSQL_SSL = {"ca": "ssl_ca", "cert": "ssl_cert", "key": "ssl_key"}
+# Airflow's MySQL hook takes them in a dictionary, or its JSON.
+MYSQL_SSL = {
+    "ca": "ssl_ca",
+    "cert": "ssl_cert",
+    "key": "ssl_key",
+    "check_hostname": "ssl_check_hostname",
+}
+# Whether the name of the server is checked; None: nothing is demanded.
+_SSL_MODES = {
+    "": None,
+    "DISABLED": None,
+    "PREFERRED": None,
+    "REQUIRED": False,
+    "VERIFY_CA": False,
+    "VERIFY_IDENTITY": True,
+}
 
 
 def signs_of_life(url: URL) -> dict[str, int]:
@@ -50,14 +73,10 @@ def url_of_connection(conn_id: str, *, what: str = "SqlState") -> URL:
     if kind == "sqlite":
         return _sqlite_url(conn_id, connection)
     if kind in ("postgres", "postgresql"):
+        check_encryption(connection, POSTGRES_EXTRAS)
         return _server_url("postgresql+psycopg2", connection, _extras(connection, POSTGRES_EXTRAS))
     if kind in ("mysql", "mariadb"):
-        query = _extras(connection, MYSQL_EXTRAS)
-        ssl = connection.extra_dejson.get("ssl")
-        if isinstance(ssl, dict):
-            query.update(
-                {ours: str(ssl[theirs]) for theirs, ours in MYSQL_SSL.items() if theirs in ssl}
-            )
+        query = {**_extras(connection, MYSQL_EXTRAS), **_mysql_encryption(connection)}
         return _server_url("mysql+pymysql", connection, query)
     raise wrong_type(connection, what, "sqlite, postgres or mysql")
 
@@ -112,6 +131,34 @@ def _server_url(driver: str, connection: Endpoint, query: dict[str, str]) -> URL
         connection.port,
         connection.schema or None,
         query,
+    )
+
+
+def _mysql_encryption(connection: Endpoint) -> dict[str, str]:
+    """Spell what a connection demands of its encryption, as Airflow's MySQL hook takes it, for PyMySQL.
+
+    :raises ConfigError: PyMySQL cannot do it.
+    """
+    check_encryption(connection, (*MYSQL_EXTRAS, "ssl", "ssl_mode"))
+    extra = connection.extra_dejson
+    given = extra.get("ssl") or {}
+    with suppress(ValueError):
+        given = json.loads(given) if isinstance(given, str) else given
+    if not isinstance(given, dict) or given.keys() - MYSQL_SSL.keys():
+        remedy = f"Use a JSON object with {', '.join(MYSQL_SSL)}."
+        raise refused_extra(connection, "ssl", given, remedy)
+    found = {MYSQL_SSL[name]: str(value) for name, value in given.items()}
+    mode = str(extra.get("ssl_mode") or "").upper()
+    if mode not in _SSL_MODES:
+        raise refused_extra(
+            connection, "ssl_mode", mode, f"Use {', '.join(filter(None, _SSL_MODES))}."
+        )
+    if mode.startswith("VERIFY") and not ("ssl_ca" in found or "ssl_ca" in extra):
+        remedy = 'Name a trusted certificate: extra {"ssl_ca": "/path/ca.pem"}.'
+        raise refused_extra(connection, "ssl_mode", mode, remedy)
+    checks_name = _SSL_MODES[mode]
+    return (
+        found if checks_name is None else {**found, "ssl_check_hostname": str(checks_name).lower()}
     )
 
 

@@ -67,11 +67,8 @@ class Block:
     @property
     def committing(self) -> tuple[Any, ...]:
         """Its tasks that take the turn, write, or mark."""
-        return (
-            self.committers
-            if self.phase is None
-            else (self.phase.acquire, *self.committers, self.phase.mark)
-        )
+        phase = self.phase
+        return self.committers if phase is None else (phase.acquire, *self.committers, phase.mark)
 
     @property
     def updates(self) -> tuple[tuple[CommitOperator, Any], ...]:
@@ -149,12 +146,10 @@ def _window(block: Block) -> None:
             "waiting runs could take the run slot that a cleared one needs",
             f"Set DAG(max_active_runs={block.window + 1}) or more, or a smaller max_pending.",
         )
-    failed = block.dag.max_consecutive_failed_dag_runs
-    if failed:
+    if failed := block.dag.max_consecutive_failed_dag_runs:
         raise block.refusal(
-            f"max_consecutive_failed_dag_runs = {failed}: a run that makes room for an earlier transaction ends as "
-            "failed, and Airflow would pause the DAG",
-            "Set DAG(max_consecutive_failed_dag_runs=0): a transaction that keeps failing is blocked after max_replays.",
+            f"max_consecutive_failed_dag_runs = {failed}, and a run that makes room for an earlier one ends as failed",
+            "Set DAG(max_consecutive_failed_dag_runs=0). After max_replays a transaction is blocked.",
         )
 
 
@@ -313,10 +308,10 @@ def _kinds(block: Block) -> None:
                 else "Use another source, or, if rows may be counted more than once: Transaction(at_least_once=True).",
             )
         if source is SourceKind.OPAQUE and not update.state.can_roll_back:
+            problem = f"state {update.state.name!r} cannot take back what a replaced attempt of an opaque source wrote"
+            remedy = "Use a store that can, such as SqlState or RedisState, a transactional source, or, if rows may be "
             raise block.refusal(
-                f"state {update.state.name!r} cannot take back what a replaced attempt of an opaque source wrote",
-                "Use a store that can, such as SqlState or RedisState, a transactional source, or, if rows may be "
-                "counted more than once: Transaction(at_least_once=True).",
+                problem, f"{remedy}counted more than once: Transaction(at_least_once=True)."
             )
 
 
@@ -360,9 +355,8 @@ def with_alarms(
     late = _callbacks_of(spec, "on_late", on_late)
     callbacks = AlarmCallbacks(blocked, late)
     if callbacks.on_late and late_after is None and max_lag is None:
-        raise refusal(
-            spec, "on_late has no limit", "Add late_after=timedelta(hours=1), or max_lag=100_000."
-        )
+        remedy = "Add late_after=timedelta(hours=1), or max_lag=100_000."
+        raise refusal(spec, "on_late has no limit", remedy)
     if not callbacks.on_late and not (late_after is None and max_lag is None):
         limit = "max_lag" if late_after is None else "late_after"
         raise refusal(spec, f"{limit} has no on_late", "Say who is to be called: on_late=...")

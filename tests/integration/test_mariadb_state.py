@@ -43,6 +43,16 @@ def _state(url: str, table: str, **query: str) -> SqlState:
 # --- keys and values ----------------------------------------------------------------------------------------------
 
 
+def test_a_server_without_encryption_is_refused_where_a_connection_demands_it(
+    mariadb: LocalMariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = {"conn_type": "mysql", "host": "127.0.0.1", "port": mariadb.port, "schema": DATABASE}
+    login = {"login": MARIADB_USER, "password": MARIADB_PASSWORD}
+    monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps({**where, **login, "extra": {"ssl_mode": "REQUIRED"}}))
+    with pytest.raises(StateUnavailable, match="SSL is required but the server doesn't support it"):
+        SqlState("store", table="encrypted", keys=["key"], values={"n": Sum()}).read()
+
+
 def test_keys_of_a_kilobyte_in_several_columns_are_told_apart(url: str, table: str, grants: Grants) -> None:
     long = "x" * 500
     keys = [(long, f"{long}{end}") for end in ("", " ", "a", "A", "ä", "a\u0308")] + [

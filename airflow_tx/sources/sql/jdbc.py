@@ -187,10 +187,11 @@ def _properties(url: URL) -> dict[str, str]:
 
 
 def _mysql_tls(query: Mapping[str, Any]) -> dict[str, str]:
+    checks_name = str(query.get("ssl_check_hostname", "true")).lower()
     if "ssl_ca" not in query:
-        return {}
+        return {"sslMode": "REQUIRED"} if "ssl_check_hostname" in query else {}
     store = {
         "trustCertificateKeyStoreUrl": f"file:{query['ssl_ca']}",
         "trustCertificateKeyStoreType": "PEM",
     }
-    return {"sslMode": "VERIFY_CA", **store}
+    return {"sslMode": "VERIFY_IDENTITY" if checks_name in ("true", "1") else "VERIFY_CA", **store}

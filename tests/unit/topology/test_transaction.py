@@ -136,7 +136,7 @@ def test_max_pending_is_a_whole_number_from_1_on(number: Any) -> None:
 
 
 def test_runs_that_make_room_do_not_let_airflow_pause_the_dag() -> None:
-    problem = r"max_consecutive_failed_dag_runs = 3: .* Set DAG\(max_consecutive_failed_dag_runs=0\)"
+    problem = r"max_consecutive_failed_dag_runs = 3, .* Set DAG\(max_consecutive_failed_dag_runs=0\)"
     with dag(max_consecutive_failed_dag_runs=3), refused(problem), block() as tx:
         commit(count(tx.batch))
 
