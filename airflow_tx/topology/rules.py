@@ -363,11 +363,8 @@ def with_alarms(
     if late_after is not None and (
         not isinstance(late_after, timedelta) or late_after <= timedelta(0)
     ):
-        raise refusal(
-            spec,
-            f"late_after={late_after!r}",
-            "Give a timedelta above 0: late_after=timedelta(hours=1).",
-        )
+        remedy = "Give a timedelta above 0: late_after=timedelta(hours=1)."
+        raise refusal(spec, f"late_after={late_after!r}", remedy)
     if max_lag is not None:
         _check_lag(spec, max_lag)
     seconds = None if late_after is None else late_after.total_seconds()
@@ -393,9 +390,6 @@ def _callbacks_of(
     found = tuple(given) if isinstance(given, (list, tuple)) else (given,)
     for each in found:
         if not callable(each):
-            raise refusal(
-                spec,
-                f"{name}={each!r} cannot be called",
-                "Give a function of one argument, or a notifier.",
-            )
+            remedy = "Give a function of one argument, or a notifier."
+            raise refusal(spec, f"{name}={each!r} cannot be called", remedy)
     return found
