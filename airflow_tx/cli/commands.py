@@ -302,16 +302,15 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
 def _reset(args: Namespace, store: Store) -> None:
     from airflow_tx.cli import repair_previews
     from airflow_tx.journal.area import JournalArea
-    from airflow_tx.protocol.repair import RESET, Repairs, reset
+    from airflow_tx.protocol.reader import Reader
+    from airflow_tx.protocol.repair import RESET, Repairs, incarnation_of, reset
 
     request, states = _dag(args, store, RESET)
-    incarnation = ""
     refused = partial(RepairRefused, what=RESET, topology=args.topology)
     fences = {name: _clearable(name, state, refused) for name, state in states.items()}
     ledger = ledger_on(store, args)
     audit = audit_of(args)
-    with suppress(UnreadableRecord):  # its record is lost, or an earlier reset has closed it
-        incarnation = ledger.incarnation()
+    incarnation = incarnation_of(Reader(store), ledger.paths)
     planned = ledger.preview(reset, request, audit)
     if is_shown(args, repair_previews.of_reset(ledger, planned, fences)):
         return

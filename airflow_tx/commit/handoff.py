@@ -115,15 +115,16 @@ def entries_in_use(ledger: Ledger) -> set[str]:
     read = Reader(ledger.store)
     paths = ledger.paths
     found = set[str]()
-    for name in read.names(paths.transactions):
-        record = read.peek_if_any(TransactionRecord, paths.transaction(int(name)))
-        if record is not None and record.replaces is not None:
-            found.add(record.replaces["entry"])
+    # Requests first: a run that begins meanwhile makes a transaction of one.
     for name in read.names_if_any(paths.wishes):
         wish = read.peek_if_any(Wish, paths.wish(int(name)))
         binding = None if wish is None else read.peek_if_any(Binding, paths.run(wish.key))
         if binding is not None:
             found.add(binding.entry)
+    for name in read.names(paths.transactions):
+        record = read.peek_if_any(TransactionRecord, paths.transaction(int(name)))
+        if record is not None and record.replaces is not None:
+            found.add(record.replaces["entry"])
     return found
 
 

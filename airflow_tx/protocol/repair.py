@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from airflow_tx.errors import PreviewOutdated, RenameRefused, RepairRefused, StateError, TxError
@@ -176,9 +177,18 @@ def note_change(
 def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
     """Close the topology until `reset` is done; every step that tries to use it names the command."""
     command = f"airflow tx repair {paths.topology} --reset --why TEXT"
-    mark = dumps({"format": _RESETTING + command, "op": stamp.op}).encode()
+    before = {"incarnation": incarnation_of(read, paths)}
+    mark = dumps({**before, "format": _RESETTING + command, "op": stamp.op}).encode()
     writes = (*missing_folders(read, paths), put_or_create(read, paths.record, mark))
     return Decision(Done(), writes, paths.record)
+
+
+def incarnation_of(read: Reader, paths: Paths) -> str:
+    """Return which life of the ledger there is, or was before a reset closed it; "": its record is lost or damaged."""
+    data = read.raw(paths.record) or b""
+    with suppress(ValueError, AttributeError):
+        return str(json.loads(data).get("incarnation", ""))
+    return ""
 
 
 def is_being_reset(data: bytes) -> bool:

@@ -20,7 +20,7 @@ from airflow_tx.failpoints import FailpointError
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.journal.entry import Entry
 from airflow_tx.protocol.answers import Granted, Replaced
-from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, encode
 from airflow_tx.protocol.wish import Wish
@@ -302,3 +302,30 @@ def test_an_entry_that_a_wish_or_an_open_restatement_needs_stays(make: Any, stor
 def put(store: CountingStore, path: str, value: Any) -> None:
     data = b"" if value is None else encode(value)
     store.multi((), (Create(path, data) if store.get(path) is None else Put(path, data),))
+
+
+def test_an_entry_stays_whose_request_becomes_a_transaction_while_they_are_read(
+    make: Any, store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun(make, journal=timedelta(days=3))
+    run.commit_now()
+    wished = entry_of(run, 20)
+    ledger = run.spec.ledger(store)
+    paths = ledger.paths
+    open_run = begun(make, "r2", journal=timedelta(days=3))
+    open_one = record(store, open_run.begun.txid)
+    assert open_one is not None
+    put(store, paths.run("run:r1"), Binding(1, wished))
+    put(store, paths.wishes, None)
+    put(store, paths.wish(1), Wish(1, "run:r1", "r1", "ada", "2013-01-01", "a bug", "op"))
+    listed = store.children
+
+    def begins_between(path: str) -> Any:
+        found = listed(path)
+        if store.get(paths.wish(1)) is not None:
+            store.multi((), (Delete(paths.wish(1)),))
+            put(store, paths.transaction(2), replace(open_one, replaces={"txid": 1, "entry": wished}))
+        return found
+
+    monkeypatch.setattr(store, "children", begins_between)
+    assert entries_in_use(ledger) == {wished}

@@ -210,6 +210,22 @@ def test_while_it_is_emptied_nobody_uses_it_and_who_tries_is_told_the_command(co
     assert Run(committed, "r3").begin(1).txid == 1
 
 
+def test_a_reset_that_is_repeated_still_knows_whose_journal_is_to_be_removed(committed: Topology) -> None:
+    first = committed.topology.incarnation
+    for _ in range(2):
+        with pytest.raises(ResetIncomplete):
+            reset(committed, lambda: (_ for _ in ()).throw(OSError("no disk")))
+        assert repair.incarnation_of(Reader(committed.store()), committed.paths) == first
+    reset(committed)
+    assert repair.incarnation_of(Reader(committed.store()), committed.paths) == committed.topology.incarnation != first
+
+
+def test_of_a_record_that_is_lost_or_damaged_the_incarnation_is_unknown(committed: Topology) -> None:
+    for damaged in (b"", b"[]", b"no json"):
+        committed.store().multi((), (Put(committed.paths.record, damaged),))
+        assert repair.incarnation_of(Reader(committed.store()), committed.paths) == ""
+
+
 def test_why_something_failed_is_said_without_its_remedy() -> None:
     assert reason_of(StateUnavailable(state="s", where="somewhere", reason="refused")) == "refused"
     assert reason_of(RepairRefused(what="w", topology="t", problem="too late", remedy="none")) == "too late"
