@@ -22,7 +22,7 @@ from airflow_tx.commit.case import (
     ports_of,
 )
 from airflow_tx.commit.entry import write_entry
-from airflow_tx.commit.handoff import NewValues, found_again, take_skip
+from airflow_tx.commit.handoff import NewValues, found_again, outranked_explained, take_skip
 from airflow_tx.commit.messages import Messages, await_messages
 from airflow_tx.commit.restatement import check_taken, differences
 from airflow_tx.commit.rows import RowsToWrite, rows_to_write, values_of
@@ -31,7 +31,6 @@ from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import (
     fits_one_write,
     output_digests,
-    outranked_explained,
     take_other_output,
     whole,
     write_at_once,

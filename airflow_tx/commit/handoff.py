@@ -14,7 +14,16 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import Runs, start_yielded
 from airflow_tx.config import Settings
-from airflow_tx.errors import AlreadyFinal, FenceOutranked, Outranked, SkipRefused, TxError
+from airflow_tx.errors import (
+    AlreadyFinal,
+    FenceOutranked,
+    LedgerBehind,
+    Outranked,
+    SkipRefused,
+    StateError,
+    StoreUnavailable,
+    TxError,
+)
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.metrics import Metric
 from airflow_tx.protocol import skip
@@ -192,7 +201,7 @@ def take_skip(
     if isinstance(answer, NotYet):
         return answer
     grant = answer.grant
-    with _taken_back(ledger, txid, keeps_grant=False):
+    with _taken_back(ledger, txid, keeps_grant=False), outranked_explained(ledger, states, grant):
         for state in states.values():
             state.raise_fence(grant)
         # A committer may have written since the first look; now none can any more.
@@ -230,6 +239,47 @@ def take_skip_in_peace(
                 break
             sleep(_PACE)
     return take_skip(ledger, txid, states, log=log)
+
+
+@contextmanager
+def outranked_explained(
+    ledger: Ledger, states: Mapping[str, FencedState], grant: Grant
+) -> Iterator[None]:
+    """Let a state's refusal say whether the grant is outranked, or the ledger was set back."""
+    try:
+        yield
+    except (LedgerBehind, FenceOutranked) as error:
+        raise explain_outranked(ledger, states, grant, error) from None
+
+
+def explain_outranked(
+    ledger: Ledger, states: Mapping[str, FencedState], grant: Grant, error: StateError
+) -> TxError:
+    """Tell an outranked grant, as it should be, from a ledger that was set back to before that grant.
+
+    The fences are read before the ledger: an intact ledger has every grant that had raised one of them.
+    """
+    fences = {name: state.fence() for name, state in states.items()}
+    try:
+        is_granted = ledger.holds(grant.token)
+    except StoreUnavailable:
+        if isinstance(error, FenceOutranked):
+            return error  # this grant writes nothing more, even if the ledger can be reached later
+        raise
+    if not is_granted:
+        return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
+    for name, fence in fences.items():
+        if (
+            fence is not None
+            and fence.incarnation == grant.incarnation
+            and fence.token.rank > grant.token.rank
+        ):
+            last = grant.last_txids.get(name, "nothing")
+            found = fence.token.txid
+            return LedgerBehind(
+                state=name, topology=grant.topology, found=found, expected=last, txid=grant.txid
+            )
+    return error
 
 
 @contextmanager

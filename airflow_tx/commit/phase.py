@@ -14,13 +14,12 @@ from airflow_tx import compat
 from airflow_tx.commit.case import CommitCase, CommitPart, CommitPorts, Prepared, Wrote, ports_of
 from airflow_tx.commit.commit import after, committed_before, complete, mark_step, rows_of
 from airflow_tx.commit.entry import no_contribution, write_entry
-from airflow_tx.commit.handoff import NewValues
+from airflow_tx.commit.handoff import NewValues, outranked_explained
 from airflow_tx.commit.restatement import check_taken, differences, shared_differences
 from airflow_tx.commit.rows import RowsToWrite, StagedRows, check_empty, rows_to_write
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import (
     output_digests,
-    outranked_explained,
     take_other_output,
     write_update,
 )

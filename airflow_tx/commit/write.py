@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -12,13 +11,7 @@ from airflow_tx.commit.rows import RowsToWrite, StagedRows, portions
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import (
     ConfigError,
-    FenceOutranked,
-    LedgerBehind,
     OutputChanged,
-    Outranked,
-    StateError,
-    StoreUnavailable,
-    TxError,
 )
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import Granted
@@ -87,47 +80,6 @@ def take_other_output(
         if states[name].fence() is None and states[name].holds(grant.txid) is not False:
             raise OutputChanged(state=name, txid=grant.txid, digest=outputs[name], found=found)
     ledger.run(commit.take_output, grant.token, {name: outputs[name] for name in changed})
-
-
-@contextmanager
-def outranked_explained(
-    ledger: Ledger, states: Mapping[str, FencedState], grant: Grant
-) -> Iterator[None]:
-    """Let a state's refusal say whether the grant is outranked, or the ledger was set back."""
-    try:
-        yield
-    except (LedgerBehind, FenceOutranked) as error:
-        raise explain_outranked(ledger, states, grant, error) from None
-
-
-def explain_outranked(
-    ledger: Ledger, states: Mapping[str, FencedState], grant: Grant, error: StateError
-) -> TxError:
-    """Tell an outranked grant, as it should be, from a ledger that was set back to before that grant.
-
-    The fences are read before the ledger: an intact ledger has every grant that had raised one of them.
-    """
-    fences = {name: state.fence() for name, state in states.items()}
-    try:
-        is_granted = ledger.holds(grant.token)
-    except StoreUnavailable:
-        if isinstance(error, FenceOutranked):
-            return error  # this grant writes nothing more, even if the ledger can be reached later
-        raise
-    if not is_granted:
-        return Outranked(txid=grant.txid, token=str(grant.token), found="a later grant")
-    for name, fence in fences.items():
-        if (
-            fence is not None
-            and fence.incarnation == grant.incarnation
-            and fence.token.rank > grant.token.rank
-        ):
-            last = grant.last_txids.get(name, "nothing")
-            found = fence.token.txid
-            return LedgerBehind(
-                state=name, topology=grant.topology, found=found, expected=last, txid=grant.txid
-            )
-    return error
 
 
 def fits_one_write(update: Update, rows: RowsToWrite) -> bool:

@@ -13,7 +13,7 @@ from airflow_tx.commit import commit as committing
 from airflow_tx.commit.handoff import due_skip, pass_on, states_of, take_skip, take_skip_in_peace, undoable
 from airflow_tx.commit.run_slots import TaskRuns, start_yielded, yield_slot
 from airflow_tx.commit.update import Update
-from airflow_tx.errors import SkippedTransaction, SkipRefused, StateError
+from airflow_tx.errors import LedgerBehind, SkippedTransaction, SkipRefused, StateError
 from airflow_tx.protocol import run_slots, skip
 from airflow_tx.protocol.answers import Bidding, Committed, Granted, NotYet
 from airflow_tx.protocol.run_slots import Waiter
@@ -189,6 +189,20 @@ def test_what_was_never_granted_is_skipped_though_a_state_cannot_tell_what_it_ho
     ledger = run.commit().case.ledger
     ledger.run(skip.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {kept.name: kept}, log=run.log), Committed)
+
+
+def test_a_skip_says_that_its_ledger_was_set_back(make: Any, store: Any, state: MemoryState) -> None:
+    run = open_run(make, "r1")
+    ledger = run.commit().case.ledger
+    ledger.run(skip.note_skip, 1, WHY)
+    before = store.snapshot()
+    for _ in range(2):
+        answer = ledger.run(skip.grant_skip, 1, {})
+        assert isinstance(answer, Granted)
+        state.raise_fence(answer.grant)
+    store.restore(before)
+    with pytest.raises(LedgerBehind, match="airflow tx repair numbers --ledger-lost"):
+        take_skip(run.commit().case.ledger, 1, {state.name: state}, log=run.log)
 
 
 def test_a_skip_is_taken_once(make: Any, state: MemoryState) -> None:
