@@ -14,7 +14,7 @@ from airflow_tx.protocol.loss import ACCEPT_LOSS
 from airflow_tx.protocol.move import RENAME
 from airflow_tx.protocol.receipt import Receipt, digest_of, restated
 from airflow_tx.protocol.records import RepairRecord
-from airflow_tx.protocol.repair import ACCEPT_CHANGE, STATE_LOST
+from airflow_tx.protocol.repair import ACCEPT_CHANGE, RENAMED, STATE_LOST
 
 _HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, RENAME})
 """Repairs after which it is still known what the values of states add up to."""
@@ -96,11 +96,18 @@ def _compare_receipts(chain: Chain, state: StateEvidence) -> None:
 
 
 def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
-    """Ask whether a person has accepted since that the state went back."""
+    """Ask whether a person has accepted since that the state went back, or has renamed it: another one has its name."""
+    begins = chain.ledger.topology.taken_back_from.get(state, 0)
     return any(
-        each.what == STATE_LOST
-        and each.generation > receipt.generation
-        and each.told.startswith(f"state {state} ")
+        each.generation > receipt.generation
+        and (
+            (each.what == STATE_LOST and each.told.startswith(f"state {state} "))
+            or (
+                receipt.txid < begins
+                and each.what == RENAMED
+                and each.told.startswith(f"state {state},")
+            )
+        )
         for each in chain.ledger.life
     )
 

@@ -13,6 +13,7 @@ from airflow_tx.protocol.chain import Chain, in_short
 from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence
 from airflow_tx.protocol.receipt import Receipt, as_kept
 from airflow_tx.protocol.records import History, Outcome, RepairRecord
+from airflow_tx.protocol.repair import RENAMED
 from airflow_tx.protocol.verification import Verified, verified
 from airflow_tx.state.api import StoredReceipt
 from tests.unit.protocol.books import Books
@@ -138,6 +139,19 @@ def test_a_state_that_was_renamed_keeps_its_receipts_under_the_name_of_then(
 ) -> None:
     renamed = replace(ledger, topology=replace(ledger.topology, states={"new": 5, "s1": 5}))
     assert said(verified(renamed, [replace(states[0], name="new"), states[1]])) == ([], [])
+
+
+@pytest.mark.parametrize(("begins", "missing"), [(3, 0), (2, 1), (0, 2)])
+def test_a_state_that_took_the_name_of_a_renamed_one_has_its_own_receipts_alone(
+    ledger: LedgerEvidence, states: Any, begins: int, missing: int
+) -> None:
+    told = "state s0, at transaction 2, is called new now"
+    renamed = repaired(
+        replace(ledger, topology=replace(ledger.topology, taken_back_from={"s0": begins})), RENAMED, told, 9
+    )
+    findings, notes = said(verified(renamed, [holding(states[0], (3, 4, 5)), states[1]]))
+    assert len(findings) == missing
+    assert bool(notes) is (missing < 2)
 
 
 def test_a_receipt_of_a_state_that_the_ledger_does_not_name_is_found(ledger: LedgerEvidence, states: Any) -> None:
