@@ -3,42 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from airflow_tx.compat.runs import RunNotStarted, one_line, text
 
-# Within so many lengths of an interval before it its schedule is searched for the one before.
+# Within so many lengths of an interval before a date its schedule is searched for an interval that begins earlier.
 _REACHES = (2, 16, 128)
-
-
-def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
-    """End of the last data interval that the schedule of a DAG has before the interval from `start` to `end`.
-
-    None: the schedule has none near it, or the task's Airflow cannot tell.
-    """
-    try:
-        import pendulum
-        from airflow.serialization.encoders import coerce_to_core_timetable
-        from airflow.timetables.base import TimeRestriction
-    except ImportError:  # a worker with the task SDK alone
-        return None
-    timetable: Any = coerce_to_core_timetable(dag.timetable)  # unchanged, if it is a core timetable
-    for reach in _REACHES:
-        earliest = pendulum.instance(start - reach * (end - start))
-        restriction = TimeRestriction(earliest, pendulum.instance(start), catchup=True)
-        info = None
-        found = None
-        while (
-            info := timetable.next_dagrun_info_v2(last_dagrun_info=info, restriction=restriction)
-        ) and info.data_interval.end <= start:
-            found = info.data_interval.end
-        if found is not None:
-            return _utc(found)
-    return None
+_EVER = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 
 class ScheduledInterval(NamedTuple):
@@ -48,6 +24,23 @@ class ScheduledInterval(NamedTuple):
     start: datetime
     end: datetime
     run_after: datetime
+
+
+def previous_end(dag: Any, start: datetime, end: datetime) -> datetime | None:
+    """End of the last data interval that the schedule of a DAG has before the interval from `start` to `end`.
+
+    None: the schedule has none near it, or the task's Airflow cannot tell.
+    """
+    try:
+        core = _core(dag.timetable)
+    except ImportError:  # a worker with the task SDK alone
+        return None
+    for reach in _REACHES:
+        asked = _asked(core, start - reach * (end - start), start)
+        ends = [each.end for each in takewhile(lambda each: each.end <= start, asked)]
+        if ends:
+            return ends[-1]
+    return None
 
 
 @dataclass(frozen=True)
@@ -102,30 +95,13 @@ class IntervalSchedule:
 
         :raises ImportError: only the task SDK is installed here.
         """
-        import pendulum
-        from airflow.timetables.base import TimeRestriction
-
-        dates = [date for date in (self.earliest, after) if date is not None]
-        restriction = TimeRestriction(
-            pendulum.instance(max(dates)) if dates else None,
-            None if self.latest is None else pendulum.instance(self.latest),
-            catchup=self.catchup or after is not None,
-        )
-        info = None
-        while info := self._core.next_dagrun_info_v2(
-            last_dagrun_info=info, restriction=restriction
-        ):
-            interval = info.data_interval
-            if interval is None or max(interval.end, info.run_after) > now:
-                return None
-            if after is None or interval.start >= after:
-                return ScheduledInterval(
-                    _utc(info.logical_date),
-                    _utc(interval.start),
-                    _utc(interval.end),
-                    _utc(info.run_after),
-                )
-        return None
+        if after is None:
+            following = _asked(self._core, self.earliest, self.latest, catchup=self.catchup)
+        else:
+            since = max(after, self.earliest or after)
+            following = _in_a_row(self._core, since, self.earliest, self.latest)
+        found = next(following, None)
+        return None if found is None or max(found.end, found.run_after) > now else found
 
     def previous_end(self, start: datetime, end: datetime) -> datetime | None:
         """Find the end of the last interval before the one from `start` to `end`; None: there is none near it."""
@@ -151,9 +127,62 @@ class IntervalSchedule:
 
     @cached_property
     def _core(self) -> Any:
-        from airflow.serialization.encoders import coerce_to_core_timetable
+        return _core(self.timetable)
 
-        return coerce_to_core_timetable(self.timetable)
+
+def _core(timetable: Any) -> Any:
+    from airflow.serialization.encoders import coerce_to_core_timetable
+
+    return coerce_to_core_timetable(timetable)  # unchanged, if it is a core timetable
+
+
+def _asked(
+    core: Any, earliest: datetime | None, latest: datetime | None = None, *, catchup: bool = True
+) -> Iterator[ScheduledInterval]:
+    """Ask a timetable for one interval after the other, as the scheduler does."""
+    import pendulum
+    from airflow.timetables.base import TimeRestriction
+
+    restriction = TimeRestriction(
+        None if earliest is None else pendulum.instance(earliest),
+        None if latest is None else pendulum.instance(latest),
+        catchup=catchup,
+    )
+    info = None
+    while (
+        info := core.next_dagrun_info_v2(last_dagrun_info=info, restriction=restriction)
+    ) and info.data_interval:
+        interval = info.data_interval
+        dated = (info.logical_date, interval.start, interval.end, info.run_after)
+        yield ScheduledInterval(*map(_utc, dated))
+
+
+def _in_a_row(
+    core: Any, since: datetime, earliest: datetime | None = None, latest: datetime | None = None
+) -> Iterator[ScheduledInterval]:
+    """Give the intervals that begin at `since` or later, as they follow an interval that begins before it.
+
+    A cron schedule that is asked from `since` leaves out an interval that ends when the clocks go forward.
+
+    :param earliest: where the scheduler asks from; None: unknown.
+    """
+    asked = _asked(core, _before(core, since, earliest), latest)
+    return (each for each in asked if each.start >= since)
+
+
+def _before(core: Any, since: datetime, earliest: datetime | None) -> datetime:
+    """Find a date to ask from: one from where intervals lead to `since`; `since`, if there is none."""
+    found = next(_asked(core, since), None)
+    if found is None:
+        return since
+    for reach in _REACHES:
+        date = max(since - reach * (found.end - found.start), earliest or _EVER)
+        before = list(takewhile(lambda each: each.start < since, _asked(core, date)))
+        if before and before[-1].end != since == found.start:
+            return since  # a schedule of lengths alone, which has an interval from any date on
+        if before or date == earliest:
+            return date
+    return since
 
 
 def _inferred(timetable: Any, run_after: datetime) -> tuple[datetime, datetime]:
@@ -197,9 +226,9 @@ class DatedRun(NamedTuple):
 
 
 def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[ScheduledInterval]:
-    """List the intervals of a DAG whose logical dates are from `first` to `last` and which have ended.
+    """List the intervals of a DAG whose logical dates are from `first` to `last` and which have ended, earliest first.
 
-    They are the same as of `airflow backfill create`, earliest first.
+    `airflow backfill create` makes the same, but leaves out a first one that ends when the clocks go forward.
 
     :raises RunNotStarted: Airflow does not know the DAG, or it cannot be backfilled.
     """
@@ -208,13 +237,8 @@ def scheduled_intervals(dag_id: str, first: datetime, last: datetime) -> list[Sc
     with create_session() as session:
         dag = _backfilled_dag(dag_id, session)
     now = datetime.now(timezone.utc)
-    return [
-        ScheduledInterval(
-            _utc(info.logical_date), _utc(interval.start), _utc(interval.end), _utc(info.run_after)
-        )
-        for info in dag.iter_dagrun_infos_between(first, last)
-        if (interval := info.data_interval) is not None and interval.end < now
-    ]
+    found = _in_a_row(dag.timetable, first)
+    return list(takewhile(lambda each: each.logical_date <= last and each.end < now, found))
 
 
 def dated_runs(dag_id: str, intervals: Sequence[ScheduledInterval]) -> dict[datetime, DatedRun]:

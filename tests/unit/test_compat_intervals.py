@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from typing import Any
 
+import pendulum
 import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 from airflow.sdk.api.datamodels._generated import DagRun, TIRunContext
 from airflow.sdk.bases.operator import BaseOperator
 from airflow.sdk.execution_time import comms, task_runner
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+from airflow.serialization.encoders import coerce_to_core_timetable
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.base import TimeRestriction
 
 from airflow_tx import compat
 from airflow_tx.compat import IntervalSchedule
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.sources.run.next_interval import NextIntervalSource
 
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DAY = timedelta(days=1)
@@ -64,6 +73,100 @@ def test_a_day_of_a_time_zone_may_have_23_hours() -> None:
     assert found is not None
     assert (found.start, found.end) == (start, start + timedelta(hours=23))
     assert schedule.makes(found.start, found.end)
+
+
+# Schedules whose time zones change their clocks on one of the days.
+CLOCK_CHANGES = [
+    ("0 0 * * *", "UTC", datetime(2025, 3, 25), 8),
+    ("0 2 * * *", "Europe/Berlin", datetime(2025, 3, 26, 1), 8),
+    ("30 2 * * *", "Europe/Berlin", datetime(2025, 3, 26), 8),
+    ("30 2 * * *", "America/New_York", datetime(2025, 3, 5), 8),
+    ("30 2 * * *", "Europe/Berlin", datetime(2025, 10, 22), 8),
+    ("0 3 * * *", "Europe/Berlin", datetime(2025, 3, 26), 8),
+    ("0 0 * * *", "Europe/Berlin", datetime(2025, 3, 26), 8),
+    ("0 0 * * *", "Africa/Cairo", datetime(2025, 4, 21), 8),
+    ("0 0 * * *", "Asia/Beirut", datetime(2025, 3, 26), 8),
+    ("0 0 * * *", "America/Santiago", datetime(2025, 9, 3), 8),
+    ("0 * * * *", "Europe/Berlin", datetime(2025, 3, 29, 12), 2),
+    ("0 * * * *", "Europe/Berlin", datetime(2025, 10, 25, 12), 2),
+    ("*/15 1-3 * * *", "Europe/Berlin", datetime(2025, 3, 29), 3),
+    ("0 0,12 * * *", "Africa/Cairo", datetime(2025, 4, 23), 4),
+    ("30 2 * * 1-5", "America/New_York", datetime(2025, 3, 5), 8),
+    ("0 2 1 * *", "Europe/Berlin", datetime(2025, 1, 1), 150),
+]
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A schedule with the intervals that Airflow's own scheduler makes of it, one after the other."""
+
+    timetable: CronDataIntervalTimetable
+    first: datetime
+    last: datetime
+    intervals: tuple[tuple[datetime, datetime], ...]
+
+    @property
+    def schedule(self) -> IntervalSchedule:
+        return IntervalSchedule(self.timetable, self.first, self.last, catchup=True)
+
+
+@pytest.fixture(params=CLOCK_CHANGES, ids=lambda each: f"{each[0]} {each[1]} {each[2]:%m-%d}")
+def scheduled(request: pytest.FixtureRequest) -> Scheduled:
+    cron, zone, first, days = request.param
+    first = first.replace(tzinfo=timezone.utc)
+    timetable = CronDataIntervalTimetable(cron, timezone=zone)
+    core: Any = coerce_to_core_timetable(timetable)
+    restriction = TimeRestriction(pendulum.instance(first), pendulum.instance(first + days * DAY), catchup=True)
+    info = None
+    found = []
+    while info := core.next_dagrun_info_v2(last_dagrun_info=info, restriction=restriction):
+        found.append((info.data_interval.start, info.data_interval.end))
+    return Scheduled(timetable, first, first + days * DAY, tuple(found))
+
+
+def test_no_interval_is_left_out_when_the_clocks_change(scheduled: Scheduled) -> None:
+    after = None
+    for interval in scheduled.intervals:
+        found = scheduled.schedule.next_interval(after, scheduled.last + 99 * DAY)
+        assert found is not None
+        assert (found.start, found.end) == interval
+        after = found.end
+    assert scheduled.schedule.next_interval(after, scheduled.last + 99 * DAY) is None
+
+
+def test_without_a_first_date_the_same_intervals_follow_each_other(scheduled: Scheduled) -> None:
+    schedule = IntervalSchedule(scheduled.timetable)
+    for (_, after), interval in pairwise(scheduled.intervals):
+        found = schedule.next_interval(after, scheduled.last + 99 * DAY)
+        assert found is not None
+        assert (found.start, found.end) == interval
+
+
+def test_before_an_interval_ends_the_one_before_it_when_the_clocks_change_too(scheduled: Scheduled) -> None:
+    for (_, before), interval in pairwise(scheduled.intervals):
+        assert scheduled.schedule.previous_end(*interval) == before
+
+
+def test_a_lane_takes_every_interval_when_the_clocks_change(scheduled: Scheduled) -> None:
+    source = NextIntervalSource.of(DataIntervalSource(in_order=True), scheduled.schedule)
+    position = None
+    for number, (start, end) in enumerate(scheduled.intervals, 1):
+        batch = source.decide(TransactionAttempt(number, 1), position)
+        assert batch is not None
+        assert source.interval(batch.metadata) == (start, end)
+        position = batch.position
+
+
+def test_commands_list_every_interval_from_a_date_to_another_when_the_clocks_change(
+    scheduled: Scheduled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dag = DAG("d", schedule=scheduled.timetable, start_date=FIRST, catchup=False)
+    kept = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    monkeypatch.setattr("airflow_tx.compat.intervals._backfilled_dag", lambda dag_id, session: kept)
+    starts = [start for start, _ in scheduled.intervals]
+    for number, start in enumerate(starts):
+        found = compat.scheduled_intervals("d", start, starts[-1])
+        assert [each.start for each in found] == starts[number:]
 
 
 def test_a_schedule_makes_runs_of_its_own_intervals_only() -> None:

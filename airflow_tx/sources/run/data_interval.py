@@ -104,6 +104,10 @@ class DataIntervalSource(ReaderSource):
             if end < after:
                 raise AheadOfOrder(interval=_words(interval), after=after, missing=end)
 
+    def interval(self, metadata: Any) -> Interval:
+        """Return the interval of a batch."""
+        return _moment(metadata["from"]), _moment(metadata["to"])
+
     def contains(self, metadata: Any, what: str) -> bool:
         start = _moment(metadata["from"])
         end = _moment(metadata["to"])

@@ -80,14 +80,6 @@ class NextIntervalSource(DataIntervalSource):
         if found is None:
             return None
         key = key_of_interval((found.start, found.end))
-        if self.interval_of_run(key) is None:
-            remedy = (
-                "Let its runs go by the schedule, without a lane; "
-                "or let its timetable infer this interval for its end."
-            )
-            raise self.refused(
-                f"the schedule gives no run by hand the {key.replace(':', ' ', 1)}", remedy
-            )
         try:
             batch = super(NextIntervalSource, self.for_key(key)).decide(attempt, position)
         except AheadOfOrder as ahead:
@@ -103,7 +95,3 @@ class NextIntervalSource(DataIntervalSource):
     def interval_of_run(self, key: str) -> Interval | None:
         interval = self._of_key(key)
         return interval if self.schedule.makes(*interval) else None
-
-    def interval(self, metadata: Any) -> Interval:
-        """Return the interval of a batch."""
-        return datetime.fromisoformat(metadata["from"]), datetime.fromisoformat(metadata["to"])

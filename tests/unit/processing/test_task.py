@@ -20,17 +20,20 @@ from airflow_tx import compat
 from airflow_tx.errors import RowsRefused, SourceError, StagingError, StaleBegin
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.processing.batch import CurrentBatch, inputs_of
+from airflow_tx.processing.begin import conf_of
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.consumers import OutputName
 from airflow_tx.protocol.paths import Paths, ack_name
 from airflow_tx.protocol.receipt import code_digest
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
-from airflow_tx.sources.api import TransactionalSource
+from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource
+from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.staging import StagingArea
 from tests.stage import begin_run
-from tests.unit.bench import CountingStore, FakeTi, Lending, MemorySpec, Numbers, OpaqueNumbers
+from tests.unit.bench import CountingStore, FakeTi, Lending, MemorySpec, Numbers, OpaqueNumbers, run_of
+from tests.unit.days import DAY, FIRST, day
 
 PATHS = Paths("/airflow_tx", "numbers")
 
@@ -38,7 +41,7 @@ PATHS = Paths("/airflow_tx", "numbers")
 class Dag:
     """A DAG `begin >> first >> second`, and what its ledger says."""
 
-    def __init__(self, store: CountingStore, source: TransactionalSource) -> None:
+    def __init__(self, store: CountingStore, source: Source) -> None:
         self.store = store
         self.spec = MemorySpec("numbers", "numbers", source, max_pending=4, memory=store, tasks=("first", "second"))
         with DAG("numbers", schedule=None) as self.dag:
@@ -50,8 +53,8 @@ class Dag:
 
             begin >> work.override(task_id="first")(begin.output) >> work.override(task_id="second")(1)
 
-    def begin(self) -> dict[str, Any]:
-        answer: Any = begin_run(self.spec, "r1")
+    def begin(self, **options: Any) -> dict[str, Any]:
+        answer: Any = begin_run(self.spec, "r1", **options)
         self.payload = {"topology": "numbers", **answer.to_json()}
         return self.payload
 
@@ -94,6 +97,24 @@ def test_a_task_starts_before_it_runs_and_acks_what_it_returns(numbers: Dag) -> 
     assert acked.done
     assert [each["name"] for each in acked.outputs] == ["return_value"]
     assert acked.code == code_digest(inspect.getsource(context["task"].python_callable).encode())
+
+
+def test_a_task_of_a_run_without_dates_knows_the_data_interval_of_its_transaction(store: CountingStore) -> None:
+    made = Dag(store, DataIntervalSource())
+    undated = replace(run_of("r1"), conf=conf_of(f"interval:{FIRST.isoformat()}/{(FIRST + DAY).isoformat()}"))
+    context = made.context("first", made.begin(info=undated))
+    before_task(context)
+    assert (context["data_interval_start"], context["data_interval_end"]) == (FIRST, FIRST + DAY)
+    assert context["ds"] == "2026-01-01"
+
+
+def test_a_task_of_a_run_with_dates_keeps_them(store: CountingStore) -> None:
+    made = Dag(store, DataIntervalSource())
+    context = made.context("first", made.begin(info=day(0)))
+    context["logical_date"] = FIRST + DAY
+    before_task(context)
+    assert context["logical_date"] == FIRST + DAY
+    assert "ds" not in context
 
 
 def test_a_result_that_xcom_does_not_take_is_refused_before_the_ack(numbers: Dag) -> None:
