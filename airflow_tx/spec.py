@@ -80,6 +80,7 @@ class TransactionSpec:
     :param area: where the output of its tasks is staged; None: where `[tx] staging` says.
     :param journal: for how long the journal keeps its transactions; None: `[tx] journal`.
     :param limits: when it is late; `callbacks`: who is called then, and when it is blocked.
+    :param zone: the time zone of the DAG's schedule, in which a date is a day; "" is UTC.
     :param coordinated: whether a coordinator looks after it; else its own tasks find its alarms.
     """
 
@@ -107,6 +108,7 @@ class TransactionSpec:
     limits: AlarmLimits = field(default_factory=AlarmLimits)
     callbacks: AlarmCallbacks = field(default_factory=AlarmCallbacks)
     coordinated: bool = False
+    zone: str = ""
 
     @property
     def alarm_topology(self) -> AlarmTopology:
@@ -136,7 +138,7 @@ class TransactionSpec:
         from airflow_tx.protocol.batch import TopologyRequest
 
         return TopologyRequest(
-            self.dag_id, self.source.kind.value, self.window, self.source.partitioned
+            self.dag_id, self.source.kind.value, self.window, self.source.partitioned, self.zone
         )
 
     @property

@@ -60,6 +60,7 @@ def search_ledger(ledger: Ledger, source: Source, what: str, *, seconds: float) 
         {*open_txids(ledger.store, ledger.paths), *final_txids(ledger.store, ledger.paths)},
         reverse=True,
     )
+    source = source.in_zone(ledger.topology().zone)
     until = time.monotonic() + seconds
     looked = list(_looked(ledger, source, what, every[:MOST_LOOKED_THROUGH], until))
     txids = [txid for txid, has in looked if has]

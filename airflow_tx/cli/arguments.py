@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.cli.cli_config import Arg, parsedate, positive_int  # type: ignore[attr-defined]
+from airflow.cli.cli_config import Arg, positive_int
 
 
 def _arg(*flags: str, **options: Any) -> Arg:
@@ -179,17 +179,17 @@ ARG_WHAT = _arg(
 )
 
 ARG_BACKFILLED = _arg("dag_id", metavar="DAG", help="The DAG, whose source is a DataIntervalSource")
+_IN_ZONE = "a day in the time zone of the schedule, or a time"
 ARG_FROM_DATE = _arg(
-    "--from", dest="first", type=parsedate, required=True, help="The first logical date"
+    "--from", dest="first", required=True, help=f"The first logical date: {_IN_ZONE}"
 )
-ARG_TO_DATE = _arg("--to", dest="last", type=parsedate, required=True, help="The last logical date")
+ARG_TO_DATE = _arg("--to", dest="last", required=True, help=f"The last logical date: {_IN_ZONE}")
 ARG_FROM_RESTATED = _arg(
     "--from",
     dest="first",
-    type=parsedate,
-    help="In place of TXID: the first logical date, of a DAG whose source is a DataIntervalSource",
+    help=f"In place of TXID, if the source is a DataIntervalSource: the first logical date, {_IN_ZONE}",
 )
-ARG_TO_RESTATED = _arg("--to", dest="last", type=parsedate, help="The last logical date")
+ARG_TO_RESTATED = _arg("--to", dest="last", help=f"The last logical date, {_IN_ZONE}")
 ARG_WITHDRAW = _flag(
     "--withdraw",
     "Withdraw the request for these TXIDs, or for all; a restatement that has begun continues",

@@ -14,7 +14,7 @@ from airflow.utils.platform import getuser
 
 from airflow_tx import compat
 from airflow_tx.cli import render
-from airflow_tx.cli.context import action
+from airflow_tx.cli.context import action, logical_dates
 from airflow_tx.cli.progress import Progress, WorkStatus
 from airflow_tx.errors import ConfigError
 from airflow_tx.processing.order import is_in_lane
@@ -42,7 +42,7 @@ def backfill(args: Namespace) -> None:
 
     spec, _ = transactional_dag(args.dag_id)
     with ZooKeeperHook(spec.conn_id).store() as store:
-        dates = BackfilledDates(spec, spec.ledger(store), args.first, args.last)
+        dates = BackfilledDates(spec, spec.ledger(store), *logical_dates(args, spec.zone))
         dates.check_order(note=not args.dry_run)
         if args.dry_run:
             render.print_rows([_row(each) for each in dates.read()], args.output)

@@ -7,6 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +21,7 @@ from airflow_tx.config import Settings
 from airflow_tx.errors import ConfigError, TxError, UnknownTransaction, without_controls
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
+from airflow_tx.sources.dates import Span, span_of
 
 if TYPE_CHECKING:
     from airflow_tx.actions.preview import PreviewAnswer
@@ -179,6 +181,23 @@ def print_done(what: str, repaired: Repaired) -> None:
     print(
         f"{what}: {repaired.summary}. Generation {repaired.generation}; transaction {repaired.current} commits next."
     )
+
+
+def logical_dates(args: Namespace, zone: str) -> tuple[datetime, datetime]:
+    """Read `--from` and `--to`: the first and the last moment.
+
+    :param zone: of the schedule, in which a date is a day.
+    :raises ConfigError: one of them is no date.
+    """
+    return _span("--from", args.first, zone).start, _span("--to", args.last, zone).last
+
+
+def _span(option: str, what: str, zone: str) -> Span:
+    try:
+        return span_of(what, zone)
+    except ValueError:
+        remedy = "Give a day such as 2026-01-31, or a time such as 2026-01-31T06:00:00+00:00."
+        raise ConfigError(option=option, value=what, remedy=remedy) from None
 
 
 def wrong_usage(text: str) -> NoReturn:

@@ -89,8 +89,9 @@ def find(args: Namespace) -> None:
     found: list[render.TableRow] = []
     unknown: list[int] = []
     kept = evidence.receipts(None, None)
+    source = evidence.source.in_zone(evidence.ledger.topology.zone)
     for receipt in kept.values():
-        has = contains(evidence.source, receipt.metadata, args.what)
+        has = contains(source, receipt.metadata, args.what)
         if has:
             found.append(_line(receipt, args.output, evidence.restated))
         elif has is None:

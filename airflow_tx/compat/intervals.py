@@ -17,6 +17,28 @@ _REACHES = (2, 16, 128)
 _EVER = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 
+def zone_of(dag: Any) -> str:
+    """Name the time zone of the cron schedule of a DAG; "" is UTC, also if the schedule has no zone."""
+    import pendulum
+    from airflow.sdk.bases.timetable import BaseTimetable
+    from airflow.sdk.definitions.timetables._cron import CronMixin
+    from airflow.sdk.definitions.timetables.assets import AssetOrTimeSchedule
+    from airflow.sdk.definitions.timetables.trigger import MultipleCronTriggerTimetable
+
+    timetable = dag.timetable
+    if isinstance(timetable, AssetOrTimeSchedule):
+        timetable = timetable.timetable
+    if isinstance(timetable, MultipleCronTriggerTimetable):
+        timetable = timetable.timetables[0]
+    zone: Any = "UTC"
+    if isinstance(timetable, CronMixin):
+        zone = timetable.timezone
+    elif not isinstance(timetable, BaseTimetable):  # one of Airflow's core
+        zone = timetable.serialize().get("timezone", zone)
+    name = pendulum.timezone(zone).name if isinstance(zone, (str, int)) else str(zone.name)
+    return "" if name in ("UTC", "+00:00") else name
+
+
 class ScheduledInterval(NamedTuple):
     """A data interval of a schedule, in UTC; its run may start at `run_after`."""
 

@@ -33,7 +33,8 @@ class TransactionCommittedSensor(BaseSensorOperator):
     :param txid: a transaction.
     :param run_id: the transaction of a run, of a source that does not take a run's own interval or partition.
     :param data_interval: start and end: the transaction of that interval of a `DataIntervalSource`.
-    :param up_to: all data up to a file, `PARTITION:OFFSET` or a date, as its source spells it, skipped or committed.
+    :param up_to: all data up to a file, `PARTITION:OFFSET` or a date, as its source spells it, skipped or committed. A
+        date alone is the whole day in the time zone of the topology's schedule.
     :param source: the source of the topology, for `up_to`.
     :param zookeeper_conn_id: connection of the ledger; default: `[tx] zookeeper_conn_id`.
     :param root: znode that holds the topology; default: `[tx] root`.

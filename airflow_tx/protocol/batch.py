@@ -17,12 +17,14 @@ class TopologyRequest:
     """The description of a topology by its DAG.
 
     :param partitioned: whether its source has partitions.
+    :param zone: the time zone of its schedule; "" is UTC.
     """
 
     dag_id: str
     source_kind: str
     max_pending: int
     partitioned: bool = False
+    zone: str = ""
 
     def made(self, op: str, incarnation: str | None = None) -> TopologyRecord:
         """Make the record of a topology.
@@ -36,6 +38,7 @@ class TopologyRequest:
             self.max_pending,
             op=op,
             partitioned=self.partitioned,
+            zone=self.zone,
         )
 
 

@@ -308,6 +308,7 @@ def open_topology(
         source_kind=request.source_kind,
         partitioned=request.partitioned,
         max_pending=request.max_pending,
+        zone=request.zone,
         op=stamp.op,
     )
     return Decision(Done(), (*writes, Put(paths.record, encode(changed))), paths.record)
@@ -320,8 +321,8 @@ def missing_folders(read: Reader, paths: Paths) -> list[Write]:
 
 def is_up_to_date(topology: TopologyRecord, request: TopologyRequest) -> bool:
     """Ask whether the record says of the DAG what the DAG says of itself."""
-    found = (topology.source_kind, topology.max_pending, topology.partitioned)
-    return found == (request.source_kind, request.max_pending, request.partitioned)
+    found = (topology.source_kind, topology.max_pending, topology.partitioned, topology.zone)
+    return found == (request.source_kind, request.max_pending, request.partitioned, request.zone)
 
 
 def check_claim(topology: TopologyRecord, paths: Paths, request: TopologyRequest) -> None:

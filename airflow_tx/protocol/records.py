@@ -61,6 +61,7 @@ class TopologyRecord:
     :param receipt: hash of the last receipt, "" if there is none; `origin`: the position before the first transaction.
     :param taken_back_from: per state, the first txid that it is sure to hold; it may lack what came before.
     :param renamed: per earlier name of a state, its name now.
+    :param zone: the time zone of the DAG's schedule, in which a date is a day; "" is UTC.
     """
 
     incarnation: str
@@ -87,6 +88,7 @@ class TopologyRecord:
     origin: Any = None
     taken_back_from: dict[str, int] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
+    zone: str = ""
 
 
 @dataclass(frozen=True)
@@ -371,16 +373,7 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
 
 
 _LEFT_OUT = frozenset(
-    {
-        "entry",
-        "journal",
-        "renamed",
-        "replaces",
-        "restates",
-        "restating",
-        "taken_back_from",
-        "wish",
-    }
+    "entry journal renamed replaces restates restating taken_back_from wish zone".split()
 )
 """Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 

@@ -19,6 +19,7 @@ from airflow_tx.errors import ConfigError, RowsRefused, SourceError
 from airflow_tx.protocol.batch import Batch as Batch
 from airflow_tx.protocol.batch import Json as Json
 from airflow_tx.protocol.batch import Loss as Loss
+from airflow_tx.sources.dates import Span, span_of
 from airflow_tx.sources.sizing import BatchSize, Limit, Measured
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Source(Described, ABC):
     waits for rows then asks for its `backlog`."""
     topology: str = "TOPOLOGY"
     """Whose rows they are, as the advice of an error names it; see `named`."""
+    zone: str = ""
+    """The time zone of the schedule of its DAG, in which a date is a day; "" is UTC; see `in_zone`."""
     staging: str = ""
     """The root of the staging area, for a source that `stages`, where it decides and where a batch is committed."""
     batch_size: BatchSize | None = None
@@ -167,6 +170,22 @@ class Source(Described, ABC):
         copied.topology = topology
         return copied
 
+    def in_zone(self: _Self, zone: str) -> _Self:
+        """Return the source that reads dates in a time zone.
+
+        :param zone: as the ledger has noted it; "" is UTC.
+        """
+        copied = copy.copy(self)
+        copied.zone = zone
+        return copied
+
+    def span(self, what: str) -> Span:
+        """Read a date as a person types it: without a zone it is in `zone`, and a date alone is the whole day.
+
+        :raises ValueError: it is no date.
+        """
+        return span_of(what, self.zone)
+
     def command(self, action: str, txid: int | None = None, *options: str) -> str:
         """Spell a command that a person can copy, for the advice of an error.
 
@@ -222,7 +241,7 @@ class Source(Described, ABC):
         """Whether a batch has what a person looks for: a file, an offset, an id, a date; None if it cannot tell.
 
         :param metadata: of the batch.
-        :param what: as the person typed it.
+        :param what: as the person typed it; `span` reads a date.
         """
         return None
 

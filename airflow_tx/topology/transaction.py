@@ -197,6 +197,7 @@ class Transaction:
             stages=block.stages,
             committed=block.committed,
             tables=block.tables,
+            zone=compat.zone_of(self._dag),
         )
 
 

@@ -12,7 +12,7 @@ from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.loss import position_now
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Binding, Counter, Skipped
+from airflow_tx.protocol.records import Binding, Counter, Skipped, TopologyRecord
 from airflow_tx.protocol.view import has_topology, listed_topologies
 from airflow_tx.sources.api import rebuild
 from airflow_tx.triggers.base import Event, WaitTrigger
@@ -88,8 +88,10 @@ def _final(read: Reader, paths: Paths, txid: int, current: int) -> Event | None:
 
 def _reached(store: Store, paths: Paths, wanted: Mapping[str, Any], *, last: int) -> Event | None:
     classpath, arguments = wanted["source"]
-    with closing(rebuild(classpath, arguments)) as source:
-        reached = source.reaches(position_now(Reader(store), paths), wanted["up_to"])
+    read = Reader(store)
+    zone = read.peek(TopologyRecord, paths.record).zone
+    with closing(rebuild(classpath, arguments).in_zone(zone)) as source:
+        reached = source.reaches(position_now(read, paths), wanted["up_to"])
     if reached is None:
         return {"unknown": True}
     return {"txid": last} if reached else None

@@ -11,7 +11,15 @@ from typing import Any
 
 import pendulum
 import pytest
-from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AssetOrTimeSchedule,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    DeltaDataIntervalTimetable,
+    MultipleCronTriggerTimetable,
+)
 from airflow.sdk.api.datamodels._generated import DagRun, TIRunContext
 from airflow.sdk.bases.operator import BaseOperator
 from airflow.sdk.execution_time import comms, task_runner
@@ -167,6 +175,26 @@ def test_commands_list_every_interval_from_a_date_to_another_when_the_clocks_cha
     for number, start in enumerate(starts):
         found = compat.scheduled_intervals("d", start, starts[-1])
         assert [each.start for each in found] == starts[number:]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "zone"),
+    [
+        (None, ""),
+        ("@daily", "Europe/Berlin"),
+        (timedelta(days=1), ""),
+        (CronDataIntervalTimetable("0 0 * * *", timezone="Africa/Cairo"), "Africa/Cairo"),
+        (CronTriggerTimetable("0 0 * * *", timezone=pendulum.timezone(7200)), "+02:00"),
+        (MultipleCronTriggerTimetable("0 0 * * *", "0 1 * * *", timezone="Africa/Cairo"), "Africa/Cairo"),
+        (AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 0 * * *", timezone="UTC"), assets=[Asset("a")]), ""),
+        (coerce_to_core_timetable(CronTriggerTimetable("0 0 * * *", timezone="Africa/Cairo")), "Africa/Cairo"),
+        (coerce_to_core_timetable(DeltaDataIntervalTimetable(DAY)), ""),
+    ],
+    ids=str,
+)
+def test_the_zone_of_a_schedule_is_the_one_of_its_cron_expression(schedule: Any, zone: str) -> None:
+    dag = DAG("d", schedule=schedule, start_date=pendulum.datetime(2026, 1, 1, tz="Europe/Berlin"))
+    assert compat.zone_of(dag) == zone
 
 
 def test_a_schedule_makes_runs_of_its_own_intervals_only() -> None:

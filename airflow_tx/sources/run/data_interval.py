@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import AheadOfOrder, OtherSource
@@ -109,25 +109,20 @@ class DataIntervalSource(ReaderSource):
         return _moment(metadata["from"]), _moment(metadata["to"])
 
     def contains(self, metadata: Any, what: str) -> bool:
-        start = _moment(metadata["from"])
-        end = _moment(metadata["to"])
+        start, end = self.interval(metadata)
         try:
-            moment = _moment(what)
+            span = self.span(what)
         except ValueError:
             return False
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
-        if len(what) > len("2013-05-04"):
-            return start <= moment < end
-        return start < moment + timedelta(days=1) and moment < end
+        return start <= span.last and span.start < end
 
     def reaches(self, position: Any, what: str) -> bool | None:
         try:
-            moment = _moment(what)
+            span = self.span(what)
         except ValueError:
             return None
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
         taken = self._taken(position)
-        return bool(taken) and taken[0][1] >= moment
+        return bool(taken) and taken[0][1] >= span.end
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None

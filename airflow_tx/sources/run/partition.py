@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.errors import OtherSource
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, pack, unpack
+from airflow_tx.sources.dates import span_of
 from airflow_tx.sources.run.reader import ReaderSource
 
 if TYPE_CHECKING:
@@ -49,9 +50,11 @@ class RunPartitionSource(ReaderSource):
 
     def contains(self, metadata: Any, what: str) -> bool:
         partition = str(metadata["partition"])
-        return partition == what or partition.startswith(
-            f"{what}T"
-        )  # a date may be named without its time
+        try:
+            span = self.span(what)
+            return partition == what or span.start <= span_of(partition).start <= span.last
+        except ValueError:
+            return partition == what
 
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None

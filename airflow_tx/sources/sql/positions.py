@@ -9,6 +9,8 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any, TypeAlias
 
+from airflow_tx.sources.dates import span_of
+
 RowKey: TypeAlias = tuple[Any, ...]
 """The values of a row in the columns that it is ordered by, as the database's driver has them."""
 
@@ -117,17 +119,20 @@ class TablePosition:
             return TablePosition(upto, self.since, self.rows + rows, self.restarts)
         return TablePosition(upto, self.last, rows, self.restarts)
 
-    def reaches(self, what: str) -> bool | None:
-        """Ask whether all rows up to an id, or a time, were taken; of a text only the database knows the order."""
+    def reaches(self, what: str, zone: str = "") -> bool | None:
+        """Ask whether all rows up to an id, or a time, were taken; of a text only the database knows the order.
+
+        :param zone: of a time that has none; "" is UTC.
+        """
         if self.last is None:
             return False
         last = self.last[0]
         if isinstance(last, str | bytes):
             return True if what == last else None
         try:
-            key = _typed(what, last)
+            start, end = _typed(what, last, zone)
             # Of one time, more rows may follow.
-            return bool(key <= last if len(self.last) == 1 else key < last)
+            return bool(end < last if start == end and len(self.last) > 1 else end <= last)
         except (ValueError, ArithmeticError, TypeError):
             return None
 
@@ -173,17 +178,21 @@ class Rows:
     def count(self) -> int:
         return sum(self.counts)
 
-    def contains(self, what: str) -> bool | None:
-        """Ask whether an id, or a time, is between the keys; of a text only the database knows the order."""
+    def contains(self, what: str, zone: str = "") -> bool | None:
+        """Ask whether an id, or a time, is between the keys; of a text only the database knows the order.
+
+        :param zone: of a time that has none; "" is UTC.
+        """
         low = None if self.after is None else self.after[0]
         high = self.ends[-1][0]
         if isinstance(high, str | bytes):
             return True if what == high else None
         try:
-            key = _typed(what, high)
+            start, end = _typed(what, high, zone)
             # Rows of one key and several further columns may be in two batches.
-            above = low is None or (low <= key if len(self.ends[-1]) > 1 else low < key)
-            return bool(above and key <= high)
+            several = start == end and len(self.ends[-1]) > 1
+            above = low is None or (low <= end if several else low < end)
+            return bool(above and start <= high)
         except (ValueError, ArithmeticError, TypeError):
             return False
 
@@ -256,17 +265,15 @@ def _required(value: Sequence[Any], columns: int) -> RowKey:
     )
 
 
-def _typed(what: str, like: Any) -> Any:
-    """Read what a person typed as a value of this kind.
+def _typed(what: str, like: Any, zone: str) -> tuple[Any, Any]:
+    """Read what a person typed as a value of this kind: start and end, which are the same unless it is a day.
 
     :raises ValueError, ArithmeticError, TypeError: it is none.
     """
-    if not isinstance(like, date):
-        return type(like)(what)
-    key = type(like).fromisoformat(what)
-    if isinstance(like, datetime) and like.tzinfo and isinstance(key, datetime) and not key.tzinfo:
-        return key.replace(tzinfo=timezone.utc)
-    return key
+    if isinstance(like, datetime):
+        return span_of(what, zone if like.tzinfo else None)
+    key = date.fromisoformat(what) if isinstance(like, date) else type(like)(what)
+    return key, key
 
 
 def _digest(value: Any) -> str:

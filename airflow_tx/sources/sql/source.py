@@ -103,13 +103,13 @@ class SqlRows(LimitedSource):
         """Whether an id or a time is within the rows of one table; None if only the database can tell."""
         from airflow_tx.sources.sql.positions import Rows
 
-        return Rows.from_json(metadata, len(self.spec.order_by)).contains(what)
+        return Rows.from_json(metadata, len(self.spec.order_by)).contains(what, self.zone)
 
     def partition_reaches(self, partition: str, position: Json, what: str) -> bool | None:
         """Whether all rows of one table up to an id or a time were taken; None if only the database can tell."""
         from airflow_tx.sources.sql.positions import TablePosition
 
-        return TablePosition.from_json(position, len(self.spec.order_by)).reaches(what)
+        return TablePosition.from_json(position, len(self.spec.order_by)).reaches(what, self.zone)
 
     def rows_of(self, shard: Shard, metadata: Json, spark: SparkSession | None) -> EmittedRows:
         """Read exactly the decided rows; rows of SQLite come through this process, not by Spark."""

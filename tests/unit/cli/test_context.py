@@ -8,7 +8,8 @@ from argparse import Namespace
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from airflow_tx.cli.context import command
+from airflow_tx.cli.context import command, logical_dates
+from airflow_tx.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,18 @@ def test_a_command_advises_another_database_only_on_sqlite(error: Exception, adv
     assert text.startswith("Airflow's metadata database: ")
     assert ("Use PostgreSQL" in text) is advised
     assert "\x1b" not in text
+
+
+def test_dates_of_a_command_are_whole_days_in_the_zone_of_the_schedule() -> None:
+    first, last = logical_dates(Namespace(first="2026-03-28", last="2026-03-29"), "Europe/Berlin")
+    assert (first.isoformat(), last.isoformat()) == ("2026-03-27T23:00:00+00:00", "2026-03-29T21:59:59.999999+00:00")
+
+
+def test_times_of_a_command_are_taken_as_they_are() -> None:
+    time = "2026-03-28T01:00:00+00:00"
+    assert [each.isoformat() for each in logical_dates(Namespace(first=time, last=time), "Europe/Berlin")] == [time] * 2
+
+
+def test_a_date_that_a_command_cannot_read_is_named_with_its_option() -> None:
+    with pytest.raises(ConfigError, match=r"--to = 'tomorrow' cannot be used.*2026-01-31"):
+        logical_dates(Namespace(first="2026-03-28", last="tomorrow"), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from collections.abc import Callable
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -204,14 +205,14 @@ def test_dates_stand_for_the_transactions_that_count_for_them(world: World, monk
     for each, txid in zip(intervals, (4, 9, 2), strict=False):  # the last day has no transaction
         key = key_of_interval((each.start, each.end))
         world.spec.memory.multi((), (Create(world.spec.paths.run(key), encode(Binding(txid))),))
-    spec = SimpleNamespace(source=DataIntervalSource("package.reader"), dag_id="numbers")
+    spec = SimpleNamespace(source=DataIntervalSource("package.reader"), dag_id="numbers", zone="")
     target = ActionTarget(world.ledger, world.ledger.topology(), lambda: (spec, {}))  # type: ignore[arg-type, return-value]
-    assert dated_transactions(target, days[0], days[4]) == [4, 9, 2]
-    assert dated_transactions(target, days[1], days[1]) == [9]
+    assert dated_transactions(target, Namespace(first="2013-01-01", last="2013-01-05")) == [4, 9, 2]
+    assert dated_transactions(target, Namespace(first="2013-01-02", last="2013-01-02")) == [9]
     with pytest.raises(ConfigError, match="None of the 1 intervals between these dates has a transaction"):
-        dated_transactions(target, days[3], days[3])
+        dated_transactions(target, Namespace(first="2013-01-04", last="2013-01-04"))
     with pytest.raises(ConfigError, match=r"Its runs have no dates: airflow tx restate numbers TXID"):
-        dated_transactions(world.target(), days[0], days[1])
+        dated_transactions(world.target(), Namespace(first="2013-01-01", last="2013-01-02"))
 
 
 def test_another_reason_restates_it_once_more(world: World) -> None:

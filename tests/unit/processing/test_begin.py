@@ -17,7 +17,7 @@ from airflow_tx.protocol.answers import Begun
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource
-from tests.stage import begin_run
+from tests.stage import Stage, begin_run
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, run_of
 
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -126,3 +126,14 @@ def test_a_run_whose_interval_would_count_rows_twice_or_has_none_is_refused_and_
     with pytest.raises(SourceError, match=refusal):
         ask(spec, FakeTi("begin", run.run_id), run, retry=False)
     assert store.get(spec.paths.allocated) == allocated
+
+
+def test_the_ledger_knows_the_time_zone_of_the_schedule_as_the_last_begin_of_a_run_says_it(
+    store: CountingStore,
+) -> None:
+    zones = []
+    for number, zone in enumerate(("", "Europe/Berlin", "Africa/Cairo", "")):
+        stage = Stage(store, zone=zone)
+        stage.begun(f"r{number}")
+        zones.append(stage.spec.ledger(store).topology().zone)
+    assert zones == ["", "Europe/Berlin", "Africa/Cairo", ""]

@@ -81,6 +81,12 @@ def test_what_a_record_says_of_restating_is_read_as_it_was_written(record: Any) 
     assert decode(type(record), "/x", encode(record)) == record
 
 
+def test_a_ledger_in_utc_has_no_word_of_a_zone() -> None:
+    assert b"zone" not in encode(TopologyRecord("i", "dag", "opaque", 4))
+    zoned = TopologyRecord("i", "dag", "opaque", 4, zone="Europe/Berlin")
+    assert decode(TopologyRecord, "/x", encode(zoned)) == zoned
+
+
 def test_an_older_release_that_knows_no_restatement_cannot_read_its_record() -> None:
     """It would add the whole output a second time: it refuses a record with a field that it does not know."""
     text = encode(replace(RECORD, replaces={"txid": 7, "entry": "e"})).decode()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from airflow_tx.actions.search import search_ledger
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.kafka.source import KafkaSource
@@ -18,6 +20,8 @@ from airflow_tx.sources.run.partition import RunPartitionSource
 from airflow_tx.sources.sql.positions import Rows
 from airflow_tx.sources.sql.shards import PartitionedSqlSource
 from airflow_tx.sources.sql.source import SqlSource
+from tests.stage import Stage, begin_run
+from tests.unit.bench import run_of
 
 FILES = {"folder": "/data/days", "files": [{"name": "2013-05-04.csv", "size": 1, "digest": "d"}]}
 OFFSETS = {"orders-0": {"topic_id": "t", "from": 10, "to": 20}, "orders-1": {"topic_id": "t", "from": 50, "to": 51}}
@@ -81,6 +85,16 @@ def test_a_date_is_in_its_interval(what: str, expected: bool) -> None:
     source = DataIntervalSource("json.loads")
     metadata = {"from": "2013-05-04T00:00:00+00:00", "to": "2013-05-05T00:00:00+00:00"}
     assert source.contains(metadata, what) is expected
+
+
+def test_a_search_reads_a_day_in_the_time_zone_of_the_topology_s_schedule() -> None:
+    stage = Stage(source=DataIntervalSource(), zone="Europe/Berlin")
+    for number in (3, 4, 5):
+        start = datetime(2013, 5, number, tzinfo=timezone(timedelta(hours=2)))
+        dated = replace(run_of(f"r{number}"), interval_start=start, interval_end=start + timedelta(days=1))
+        begin_run(stage.spec, dated.run_id, info=dated)
+    found = search_ledger(stage.spec.ledger(stage.store), DataIntervalSource(), "2013-05-04", seconds=60.0)
+    assert found.txids == (2,)
 
 
 def test_a_partition_is_known_by_its_key_or_its_date() -> None:

@@ -342,3 +342,10 @@ def test_a_trial_by_an_executor_ends_with_one_line_before_it_asks_airflow() -> N
         commit(count(tx.batch))
     with pytest.raises(SystemExit, match=r"^DAG 'words' cannot be tried out: an executor.*Leave --use-executor"):
         made.test(logical_date=None, use_executor=True)
+
+
+def test_a_block_knows_the_time_zone_of_the_schedule() -> None:
+    schedule = CronDataIntervalTimetable("0 6 * * *", timezone="Europe/Berlin")
+    with dag(schedule=schedule), block(source=DAYS) as tx:
+        commit(count(tx.batch))
+    assert tx.begin.transaction.request.zone == "Europe/Berlin"

@@ -114,7 +114,9 @@ def test_of_a_skipped_one_whose_rows_are_readmitted_the_commit_of_those_counts(s
         (MemorySource({"a": []}), {"a": 3}, "a:2", True),
         (MemorySource({"a": []}), {"a": 3}, "a:3", False),
         (RedisListSource("redis", lists=["web"]), {"web": {"next": 3}}, "web:2", True),
-        (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "2013-05-04", True),
+        (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "2013-05-03", True),
+        (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "2013-05-04", False),
+        (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "2013-05-04T00:00:00", True),
         (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "2013-05-04T01:00:00", False),
         (DataIntervalSource("tests.contract.interval_reader.read"), None, "2013-05-04", False),
         (DataIntervalSource("tests.contract.interval_reader.read"), DAYS, "yesterday", None),
@@ -130,7 +132,8 @@ def test_of_a_skipped_one_whose_rows_are_readmitted_the_commit_of_those_counts(s
         (BY_ID, TablePosition((20,)).to_json(), "twenty", None),
         (BY_ID, TablePosition(("m",)).to_json(), "m", True),
         (BY_ID, TablePosition(("m",)).to_json(), "a", None),
-        (BY_TIME, TablePosition((NOON, 20)).to_json(), "2013-05-04", True),
+        (BY_TIME, TablePosition((NOON, 20)).to_json(), "2013-05-03", True),
+        (BY_TIME, TablePosition((NOON, 20)).to_json(), "2013-05-04", False),
         (BY_TIME, TablePosition((NOON, 20)).to_json(), "2013-05-04T13:59:59+02:00", True),
         (BY_TIME, TablePosition((NOON, 20)).to_json(), "2013-05-04T12:00:00", False),
         (BY_TIME, TablePosition((NOON.replace(tzinfo=None), 20)).to_json(), "2013-05-04T11:00:00", True),
@@ -157,6 +160,19 @@ def test_all_data_up_to_something_is_committed_when_the_position_has_passed_it(
     position = {"a": 4}
     assert commit_of(store, PATHS, {"up_to": "a:3", "source": source}) == {"txid": 1}
     assert commit_of(store, PATHS, {"up_to": "a:3", "source": list(Numbers().serialize())}) == {"unknown": True}
+
+
+def test_a_day_that_is_waited_for_is_one_in_the_time_zone_of_the_topology_s_schedule(
+    store: CountingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Stage(store, zone="Europe/Berlin").begun("r1")
+    wanted = {"up_to": "2013-05-03", "source": list(DataIntervalSource().serialize())}
+    position = {"intervals": [["2013-05-01T22:00:00+00:00", "2013-05-02T22:00:00+00:00"]]}
+    monkeypatch.setattr("airflow_tx.triggers.committed.position_now", lambda read, paths: position)
+    turn(store, 2)
+    assert commit_of(store, PATHS, wanted) is None
+    position = {"intervals": [["2013-05-01T22:00:00+00:00", "2013-05-03T22:00:00+00:00"]]}
+    assert commit_of(store, PATHS, wanted) == {"txid": 1}
 
 
 def test_the_sensor_defers_until_then_and_gives_the_txid(store: CountingStore) -> None:

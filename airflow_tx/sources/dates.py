@@ -1,0 +1,45 @@
+"""A date as a person types it: a moment, or a whole day in the time zone of a schedule."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone, tzinfo
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+
+class Span(NamedTuple):
+    """The time that a date means: a day, up to `end`, excluded; or a moment, whose `start` and `end` are the same."""
+
+    start: datetime
+    end: datetime
+
+    @property
+    def last(self) -> datetime:
+        """The last moment of it."""
+        return self.end if self.start == self.end else self.end - timedelta(microseconds=1)
+
+
+def span_of(what: str, zone: str | None = "") -> Span:
+    """Read a date: a date alone is the whole day.
+
+    :param zone: where it has none itself: a name such as Europe/Berlin, or an offset; "" is UTC. None: it gets none.
+    :raises ValueError: it is no date.
+    """
+    moment = datetime.fromisoformat(f"{what[:-1]}+00:00" if what.endswith("Z") else what)
+    end = moment + timedelta(days=1) if len(what) <= len("2013-05-04") else moment
+    if zone is None or moment.tzinfo is not None:
+        return Span(moment, end)
+    where = _zone(zone)
+    return Span(_in_utc(moment, where), _in_utc(end, where))
+
+
+def _zone(zone: str) -> tzinfo:
+    if zone[:1] in ("+", "-"):
+        return datetime.strptime(zone, "%z").tzinfo or timezone.utc
+    return ZoneInfo(zone) if zone else timezone.utc
+
+
+def _in_utc(moment: datetime, zone: tzinfo) -> datetime:
+    """Convert as Airflow's schedules do: of an hour that comes twice the second one, of one left out the next one."""
+    both = (moment.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
+    return max(each.astimezone(timezone.utc) for each in both)
