@@ -14,6 +14,7 @@ from airflow.models.trigger import Trigger
 from airflow.sdk import CronDataIntervalTimetable, get_current_context, task
 
 from airflow_tx import current_batch
+from airflow_tx.compat import RunInfo
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator.worker import allocates
 from airflow_tx.errors import AheadOfOrder, FailedBatch, SourceError
@@ -26,8 +27,9 @@ from airflow_tx.protocol.skip import note_readmission, note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.api import rebuild
 from airflow_tx.sources.run.data_interval import DataIntervalSource, order_from
+from tests.unit.bench import run_of
 from tests.unit.coordinator.lane_days import DAY, FIRST, DayWorld, OpaqueDayWorld, name_of, read
-from tests.unit.coordinator.lane_world import RULES, Killed, LossyStore, MortalStore, rows_of
+from tests.unit.coordinator.lane_world import RULES, Killed, LaneWorld, LossyStore, MortalStore, rows_of
 
 AUDIT = Audit("ada", "why")
 ATTEMPT = TransactionAttempt(1, 1)
@@ -273,6 +275,30 @@ def test_the_source_of_a_lane_travels_to_the_triggerer_with_the_schedule(make: A
     assert again.decide(ATTEMPT, before) == source.decide(ATTEMPT, before)
     assert has_batch(again, ATTEMPT, before)
     assert not has_batch(again, ATTEMPT, position((FIRST, FIRST + 3 * DAY)))
+
+
+class ClockChangeWorld(DayWorld):
+    """Three days. The second one ends when the clocks go forward: Airflow infers it for no run by hand."""
+
+    def dag_options(self) -> dict[str, Any]:
+        first = datetime.fromisoformat("2025-03-28T01:00:00+00:00")
+        schedule = CronDataIntervalTimetable("0 2 * * *", timezone="Europe/Berlin")
+        return {"schedule": schedule, "catchup": True, "start_date": first, "end_date": first + 2 * DAY}
+
+    def run_info(self, run_id: str) -> RunInfo:
+        return super().run_info(run_id) if run_id in self.dates else run_of(run_id)
+
+    def start_run(self, dag_id: str, run_id: str, *, interval: Any = None, **options: Any) -> bool:
+        return LaneWorld.start_run(self, dag_id, run_id, **options)
+
+
+def test_a_day_that_ends_when_the_clocks_go_forward_leaves_the_lane_as_a_run_without_dates(make: Any) -> None:
+    world = make(ClockChangeWorld, last=2, on_batch=fails(1))
+    with world.executing():
+        world.settle()
+    assert [entry.attempts for entry in world.history.values()] == [1, 2, 1]
+    assert world.runs == {"scheduled__2025-03-30T01:00:00+00:00": "success"}
+    assert world.totals[0] == 30
 
 
 class ContextWorld(DayWorld):
