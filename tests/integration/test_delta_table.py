@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
@@ -385,6 +385,48 @@ def test_a_replay_takes_its_rows_out_of_files_that_were_merged(table: DeltaTable
     optimize(table)
     commit(table, grants, 3, numbers(31), attempt=2)
     assert held(table) == [(1, 10), (1, 11), (2, 20), (2, 21), (3, 31)]
+
+
+def _updates(table: deltalake.DeltaTable) -> None:
+    table.update({"n": "n + 0"}, predicate="n >= 0")
+
+
+def _deletes(table: deltalake.DeltaTable) -> None:
+    table.delete("n = 11")
+
+
+def _merges(table: deltalake.DeltaTable) -> None:
+    merging = table.merge(numbers(11), "t.n = s.n", source_alias="s", target_alias="t")
+    merging.when_matched_delete().execute()
+
+
+@pytest.mark.parametrize("moves", [_updates, _deletes, _merges])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.scalar("a"),
+        pa.scalar(b"a"),
+        pa.scalar(["a", None]),
+        pa.scalar({"text": "a", "bytes": b"b"}),
+        pa.scalar([("k", ["v"])], pa.map_(pa.string(), pa.list_(pa.string()))),
+    ],
+    ids=str,
+)
+def test_rows_beside_texts_are_taken_out_of_a_file_that_deltalake_has_written_again(
+    table: DeltaTable, grants: Grants, value: pa.Scalar, moves: Callable[[deltalake.DeltaTable], None]
+) -> None:
+    def rows(*n: int) -> pa.Table:
+        return numbers(*n).append_column("v", pa.array([value.as_py()] * len(n), value.type))
+
+    commit(table, grants, 1, rows(10, 11, 12))
+    table.raise_and_write(first := grants(2), staged(table, first.attempt, rows(20)))
+    optimize(table)
+    moves(deltalake.DeltaTable(table.uri))
+    before = [row for row in read_back(table.uri) if row["tx_txid"] == 1]
+    commit(table, grants, 2, rows(21), attempt=2)
+    after = read_back(table.uri)
+    assert [row for row in after if row["tx_txid"] == 1] == before
+    assert [row["n"] for row in after if row["tx_txid"] == 2] == [21]
 
 
 def test_an_optimize_between_raise_and_write_disturbs_nothing(table: DeltaTable, grants: Grants) -> None:

@@ -29,8 +29,10 @@ _ARROW = {
     "double": "double",
     "string": "string",
     "large_string": "string",
+    "string_view": "string",
     "binary": "binary",
     "large_binary": "binary",
+    "binary_view": "binary",
     "date32[day]": "date",
     "timestamp[us]": "timestamp_ntz",
 }

@@ -35,7 +35,7 @@ class TakeBack:
     """Takes the rows of transactions out of files, with one row group in memory at a time.
 
     :param into: the folder for the rows of other transactions.
-    :param schema: of the table, for columns that are spelled in an old way.
+    :param schema: of the table.
     """
 
     folder: Folder
@@ -85,31 +85,26 @@ class TakeBack:
         import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
         file = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
-        schema = self._written_schema(file, partition)
+        schema = self._written_schema(file.schema_arrow, partition)
         with pq.ParquetWriter(out, schema, coerce_timestamps="us") as writer:
             for number in range(file.num_row_groups):
                 group = file.read_row_group(number, use_threads=False)
-                others = group.filter(pc.invert(_is_of(group.column(TXID), self.txids)))
-                writer.write_table(others.select(schema.names).cast(schema))
+                # Arrow cannot filter the views of texts that deltalake reads from its UPDATE, DELETE and MERGE.
+                rows = group.select(schema.names).cast(schema)
+                writer.write_table(rows.filter(pc.invert(_is_of(group.column(TXID), self.txids))))
 
-    def _written_schema(self, file: Any, partition: Collection[str]) -> pa.Schema:
-        """Choose the schema of a copy: the schema of the file, with two exceptions.
+    def _written_schema(self, found: pa.Schema, partition: Collection[str]) -> pa.Schema:
+        """Choose the schema of a copy: the columns of the file, in the types of the table.
 
         INT96 of Spark has no time zone. UPDATE and MERGE of delta-spark leave the partition columns in the files.
         """
         import pyarrow as pa
 
-        found = file.schema_arrow
-        columns = [file.schema.column(number) for number in range(len(file.schema))]
-        has_int96 = any(each.physical_type == "INT96" for each in columns)
-        names = [name for name in found.names if name not in partition]
-        if not has_int96 and names == found.names:
-            return found
-        source = self.schema if has_int96 else found
+        fields = [self.schema.field(name) for name in found.names if name not in partition]
         notes = {
             name: note for name, note in (found.metadata or {}).items() if name != SPARK_SCHEMA
         }
-        return pa.schema([source.field(name) for name in names], notes)
+        return pa.schema(fields, notes)
 
 
 def count_rows(folder: Folder, path: str, txids: Collection[int]) -> int:

@@ -94,12 +94,15 @@ def test_arrow_is_spelled_as_spark_does() -> None:
             ("d", pa.decimal128(9, 2)),
             ("e", pa.map_(pa.string(), pa.list_(pa.int64()))),
             ("f", pa.struct([("g", pa.date32())])),
+            ("h", pa.list_(pa.string_view())),
+            ("i", pa.binary_view()),
         ]
     )
     found = {each["name"]: each["type"] for each in of_arrow(schema)["fields"]}
     assert [found[name] for name in "abcd"] == ["byte", "timestamp", "timestamp_ntz", "decimal(9,2)"]
     assert found["e"]["valueType"]["elementType"] == "long"
     assert found["f"]["fields"][0]["type"] == "date"
+    assert (found["h"]["elementType"], found["i"]) == ("string", "binary")
 
 
 @pytest.mark.parametrize("kind", [pa.uint8(), pa.timestamp("ns"), pa.time64("us"), pa.null(), pa.float16()])
