@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -30,6 +31,7 @@ _TYPES: Mapping[str, list[str]] = {
     "bool": ["BOOLEAN"],
     "string": ["STRING"],
     "large_string": ["STRING"],
+    "string_view": ["STRING"],
     "date32[day]": ["DATE"],
     "timestamp[ms, tz=UTC]": ["TIMESTAMP"],
     "timestamp[us, tz=UTC]": ["TIMESTAMP"],
@@ -216,4 +218,9 @@ def footer_columns(path: FilePath) -> dict[str, str]:
         for column in map(opened.schema.column, range(len(opened.schema))):
             if "timeUnit=nanoseconds" in str(column.logical_type):
                 raise Misfit(f"column {column.path} has nanoseconds, which Spark does not read")
-        return {field.name: str(field.type) for field in opened.schema_arrow}
+        return {field.name: _one_name(str(field.type)) for field in opened.schema_arrow}
+
+
+def _one_name(kind: str) -> str:
+    """Return the same name for types that differ only in how Arrow keeps them in memory."""
+    return re.sub(r"\b(?:large_)?(string|binary|list)(?:_view)?\b", r"\1", kind)
