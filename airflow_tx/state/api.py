@@ -112,6 +112,7 @@ class StateWrite:
     :param rows: the rows of the update; None: there is no update, the fence is raised or a skip is noted.
     :param chunk: the writer within the grant.
     :param raising: whether the transaction raises the fence; False: the fence has to hold the grant.
+    :param undoing: whether it undoes what this very grant has written.
     :param complete: whether all updates of the grant are in the store with this write.
     """
 
@@ -121,6 +122,7 @@ class StateWrite:
     chunk: int = 0
     raising: bool = False
     complete: bool = True
+    undoing: bool = False
 
     @cached_property
     def listed(self) -> list[Mapping[str, Any]]:
@@ -216,6 +218,12 @@ class FencedState(Described, ABC):
         """
         tally = RowTally.of(rows, self.added_up)
         return self._written(StateWrite(self.name, grant, tally, chunk, complete=complete))
+
+    def undo(self, grant: Grant) -> None:
+        """Undo what this very grant has written, as far as the state can: its committer writes again, maybe less.
+
+        A state without a fence does so when its write begins. Raises as `write`.
+        """
 
     def _written(self, write: StateWrite) -> int:
         """Do what `write` says: the one method of a write that a store has."""

@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -233,6 +233,12 @@ class _MemoryTransaction:
             self._roll_back()
         else:
             fence.check_write(database.fence, write.grant, state=state.name)
+        if write.undoing:
+            assert self._draft.fence is not None
+            self._draft.fence = replace(self._draft.fence, applied=False)
+            # As if another grant had written them: of this one they may come in other chunks now.
+            self._writer = Writer(write.grant.txid)
+            self._roll_back()
 
     def put(self) -> int:
         split = len(self._state.columns.keys)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.receipt import Receipt
-from airflow_tx.state.api import FencedState, FenceMoved, StateWrite
+from airflow_tx.state.api import FencedState, FenceMoved, StateKind, StateWrite
 from airflow_tx.state.row_tally import RowTally
 
 # How often a write begins again because the fence changed between its reading and the write.
@@ -32,7 +32,7 @@ class StoreTransaction(Protocol):
 
 
 class StoredState(FencedState):
-    """A fenced state whose store has transactions: each of the four methods that change it is one of them.
+    """A fenced state whose store has transactions: each of the five methods that change it is one of them.
 
     :cvar runs_once: what a state runs that takes all rows at once, such as statements; "": it takes portions.
     """
@@ -48,6 +48,11 @@ class StoredState(FencedState):
 
     def pass_over(self, grant: Grant) -> None:
         self._written(StateWrite(self.name, grant))
+
+    def undo(self, grant: Grant) -> None:
+        # Appended rows are replaced by the commit that appends others.
+        if self.kind is StateKind.OPAQUE and not self.appends:
+            self._written(StateWrite(self.name, grant, complete=False, undoing=True))
 
     @abstractmethod
     def _transaction(self, write: StateWrite) -> AbstractContextManager[StoreTransaction]:

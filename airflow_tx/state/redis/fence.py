@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_tx.errors import FenceOutranked, OutputChanged, SkipRefused, StateBehind, StateDiffers
@@ -83,7 +83,9 @@ class RedisFence:
         # The script checks the values: they may be written until it runs.
         return fence.raised(held.row, grant, state=self._state, holds=lambda: False)
 
-    def raise_calls(self, held: FenceReading, row: Fence, grant: Grant) -> list[Call]:
+    def raise_calls(
+        self, held: FenceReading, row: Fence, grant: Grant, *, undoing: bool
+    ) -> list[Call]:
         token = row.token
         # Values that a repair has accepted need not be complete.
         accept = held.row is not None and fence.accepted(held.row, grant, state=self._state)
@@ -97,6 +99,7 @@ class RedisFence:
         opaque = self._kind is StateKind.OPAQUE
         arguments = [held.identity, grant_text(grant), grant.txid, int(opaque), int(accept)]
         arguments.append(int(not opaque and self._if_held(held, grant) is not None))
+        arguments.append(int(undoing))
         return [
             (RAISE, self.keys, [*arguments, *(part for pair in fields.items() for part in pair)])
         ]
@@ -188,6 +191,8 @@ class RedisTransaction:
             self._raised = held_by.raised(self._held, write.grant)
         else:
             fence.check_write(self._held.row, write.grant, state=write.state)
+            assert self._held.row is not None
+            self._raised = replace(self._held.row, applied=False)
 
     def put(self) -> int:
         """Prepare what the scripts write."""
@@ -198,7 +203,7 @@ class RedisTransaction:
         write = self._write
         only_raises = write.rows is None and not write.complete
         calls = [] if only_raises else self._calls(receipt)
-        if write.raising:
+        if write.raising or write.undoing:
             calls = self._raise_with(calls)
         self._send(calls)
 
@@ -217,7 +222,9 @@ class RedisTransaction:
     def _raise_with(self, calls: list[Call]) -> list[Call]:
         """Raise the fence and run the first script; returns the remaining ones."""
         grant = self._write.grant
-        raising = self._fence.raise_calls(self._held, self._raised, grant)
+        raising = self._fence.raise_calls(
+            self._held, self._raised, grant, undoing=self._write.undoing
+        )
         raised, *replies = self._fence.server.run(
             [*raising, *calls[:1]], whole=True, last=len(calls) == 1
         )

@@ -148,8 +148,8 @@ end
 """.replace("%d", str(RECEIPTS_KEPT))
 
 # ARGV: the grant that the fence is expected to hold, this grant, its txid, "1" if the state is opaque,
-# "1" to accept values that differ from the counts, "1" to refuse if the state has values of the transaction, then the
-# fields of the fence.
+# "1" to accept values that differ from the counts, "1" to refuse if the state has values of the transaction,
+# "1" to undo what this very grant has written, then the fields of the fence.
 RAISE = (
     _COMMON
     + """
@@ -162,14 +162,14 @@ if ARGV[6] == '1' then
   local ran = redis.call('HMGET', FENCE, 'LAST_COMMIT', 'done')
   if redis.call('EXISTS', TOUCHED) == 1 or (ran[1] == txid and tonumber(ran[2]) > 0) then return {'held'} end
 end
-if found ~= mine then
+if found ~= mine or ARGV[7] == '1' then
   if redis.call('HGET', FENCE, 'txid') ~= txid then
     redis.call('UNLINK', TOUCHED)
   elseif opaque and redis.call('EXISTS', TOUCHED) == 1 then
     -- While an undo goes on nothing is written, so nothing can be in the way.
     redis.call('RENAME', TOUCHED, UNDO)
   end
-  redis.call('HSET', FENCE, unpack(ARGV, 7))
+  redis.call('HSET', FENCE, unpack(ARGV, 8))
 end
 redis.call('HSET', FENCE, 'run', run())
 local cursor = undo('0')

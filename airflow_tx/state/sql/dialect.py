@@ -220,10 +220,6 @@ class Dialect:
         """Write SQL for base + delta, where NULL changes nothing; it fails if the sum cannot be stored."""
         return sa.func.coalesce(base + delta, base, delta)
 
-    def differs(self, a: sa.Column[Any], b: sa.Column[Any]) -> Any:
-        """Write SQL for "a is not b", where NULL is NULL."""
-        return a.is_distinct_from(b)
-
     def insert_if_absent(self, table: sa.Table) -> Any:
         """Insert a row, unless it is there; this waits for another first writer. `inserted` names its parameters."""
         raise NotImplementedError

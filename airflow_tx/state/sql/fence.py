@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,10 @@ class FencedStore(StateDatabase):
         if write.raising:
             kept = self.raise_fence(connection, write.grant)
         else:
-            kept = self.check_write(connection, write.grant, complete=write.complete)
+            alone = write.complete or write.undoing
+            kept = self.check_write(connection, write.grant, complete=alone)
+        if write.undoing:
+            self.undo(connection, write.grant)
         return SqlTransaction(self, connection, write, kept)
 
     def put(self, connection: Connection, write: StateWrite, sample: list[str]) -> int:
@@ -136,7 +139,7 @@ class FencedStore(StateDatabase):
         raise NotImplementedError
 
     def roll_back(self, connection: Connection, grant: Grant) -> None:
-        """Undo what outranked tokens of this txid wrote, if the state can."""
+        """Undo what was written of this txid, if the state can."""
 
     def check_write(
         self, connection: Connection, grant: Grant, *, complete: bool
@@ -149,6 +152,17 @@ class FencedStore(StateDatabase):
         stored = self._read(connection, "update" if complete else "share")
         fence.check_write(None if stored is None else stored[0], grant, state=self.state)
         return None if stored is None else Imprint.of(stored[1])
+
+    def undo(self, connection: Connection, grant: Grant) -> None:
+        """Undo what the grant that holds the fence has written."""
+        found = self._read(connection, "update")
+        assert found is not None
+        portions = self._portions.delete().where(self._portions.c.state == self._identity)
+        if not connection.execute(portions).rowcount and not found[0].applied:
+            return  # most grants have written nothing yet: the table is not searched
+        self.roll_back(connection, grant)
+        row = self._fence_values(replace(found[0], applied=False), self.imprint(connection))
+        connection.execute(*self._update(row))
 
     def note_portion(self, connection: Connection, write: StateWrite, sample: list[str]) -> None:
         """Note a portion in the transaction that writes it."""

@@ -251,9 +251,6 @@ class MySql(Dialect):
 
     # --- statements -----------------------------------------------------------------------------------------------
 
-    def differs(self, a: sa.Column[Any], b: sa.Column[Any]) -> Any:
-        return sa.not_(a.op("<=>", is_comparison=True)(b))
-
     def insert_if_absent(self, table: sa.Table) -> Any:
         key = next(iter(table.primary_key.columns))
         insert = mysql.insert(table).values(values_of_row(table))

@@ -136,11 +136,6 @@ class Postgres(Dialect):
     def less(self, kind: str, a: Any, b: Any) -> Any:
         return sa.collate(a, "C") < sa.collate(b, "C") if kind == "text" else a < b
 
-    def differs(self, a: sa.Column[Any], b: sa.Column[Any]) -> Any:
-        if isinstance(a.type, sa.JSON):
-            return sa.cast(a, sa.Text).is_distinct_from(sa.cast(b, sa.Text))
-        return a.is_distinct_from(b)
-
     def insert_if_absent(self, table: sa.Table) -> Any:
         return postgresql.insert(table).values(values_of_row(table)).on_conflict_do_nothing()
 

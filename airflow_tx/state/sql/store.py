@@ -23,7 +23,7 @@ from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
 from airflow_tx.state.sql.imprint import Imprint, sampled
 from airflow_tx.state.sql.primary_key import OWN_KEY, has_own_key, own_values
-from airflow_tx.state.sql.schema import PREV, WRITER, may_update, of_another, upsert, writer_of
+from airflow_tx.state.sql.schema import PREV, WRITER, may_update, upsert, writer_of
 from airflow_tx.state.sql.table import FOUND, ROWS_AT_ONCE, StateTable
 from airflow_tx.state.trident.values import Writer
 
@@ -184,15 +184,12 @@ class SqlStore(StateTable):
         if found is None or self.kind is not StateKind.OPAQUE:
             return
         table = found[0]
-        outranked = sa.and_(
-            table.c.tx_txid == grant.txid,
-            of_another(table, writer_of(Writer(grant.txid, grant.token))),
-        )
-        connection.execute(table.delete().where(outranked, table.c.tx_created))
+        written = table.c.tx_txid == grant.txid
+        connection.execute(table.delete().where(written, table.c.tx_created))
         restored = {table.c[value]: table.c[PREV + value] for value in self.columns.values}
-        # Rows that an earlier raise has rolled back keep their writer and need no second write.
-        changed = sa.or_(*[self._dialect.differs(value, prev) for value, prev in restored.items()])
-        connection.execute(table.update().where(outranked, changed).values(restored))
+        # No grant has epoch 0: any writer may come next, and a row is rolled back once.
+        epoch = table.c.tx_epoch
+        connection.execute(table.update().where(written, epoch != 0).values({**restored, epoch: 0}))
 
     def _found_or_made(
         self, connection: Connection, first: Mapping[str, Any]

@@ -137,9 +137,9 @@ class OpaqueValue(Generic[_T]):
     def rolled_back(self) -> OpaqueValue[_T]:
         """Take out the last transaction; doing it twice is harmless. A value of None is absent.
 
-        The writer stays noted, so that the next attempt is known to be another one.
+        The transaction stays noted, and its writer does not: any writer of it may come next.
         """
-        return replace(self, value=self.prev)
+        return replace(self, value=self.prev, token=None, chunk=None)
 
 
 StoredValue: TypeAlias = TransactionalValue[_T] | OpaqueValue[_T]

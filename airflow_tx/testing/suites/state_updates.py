@@ -45,6 +45,42 @@ class UpdateSuite(StateTests):
         grants.commit(2, state, {"b": 1})
         assert totals(state) == {"a": 1, "b": 1}
 
+    def test_an_undo_takes_back_what_its_own_grant_has_written_and_nothing_else(
+        self, make_state: MakeState, grants: Grants
+    ) -> None:
+        state = make_state("opaque")
+        grants.commit(1, state, {"a": 1, "b": 1})
+        grant = grants(2)
+        state.raise_fence(grant)
+        state.undo(grant)
+        assert totals(state) == {"a": 1, "b": 1}
+        for _ in range(2):
+            state.write(grant, rows({"a": 2, "b": 2, "c": 2}))
+            state.undo(grant)
+            assert totals(state) == {"a": 1, "b": 1}
+            assert not is_applied(state)
+        # The same key may come in another chunk now.
+        state.write(grant, rows({"a": 4}), chunk=3, complete=False)
+        state.undo(grant)
+        assert totals(state) == {"a": 1, "b": 1}
+        state.write(grant, rows({"a": 5}), chunk=1)
+        assert totals(state) == {"a": 6, "b": 1}
+        assert is_applied(state)
+        grants.final(grant, state)
+        grants.commit(3, state, {"a": 1, "b": 1, "c": 1})
+        assert totals(state) == {"a": 7, "b": 2, "c": 1}
+
+    def test_an_outranked_committer_undoes_nothing(
+        self, make_state: MakeState, grants: Grants
+    ) -> None:
+        state = make_state("opaque")
+        old = grants(1)
+        state.raise_fence(old)
+        state.raise_and_write(grants(1, 2), rows({"a": 1}))
+        with pytest.raises(FenceOutranked):
+            state.undo(old)
+        assert totals(state) == {"a": 1}
+
     def test_an_opaque_replay_with_other_rows_starts_from_the_values_before(
         self, make_state: MakeState, grants: Grants
     ) -> None:

@@ -105,6 +105,33 @@ def test_its_receipt_says_what_each_state_was_given(phase: PhaseRun, of_b: Memor
     assert (receipt.nonce, receipt.rows) == (grant.token.nonce, None)
 
 
+def test_a_committer_that_runs_again_with_fewer_keys_leaves_its_last_output_alone(
+    with_c: PhaseRun, of_d: MemoryState
+) -> None:
+    with_c.acquire()
+    with_c.commit("b")
+    for rows in (ROWS, ROWS[1:]):
+        with_c.returns("c", rows)
+        with_c.commit("d")
+    with_c.mark()
+    assert of_d.read() == ROWS[1:]
+    assert Receipt.from_json(history(with_c).receipt).written["of_d"]["sums"] == {"count": 1}
+
+
+def test_a_committer_that_runs_again_after_it_was_written_for_is_in_the_receipt_with_its_last_output(
+    with_c: PhaseRun, of_d: MemoryState
+) -> None:
+    with_c.returns("c", ROWS)
+    with_c.states["d"] = "success"
+    with_c.acquire()  # writes again for d
+    with_c.commit("b")
+    with_c.returns("c", ROWS[1:])
+    with_c.commit("d")
+    with_c.mark()
+    assert of_d.read() == ROWS[1:]
+    assert Receipt.from_json(history(with_c).receipt).written["of_d"]["sums"] == {"count": 1}
+
+
 def test_what_the_first_task_shares_is_the_grant(phase: PhaseRun) -> None:
     grant = phase.acquire()
     assert grant_of(phase.shared, "numbers") == replace(grant, batch=Grant.batch)
