@@ -254,6 +254,26 @@ def is_scheduled(dag_id: str) -> bool:
         return scheduler is not None and scheduler.is_alive()
 
 
+def run_that_a_test_deletes(dag_id: str, logical_date: datetime | None) -> str | None:
+    """Name a run that `DAG.test` would delete or clear, other than the run of an earlier test.
+
+    :param logical_date: of the test; None: it has none, and clears every run.
+    """
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+    from sqlalchemy import or_, select
+
+    by_test = DagRun.triggered_by.is_distinct_from(DagRunTriggeredByType.TEST)
+    query = select(DagRun.run_id).where(
+        DagRun.dag_id == dag_id, or_(by_test, DagRun.run_type != DagRunType.MANUAL)
+    )
+    if logical_date is not None:
+        query = query.where(DagRun.logical_date == logical_date)
+    with create_session() as session:
+        return session.scalar(query.limit(1))
+
+
 def pushed_xcoms(run: Any) -> list[tuple[str, str, int, Any]]:
     """List what the tasks of a run have pushed, in a process with a database: task id, key, map index, value."""
     from airflow.models.xcom import XComModel

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
-from airflow_tx.topology.trial import Trial, TrialResult
+from airflow_tx.topology.trial import Trial, TrialResult, check_date
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -34,6 +34,8 @@ def trial(
     :raises TrialRefused: the DAG cannot be tried out.
     """
     compat.prepare_test(dag)
+    if logical_date is not None:
+        check_date(dag, logical_date)
     made = Trial(dag, rows=rows, states=states or {})
     with made.running():
         return made.result(

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from inspect import signature
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
+
+from airflow.sdk import timezone
 
 from airflow_tx import compat
 from airflow_tx.alarms import AlarmCallbacks, AlarmLimits
@@ -134,6 +137,8 @@ class Trial:
     def running(self) -> Iterator[None]:
         """Let each run of the DAG in this process be the trial as long as the block; then remove what it has staged."""
         changes: list[tuple[Any, str, Any]] = [(task, "retries", 0) for task in self._dag.tasks]
+        # No event: other DAGs would run for a commit that there is not.
+        changes += [(task, "outlets", []) for task in self._dag.tasks]
         for task in self._dag.tasks:
             if isinstance(task, HasTransaction):
                 changes.append((task, "transaction", self._trial_spec))
@@ -190,6 +195,9 @@ def try_out(
             raise TrialRefused(
                 dag_id=dag.dag_id, problem="the scheduler would take up its tasks", remedy=remedy
             )
+        given = signature(test).bind(*args, **kwargs).arguments
+        if "logical_date" in given:
+            check_date(dag, given["logical_date"])
         trial = Trial(dag)
     except TrialRefused as refused:
         # A command prints the text of this exception alone, and no traceback.
@@ -198,6 +206,24 @@ def try_out(
         run = test(*args, **kwargs)
         print(trial.result(run).text())
     return run
+
+
+def check_date(dag: DAG, logical_date: datetime | None) -> None:
+    """Refuse the date of a run: Airflow deletes that run, and makes its own.
+
+    :raises TrialRefused: naming the run.
+    """
+    # Airflow takes a date without a time zone for one in its own.
+    date = timezone.coerce_datetime(logical_date)
+    run = compat.run_that_a_test_deletes(dag.dag_id, date)
+    if run is None:
+        return
+    free = (date or timezone.utcnow()) + timedelta(seconds=1)
+    raise TrialRefused(
+        dag_id=dag.dag_id,
+        problem=f"Airflow would delete run {run!r} to test the date {date and date.isoformat()}",
+        remedy=f"Give a date and time that no run has, such as {free.isoformat()}.",
+    )
 
 
 def _check(spec: TransactionSpec, dag: DAG, rows: Sequence[Mapping[str, Any]] | None) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, task
+from airflow.models.asset import AssetEvent
+from airflow.models.dagrun import DagRun
+from airflow.sdk import DAG, Asset, task
+from airflow.utils.session import create_session
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+from sqlalchemy import select
 
 from airflow_tx import (
     CommitOperator,
@@ -252,6 +258,56 @@ def test_what_cannot_be_tried_out_is_refused_in_one_line(options: dict[str, Any]
     assert "\n" not in str(refused.value)
     with pytest.raises(SystemExit, match=problem):
         dag.test()
+
+
+def runs_of(dag: DAG) -> list[str]:
+    with create_session() as session:
+        return list(session.scalars(select(DagRun.run_id).where(DagRun.dag_id == dag.dag_id)))
+
+
+def test_the_date_of_a_run_is_refused_in_one_line_and_the_run_stays() -> None:
+    source = DataIntervalSource("tests.integration.test_trials.rows_of_a_day")
+    dag = word_dag(f"tried_{uuid.uuid4().hex}", words(), source, schedule="@daily")
+    date = datetime(2026, 2, 3, tzinfo=timezone.utc)
+    trial(dag, logical_date=date)
+    with create_session() as session:  # the run of the scheduler
+        run = session.scalar(select(DagRun).where(DagRun.dag_id == dag.dag_id))
+        assert run is not None
+        run.run_type, run.triggered_by = DagRunType.SCHEDULED, DagRunTriggeredByType.TIMETABLE
+    (run_id,) = runs_of(dag)
+    problem = f"delete run '{re.escape(run_id)}' to test the date"
+    with pytest.raises(TrialRefused, match=f"{problem} 2026-02-03T00:00:00.*such as (.*)\\.$") as refused:
+        trial(dag, logical_date=date)
+    for options in ({"logical_date": date}, {"logical_date": None}):
+        with pytest.raises(SystemExit, match=problem):
+            dag.test(**options)
+    assert runs_of(dag) == [run_id]
+    free = str(refused.value).rpartition(" ")[2].removesuffix(".")
+    result = trial(dag, logical_date=datetime.fromisoformat(free))
+    assert result.outputs["count_words"] == [{"word": "2026-02-02", "count": 1}]
+    assert run_id in runs_of(dag)
+
+
+def test_the_date_of_an_earlier_trial_is_taken_again() -> None:
+    dag = word_dag("tried_again", words())
+    date = datetime(2026, 2, 3, tzinfo=timezone.utc)
+    assert [trial(dag, rows=ROWS, logical_date=date).state for _ in range(2)] == ["success", "success"]
+
+
+@task(outlets=[Asset("of_a_task")])
+def told(rows: Any) -> None: ...
+
+
+def test_a_trial_tells_nobody_of_a_commit() -> None:
+    with DAG(f"tried_{uuid.uuid4().hex}", schedule=None) as dag:
+        with Transaction(source=MemorySource({"0": ROWS}, per_batch=5)):
+            update = persistent_aggregate(count_words(), state=words())
+            commit = CommitOperator(task_id="commit", updates=[update], outlets=[Asset("of_a_commit")])
+        told(commit.output)
+    assert trial(dag, rows=ROWS).state == "success"
+    with create_session() as session:
+        assert list(session.scalars(select(AssetEvent).where(AssetEvent.source_dag_id == dag.dag_id))) == []
+    assert commit.outlets == [Asset("of_a_commit")]
 
 
 def test_the_rows_of_a_day_are_tried_out_whatever_day_is_next() -> None:
