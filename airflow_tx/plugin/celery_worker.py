@@ -1,6 +1,6 @@
 """What `airflow celery worker` loads of this package by itself: an entry point of Celery, in group `celery.commands`.
 
-A Celery worker calls no listener of Airflow. Celery loads this module before the worker forks its pool.
+A Celery worker loads no plugin of Airflow before it forks its pool. Celery loads this module before that.
 """
 
 from __future__ import annotations

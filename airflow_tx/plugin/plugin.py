@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_tx.plugin import preload
+from airflow_tx import compat
 
 
 class _MadeOnDemand:
@@ -45,7 +45,18 @@ class TransactionsPlugin(AirflowPlugin):
     """The board of transactions in the api-server; and what components import ahead, see `plugin.preload`."""
 
     name = "airflow_tx"
-    listeners = [preload]  # noqa: RUF012 - the type is Airflow's
     fastapi_apps = _MadeOnDemand(_fastapi_apps)
     react_apps = _MadeOnDemand(_react_apps)
     operator_extra_links = _MadeOnDemand(_links)
+
+    @classmethod
+    def on_load(cls, *_: Any, **__: Any) -> None:
+        """Import ahead in a scheduler, a triggerer or a DAG processor.
+
+        It is no listener: with any listener Airflow refuses each DAG that has a task with `end_from_trigger=True`.
+        """
+        component = compat.forking_component()
+        if component is not None:
+            from airflow_tx.plugin.preload import client_used_by_scheduler, import_ahead
+
+            import_ahead(f"the {component}", client_used=client_used_by_scheduler)

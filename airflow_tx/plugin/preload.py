@@ -1,4 +1,4 @@
-"""Modules that a process imports once, before it forks the processes of tasks: a listener.
+"""Modules that a process imports once, before it forks the processes of tasks.
 
 A task is a process of its own. It has what the process had that forked it, and need not import that again.
 A module imported ahead opens no connection and takes no lock, so that a fork is safe.
@@ -15,9 +15,6 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any
-
-from airflow.listeners import hookimpl
 
 import airflow_tx
 from airflow_tx import compat
@@ -52,13 +49,6 @@ _CONNECTION = re.compile(
 # In a DAG file: an operator, a hook or a connection; the client itself.
 _USE = re.compile(rb"SparkConnect|spark_connect|pyspark\.sql\.connect")
 _PATIENCE = 2.0
-
-
-@hookimpl
-def on_starting(component: Any) -> None:
-    """Import them when a scheduler, a triggerer or a DAG processor begins. A task calls this too, but forks no task."""
-    if type(component).__name__ != "TaskRunnerMarker":
-        import_ahead(type(component).__name__, client_used=client_used_by_scheduler)
 
 
 def import_ahead(component: str, *, client_used: Callable[[], bool]) -> None:

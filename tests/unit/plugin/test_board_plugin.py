@@ -30,7 +30,7 @@ def test_a_component_that_shows_no_page_loads_nothing_of_it() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
     modules = json.loads(done.stdout.split("FOUND ")[1])
     ours = [name for name in modules if name.startswith(("airflow_tx.plugin", "airflow_tx.protocol"))]
-    assert ours == ["airflow_tx.plugin", "airflow_tx.plugin.plugin", "airflow_tx.plugin.preload"]
+    assert ours == ["airflow_tx.plugin", "airflow_tx.plugin.plugin"]
     assert "fastapi" not in modules
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -14,16 +15,34 @@ import pytest
 
 from airflow_tx import compat
 from airflow_tx.plugin import preload
+from airflow_tx.plugin.plugin import TransactionsPlugin
 
 CLIENT = "pyspark.sql.connect.session"
 LOCAL_BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
 HEAVY = {"delta", "numpy", "pandas", "pyarrow", "pyspark"}
 STARTED = """
 import json, sys, threading
+sys.argv = ["airflow", "scheduler"]
 from airflow.jobs.job import Job
 before = threading.active_count()
 Job()
 print("FOUND", json.dumps([sorted(sys.modules), threading.active_count() - before]))
+"""
+ENDS_FROM_TRIGGER = """
+from datetime import timedelta
+from airflow.providers.standard.sensors.time_delta import TimeDeltaSensor
+from airflow.sdk import DAG
+with DAG("plain", schedule=None):
+    TimeDeltaSensor(task_id="wait", delta=timedelta(seconds=1), deferrable=True, end_from_trigger=True)
+"""
+PARSED = """
+import os, sys
+sys.argv = ["airflow", "dag-processor"]
+from airflow.jobs.job import Job
+from airflow.dag_processing.dagbag import DagBag
+Job()
+found = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"])
+print("FOUND", sorted(found.dags), found.import_errors)
 """
 
 
@@ -101,23 +120,41 @@ class Imported:
 
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch) -> Imported:
-    """Keep this process as it is."""
+    """Keep this process as it is, and let it be a scheduler."""
     found = Imported()
+    monkeypatch.setattr(sys, "argv", ["airflow", "scheduler"])
     monkeypatch.setattr(preload, "import_module", found)
     return found
 
 
 def test_nothing_is_imported_where_the_option_is_empty(imported: Imported, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "")
-    preload.on_starting(object())
+    TransactionsPlugin.on_load()
     assert imported.names == []
 
 
-def test_a_task_that_begins_imports_nothing_for_it_forks_no_other(imported: Imported) -> None:
-    from airflow.sdk.execution_time.task_runner import TaskRunnerMarker
-
-    preload.on_starting(TaskRunnerMarker())
+@pytest.mark.parametrize("command", ["api-server", "celery", "dags", "tasks"])
+def test_a_process_that_forks_no_tasks_imports_nothing(
+    command: str, imported: Imported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["airflow", command])
+    TransactionsPlugin.on_load()
     assert imported.names == []
+
+
+def test_a_worker_that_a_scheduler_has_spawned_imports_nothing(
+    imported: Imported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing, "parent_process", object)
+    TransactionsPlugin.on_load()
+    assert imported.names == []
+
+
+def test_a_dag_whose_sensor_ends_from_its_trigger_is_parsed_beside_the_provider(dags: Path) -> None:
+    (dags / "plain.py").write_text(ENDS_FROM_TRIGGER)
+    env = {**os.environ, "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}  # there is a listener among them
+    done = subprocess.run([sys.executable, "-c", PARSED], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split("FOUND ")[1].strip() == "['plain'] {}"
 
 
 @pytest.mark.parametrize(
@@ -168,8 +205,9 @@ def test_a_module_that_cannot_be_imported_is_one_line_and_the_others_are(
         found.append(name)
 
     monkeypatch.setattr(preload, "import_module", import_one)
+    monkeypatch.setattr(sys, "argv", ["airflow", "triggerer"])
     monkeypatch.setenv("AIRFLOW__TX__PRELOAD", "nosuch, colorsys")
-    preload.on_starting(object())
+    TransactionsPlugin.on_load()
     assert found == ["colorsys"]
     assert "cannot import 'nosuch' ahead" in logged(caplog)
 
@@ -178,7 +216,7 @@ def test_an_option_that_cannot_be_read_is_one_line(
     imported: Imported, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TX__MAX_PENDING", "many")
-    preload.on_starting(object())
+    TransactionsPlugin.on_load()
     assert imported.names == []
     assert "imports nothing ahead for [tx] preload: [tx] max_pending" in logged(caplog)
 
