@@ -30,7 +30,7 @@ class BlockedOperator(RetriedOperator):
     ui_color = "#fdebd0"
 
     def __init__(self, *, transaction: TransactionSpec, **kwargs: object) -> None:
-        super().__init__(**kwargs)  # type: ignore[arg-type]
+        super().__init__(**kwargs)
         self.transaction = transaction
 
     def execute(self, context: Context) -> None:

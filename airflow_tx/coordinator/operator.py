@@ -55,11 +55,10 @@ class CoordinateOperator(PlacedTask, BaseOperator):
         poll: float | None = None,
         linger: float | None = None,
         lane: LanePlan | None = None,
-        retries: int = RETRIES,
-        retry_delay: timedelta = timedelta(seconds=2),
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        # default_args are not asked for what is given here.
+        super().__init__(retries=RETRIES, retry_delay=timedelta(seconds=2), **kwargs)
         self.transaction = transaction
         self.max_replays = max_replays
         self.replay_backoff = replay_backoff

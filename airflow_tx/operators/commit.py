@@ -77,12 +77,15 @@ def note_commit_failure(context: Context) -> None:
 
 
 class RetriedOperator(BaseOperator):
-    """A task that is tried again: every line of it may be killed and run again."""
+    """A task that is tried again: every line of it may be killed and run again.
 
-    def __init__(
-        self, *, retries: int = 3, retry_delay: timedelta = timedelta(seconds=2), **kwargs: Any
-    ) -> None:
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+    `retries` and `retry_delay` are no parameters here, so Airflow does not take them from `default_args`: these are
+    meant for the tasks of the user. An argument of the operator itself counts.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        own = {"retries": 3, "retry_delay": timedelta(seconds=2)}
+        super().__init__(**{**own, **kwargs})
 
 
 class InTurnOperator(RetriedOperator, LineageOperator):

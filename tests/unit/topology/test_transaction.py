@@ -14,7 +14,14 @@ from airflow.sdk import (
 )
 from pendulum import timezone
 
-from airflow_tx import CommitOperator, SparkBatchOperator, Transaction, persistent_aggregate
+from airflow_tx import (
+    CommitOperator,
+    SparkBatchOperator,
+    Transaction,
+    commit_phase,
+    coordinator_dag,
+    persistent_aggregate,
+)
 from airflow_tx.errors import ConfigError
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.sources.run.data_interval import DataIntervalSource
@@ -99,16 +106,36 @@ def test_a_task_from_before_the_block_is_left_alone() -> None:
     assert tx.begin.transaction.tasks == ("count",)
 
 
-def test_retries_that_the_user_gives_win() -> None:
-    with dag(default_args={"retries": 7}) as made:
+@pytest.mark.parametrize("default_args", [{}, {"retries": 0, "retry_delay": timedelta(hours=1)}])
+def test_our_tasks_keep_their_retries_beside_default_args(default_args: dict[str, Any]) -> None:
+    with dag(default_args=default_args) as made:
         with block() as tx:
-            commit(count(tx.batch), retries=1)
-    assert made.get_task("begin").retries == 7
-    assert made.get_task("commit").retries == 1
-    with dag() as made:
+            counted = count(tx.batch)
+            with commit_phase():
+                commit(counted)
+    ours = [task for task in made.tasks if task.task_id != "count"]
+    assert {(task.retries, task.retry_delay) for task in ours} == {(3, timedelta(seconds=2))}
+    assert len(ours) == 4  # begin, commit, and the first and last task of the phase
+
+
+def test_a_coordinator_keeps_its_retries_beside_default_args() -> None:
+    with dag():
         with block() as tx:
             commit(count(tx.batch))
-    assert made.get_task("begin").retries == made.get_task("commit").retries == 3
+    made = coordinator_dag(tx.topology, default_args={"retries": 0, "retry_delay": timedelta(hours=1)})
+    task = made.get_task("coordinate")
+    assert task.retries is not None
+    assert task.retries > 1000
+    assert task.retry_delay == timedelta(seconds=2)
+
+
+def test_retries_that_the_user_gives_to_the_committer_win() -> None:
+    with dag(default_args={"retries": 7}) as made:
+        with block() as tx:
+            commit(count(tx.batch), retries=1, retry_delay=timedelta(seconds=9))
+    committer = made.get_task("commit")
+    assert (committer.retries, committer.retry_delay) == (1, timedelta(seconds=9))
+    assert made.get_task("count").retries == 7
 
 
 def test_a_block_outside_of_a_dag_is_refused() -> None:
