@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from functools import cache, cached_property, wraps
+from os import PathLike, fspath
 from typing import Any, ClassVar, cast
+
+from airflow_tx.errors import ConfigError
 
 
 class Described:
@@ -104,9 +107,24 @@ def _keeping_arguments(init: Callable[..., None]) -> Callable[..., None]:
             with suppress(TypeError):
                 kept = _by_name(signature.bind(self, *given, **named))
                 self._given = {name: kept[name] for name in kept if name not in self.left_out}
+                if type(self).__module__.startswith("airflow_tx."):
+                    check_no_template(type(self).__name__, self._given)
         init(self, *given, **named)
 
     return keeping
+
+
+def check_no_template(what: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments with a template: none is rendered there, and each run would get the same text.
+
+    :param what: takes the arguments.
+    :raises ConfigError: naming the first one.
+    """
+    for name, value in arguments.items():
+        for text in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(text, str | PathLike) and "{{" in fspath(text):
+                remedy = "No template is rendered here, so each run would get this very text: write a fixed one."
+                raise ConfigError(option=f"{what}({name}=)", value=fspath(text), remedy=remedy)
 
 
 def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from airflow.sdk.definitions._internal.contextmanager import DagContext
 from airflow_tx import compat
 from airflow_tx.alarms import AlarmCallback
 from airflow_tx.config import Settings
+from airflow_tx.described import check_no_template
 from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit import note_commit_failure
@@ -84,6 +85,8 @@ class Transaction:
         at_least_once: bool = False,
     ) -> None:
         """Take the source and the options; the block has the tasks."""
+        texts = {"topology": topology, "zookeeper_conn_id": zookeeper_conn_id, "root": root}
+        check_no_template("Transaction", {**texts, "acker_store": acker_store})
         self._dag = _current_dag(topology)
         self._at_least_once = at_least_once
         self._spec = TransactionSpec(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_tx import FileSource, SqlSource
 from airflow_tx.described import Described
+from airflow_tx.errors import ConfigError
+from airflow_tx.state import DeltaTable, RedisState, SqlState, Sum
 
 
 class Base(Described):
@@ -81,3 +85,27 @@ def test_a_copy_opens_its_own() -> None:
 def test_the_constructor_itself_says_what_is_wrong_with_its_arguments() -> None:
     with pytest.raises(TypeError, match=r"__init__\(\) missing 1 required positional argument: 'names'"):
         Shelf()  # type: ignore[call-arg]
+
+
+DAY = "{{ ds_nodash }}"
+VALUES: Any = {"keys": ["word"], "values": {"n": Sum()}}
+
+
+@pytest.mark.parametrize(
+    ("make", "argument"),
+    [
+        (lambda: SqlState("tx_state", table=f"totals_{DAY}", **VALUES), r"SqlState\(table=\)"),
+        (lambda: SqlState("{{ var.value.conn }}", table="totals", **VALUES), r"SqlState\(conn_id=\)"),
+        (lambda: RedisState("redis", prefix=f"p:{DAY}", **VALUES), r"RedisState\(prefix=\)"),
+        (lambda: DeltaTable(Path("/lake", DAY)), r"DeltaTable\(uri=\)"),
+        (lambda: FileSource(f"in/{DAY}/*.csv"), r"FileSource\(path_glob=\)"),
+        (lambda: SqlSource("shop", table="orders", order_by=["id", DAY]), r"SqlSource\(order_by=\)"),
+    ],
+)
+def test_a_template_where_none_is_rendered_is_refused_in_one_line(make: Callable[[], Any], argument: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{argument} = '.*so each run would get this very text: write a fixed one"):
+        make()
+
+
+def test_a_class_of_the_user_may_render_templates_of_its_own() -> None:
+    assert repr(Shelf(DAY)) == f"Shelf({DAY!r})"

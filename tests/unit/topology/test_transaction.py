@@ -138,6 +138,12 @@ def test_retries_that_the_user_gives_to_the_committer_win() -> None:
     assert made.get_task("count").retries == 7
 
 
+@pytest.mark.parametrize("option", ["topology", "zookeeper_conn_id", "root", "acker_store"])
+def test_a_template_in_an_option_of_the_block_is_refused(option: str) -> None:
+    with dag(), pytest.raises(ConfigError, match=rf"^Transaction\({option}=\) .*No template is rendered here"):
+        block(**{option: "/{{ ds }}"})
+
+
 def test_a_block_outside_of_a_dag_is_refused() -> None:
     with refused("stands outside of a DAG"):
         block()
