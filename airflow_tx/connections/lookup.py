@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -57,13 +58,12 @@ def airflow_connection(conn_id: str, *, option: str, conn_type: str, host: str =
         found: Any = connection_of_airflow(conn_id)
     except ImportError:
         if text := os.environ.get(_AIRFLOWS + conn_id.upper()):
-            return _parsed(conn_id, text)
+            with suppress(ValueError):
+                return _parsed(conn_id, text)
         found = None
     if found is None:
-        # Not by --conn-type: of one that no installed provider knows Airflow makes a generic connection.
-        example = json.dumps({"conn_type": conn_type, "host": host})
-        remedy = f"No such connection. Make it: airflow connections add {conn_id} --conn-json '{example}'"
-        raise ConfigError(option=option, value=conn_id, remedy=remedy)
+        example = {"conn_type": conn_type, "host": host}
+        raise ConfigError(option=option, value=conn_id, remedy=no_connection(conn_id, example))
     parts = {name: getattr(found, name) for name in _PARTS}
     return Endpoint(conn_id, found.conn_type or "", **parts, extra=json.dumps(found.extra_dejson))
 
@@ -85,6 +85,19 @@ def connection_of_airflow(conn_id: str) -> Any:
         return Connection.get_connection_from_secrets(conn_id)
     except AirflowNotFoundException:
         return None
+
+
+def no_connection(conn_id: str, example: Mapping[str, Any]) -> str:
+    """Word the remedy where no connection is found: one in the environment may be there, and not readable."""
+    shown = json.dumps(example)
+    variable = _AIRFLOWS + conn_id.upper()
+    if variable in os.environ:
+        return (
+            f"Airflow cannot read variable {variable}. Write it as JSON, such as '{shown}'. "
+            "A URI has place for one port, and none for several servers."
+        )
+    # Not by --conn-type: of one that no installed provider knows Airflow makes a generic connection.
+    return f"No such connection. Make it: airflow connections add {conn_id} --conn-json '{shown}'"
 
 
 def wrong_type(connection: Endpoint, what: str, types: str) -> ConfigError:

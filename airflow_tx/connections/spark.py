@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_tx.connections.lookup import Endpoint, airflow_connection
+import json
+
+from airflow_tx.connections.lookup import Endpoint, airflow_connection, no_connection
 from airflow_tx.errors import ConfigError
 
 
@@ -17,11 +19,11 @@ def connect_url(conn_id: str) -> str:
     from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
-    example = '{"conn_type": "spark_connect", "host": "spark-connect", "port": 15002}'
+    example = {"conn_type": "spark_connect", "host": "spark-connect", "port": 15002}
     try:
         return SparkConnectHook(conn_id).get_connection_url()
     except AirflowNotFoundException:
-        remedy = f"No such connection. Make it: airflow connections add {conn_id} --conn-json '{example}'"
+        remedy = no_connection(conn_id, example)
     except (ValueError, TypeError):
-        remedy = f"It is no address of a Spark Connect server. Such is: {example}"
+        remedy = f"It is no address of a Spark Connect server. Such is: {json.dumps(example)}"
     raise ConfigError(option="Spark Connect connection", value=conn_id, remedy=remedy)

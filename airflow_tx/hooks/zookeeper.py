@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from airflow_tx.config import Settings
-from airflow_tx.connections.lookup import connection_of_airflow
+from airflow_tx.connections.lookup import connection_of_airflow, no_connection
 from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.provider_info import CONNECTION_FIELDS
 
@@ -53,10 +53,10 @@ class ZooKeeperHook(BaseHook):
         conn_id = self.zookeeper_conn_id
         connection = connection_of_airflow(conn_id)
         if connection is None:
-            remedy = f"No such connection. Make it: airflow connections add {conn_id} --conn-type zookeeper "
-            raise ConfigError(
-                option="zookeeper_conn_id", value=conn_id, remedy=f"{remedy}--conn-host HOST:2181"
+            remedy = no_connection(
+                conn_id, {"conn_type": self.conn_type, "host": "h1:2181,h2:2181"}
             )
+            raise ConfigError(option="zookeeper_conn_id", value=conn_id, remedy=remedy)
         return client_config(connection, conn_id=conn_id, settings=self.settings)
 
     def get_conn(self) -> Any:

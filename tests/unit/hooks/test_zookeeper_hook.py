@@ -127,5 +127,14 @@ def test_a_connection_that_does_not_exist_is_refused_with_the_command_that_makes
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("airflow_tx.hooks.zookeeper.connection_of_airflow", lambda conn_id: None)
-    with pytest.raises(ConfigError, match="airflow connections add nosuch --conn-type zookeeper"):
+    with pytest.raises(ConfigError, match="No such connection. Make it: airflow connections add nosuch --conn-json"):
         ZooKeeperHook("nosuch").config()
+
+
+def test_a_uri_that_airflow_cannot_read_is_refused_with_a_text_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ZK", "zookeeper://ada:s3cret@zk1:2181,zk2:2181/prod")
+    with pytest.raises(ConfigError, match="Airflow cannot read variable AIRFLOW_CONN_ZK. Write it as JSON") as refused:
+        ZooKeeperHook("zk").config()
+    assert "s3cret" not in str(refused.value)
+    monkeypatch.setenv("AIRFLOW_CONN_ZK", str(refused.value).split("'")[3])
+    assert ZooKeeperHook("zk").config().hosts == "h1:2181,h2:2181"
