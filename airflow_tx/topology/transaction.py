@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG
 from airflow.sdk.definitions._internal.contextmanager import DagContext
+from airflow.sdk.exceptions import DuplicateTaskIdFound
 
 from airflow_tx import compat
 from airflow_tx.alarms import AlarmCallback
@@ -131,7 +132,14 @@ class Transaction:
                 "One DAG run is one transaction.",
             )
         self._before = frozenset(self._dag.task_ids)
-        self._begin = BeginTransactionOperator(task_id="begin", transaction=self._spec)
+        try:
+            self._begin = BeginTransactionOperator(task_id="begin", transaction=self._spec)
+        except DuplicateTaskIdFound:
+            raise refusal(
+                self._spec,
+                f"DAG {self._dag.dag_id} has a task 'begin' already, as the first task of the block is called",
+                'Give yours another id, or put the block into a group: with TaskGroup("tx"), Transaction(...):',
+            ) from None
         return self
 
     def __exit__(

@@ -149,6 +149,18 @@ def test_a_block_outside_of_a_dag_is_refused() -> None:
         block()
 
 
+def test_a_task_that_is_called_begin_already_is_refused_and_a_group_keeps_them_apart() -> None:
+    with dag() as made:
+        count.override(task_id="begin")(1)
+        with refused("has a task 'begin' already.*Give yours another id, or put the block into a group"), block():
+            pass
+        with TaskGroup("tx"), block() as tx:
+            commit(count(tx.batch))
+    assert {*made.task_ids} == {"begin", "tx.begin", "tx.count", "tx.commit"}
+    assert tx.begin.transaction.tasks == ("tx.count",)
+    assert tx.begin.transaction.begin == "tx.begin"
+
+
 def test_a_second_block_in_a_dag_is_refused() -> None:
     with dag():
         with block() as tx:
