@@ -124,7 +124,7 @@ def entries_in_use(ledger: Ledger) -> set[str]:
     read = Reader(ledger.store)
     paths = ledger.paths
     found = set[str]()
-    # Requests first: a run that begins meanwhile makes a transaction of one.
+    # Requests first: a run that begins while they are read makes a transaction of one.
     for name in read.names_if_any(paths.wishes):
         wish = read.peek_if_any(Wish, paths.wish(int(name)))
         binding = None if wish is None else read.peek_if_any(Binding, paths.run(wish.key))

@@ -51,8 +51,8 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 39_110,
-    "characters a line of code": 37.1,
+    "statements": 39_280,
+    "characters a line of code": 37.2,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,
     "chained comparisons with is": 0,
