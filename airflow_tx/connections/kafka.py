@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.connections.lookup import Endpoint, airflow_connection, wrong_type
+from airflow_tx.connections.lookup import Endpoint, airflow_connection, refused_extra, wrong_type
 from airflow_tx.errors import ConfigError
 
 # Extras are taken by name: the rest of a connection's extra belongs to hooks, such as callbacks.
@@ -66,11 +66,11 @@ class KafkaAddress:
         spark = extra.get(SPARK) or {}
         if not isinstance(spark, Mapping):
             remedy = 'Give settings of the Java client, such as {"sasl.jaas.config": "..."}.'
-            raise _unusable(conn_id, SPARK, "(hidden)", remedy)
+            raise refused_extra(conn_id, SPARK, "(hidden)", remedy)
         client = {**_servers(connection), **_login(connection, given), **given}
         if "bootstrap.servers" not in client:
             remedy = 'Give the brokers: extra {"bootstrap.servers": "host:9092"}, or host and port.'
-            raise _unusable(conn_id, "bootstrap.servers", None, remedy)
+            raise refused_extra(conn_id, "bootstrap.servers", None, remedy)
         own = {name: _text(value) for name, value in spark.items()}
         return cls(conn_id, client, _text(extra.get(GROUP) or "airflow_tx"), own)
 
@@ -156,18 +156,14 @@ class KafkaAddress:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "no text"
             remedy = f"The file cannot be read where Spark's driver is ({reason}): give the path of a PEM file."
-            raise _unusable(self.conn_id, f"{name}.location", path, remedy) from None
+            raise refused_extra(self.conn_id, f"{name}.location", path, remedy) from None
 
     def _untranslated(self, name: str, value: str, java: str) -> ConfigError:
         example = f'{{"spark": {{"{java}": ...}}}}'
         remedy = (
             f"Spark reads with the Java client, which has other settings for it: extra {example}."
         )
-        return _unusable(self.conn_id, name, value, remedy)
-
-
-def _unusable(conn_id: str, extra: str, value: str | None, remedy: str) -> ConfigError:
-    return ConfigError(option=f"Connection {conn_id!r}, extra {extra}", value=value, remedy=remedy)
+        return refused_extra(self.conn_id, name, value, remedy)
 
 
 def _servers(connection: Endpoint) -> dict[str, str]:
@@ -185,7 +181,7 @@ def _login(connection: Endpoint, given: Mapping[str, str]) -> dict[str, str]:
         return {}
     if "security.protocol" not in given:
         remedy = "It has a login: say how it is sent, SASL_SSL or SASL_PLAINTEXT."
-        raise _unusable(connection.conn_id, "security.protocol", None, remedy)
+        raise refused_extra(connection.conn_id, "security.protocol", None, remedy)
     login = {"sasl.username": connection.login, "sasl.password": connection.password or ""}
     return (
         login

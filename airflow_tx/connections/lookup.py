@@ -119,14 +119,13 @@ def check_encryption(connection: Endpoint, known: Iterable[str]) -> None:
     for name, value in connection.extra_dejson.items():
         if _is_about_encryption(name) and name not in used and value not in (None, "", False):
             raise refused_extra(
-                connection, name, "(not shown)", f"Remove it, or use {', '.join(used)}."
+                connection.conn_id, name, "(not shown)", f"Remove it, or use {', '.join(used)}."
             )
 
 
-def refused_extra(connection: Endpoint, name: str, value: Any, remedy: str) -> ConfigError:
+def refused_extra(conn_id: str, name: str, value: Any, remedy: str) -> ConfigError:
     """Make the error for an extra of a connection."""
-    option = f"Connection {connection.conn_id!r}, extra {name}"
-    return ConfigError(option=option, value=value, remedy=remedy)
+    return ConfigError(option=f"Connection {conn_id!r}, extra {name}", value=value, remedy=remedy)
 
 
 def flag_of(connection: Endpoint, name: str) -> bool:
@@ -137,7 +136,7 @@ def flag_of(connection: Endpoint, name: str) -> bool:
     value = connection.extra_dejson.get(name) or False
     found = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
     if found is None:
-        raise refused_extra(connection, name, value, "Use true or false.")
+        raise refused_extra(connection.conn_id, name, value, "Use true or false.")
     return found
 
 

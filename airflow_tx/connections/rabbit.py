@@ -13,6 +13,7 @@ from airflow_tx.connections.lookup import (
     airflow_connection,
     check_encryption,
     flag_of,
+    refused_extra,
     wrong_type,
 )
 from airflow_tx.errors import ConfigError
@@ -122,5 +123,4 @@ class RabbitBroker:
             remedy = (
                 f"Give a PEM file with the certificates to be trusted ({error.strerror or error})."
             )
-            option = f"Connection {self.conn_id!r}, extra ssl_ca_certs"
-            raise ConfigError(option=option, value=self.authorities, remedy=remedy) from None
+            raise refused_extra(self.conn_id, "ssl_ca_certs", self.authorities, remedy) from None

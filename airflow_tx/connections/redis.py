@@ -13,6 +13,7 @@ from airflow_tx.connections.lookup import (
     airflow_connection,
     check_encryption,
     flag_of,
+    refused_extra,
     wrong_type,
 )
 from airflow_tx.errors import ConfigError
@@ -96,9 +97,7 @@ def _number(conn_id: str, name: str, value: Any, kind: type) -> Any:
     try:
         return kind(value)
     except (TypeError, ValueError):
-        raise ConfigError(
-            option=f"Connection {conn_id!r}, extra {name}", value=value, remedy="Use a number."
-        ) from None
+        raise refused_extra(conn_id, name, value, "Use a number.") from None
 
 
 def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:

@@ -146,16 +146,16 @@ def _mysql_encryption(connection: Endpoint) -> dict[str, str]:
         given = json.loads(given) if isinstance(given, str) else given
     if not isinstance(given, dict) or given.keys() - MYSQL_SSL.keys():
         remedy = f"Use a JSON object with {', '.join(MYSQL_SSL)}."
-        raise refused_extra(connection, "ssl", given, remedy)
+        raise refused_extra(connection.conn_id, "ssl", given, remedy)
     found = {MYSQL_SSL[name]: str(value) for name, value in given.items()}
     mode = str(extra.get("ssl_mode") or "").upper()
     if mode not in _SSL_MODES:
         raise refused_extra(
-            connection, "ssl_mode", mode, f"Use {', '.join(filter(None, _SSL_MODES))}."
+            connection.conn_id, "ssl_mode", mode, f"Use {', '.join(filter(None, _SSL_MODES))}."
         )
     if mode.startswith("VERIFY") and not ("ssl_ca" in found or "ssl_ca" in extra):
         remedy = 'Name a trusted certificate: extra {"ssl_ca": "/path/ca.pem"}.'
-        raise refused_extra(connection, "ssl_mode", mode, remedy)
+        raise refused_extra(connection.conn_id, "ssl_mode", mode, remedy)
     checks_name = _SSL_MODES[mode]
     return (
         found if checks_name is None else {**found, "ssl_check_hostname": str(checks_name).lower()}

@@ -27,7 +27,7 @@ class Input:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Input:
-        """Read what `asdict` gave, once it was JSON."""
+        """Read what `to_json` gave."""
         return cls(tuple(value["files"]), tuple(value["columns"]), names_from_json(value))
 
     def to_json(self) -> dict[str, Any]:

@@ -191,6 +191,7 @@ class RedisTransaction:
             self._raised = held_by.raised(self._held, write.grant)
         else:
             fence.check_write(self._held.row, write.grant, state=write.state)
+        if write.undoing:
             assert self._held.row is not None
             self._raised = replace(self._held.row, applied=False)
 
