@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -120,6 +120,7 @@ class Grant:
         without this text.
     :param written: what other writes of this grant have written to the state, for the one that completes them.
     :param portions: how many those writes are, each with a chunk of its own.
+    :param grants: per state, attempt and epoch of the grant of its last final transaction; without entry: unknown.
     """
 
     topology: str
@@ -132,6 +133,7 @@ class Grant:
     written: Written = NOTHING_WRITTEN
     portions: int = 0
     noted: Mapping[str, str] = field(hash=False, default_factory=dict)
+    grants: Mapping[str, Sequence[int]] = field(hash=False, default_factory=dict)
 
     @property
     def txid(self) -> int:

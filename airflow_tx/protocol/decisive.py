@@ -128,6 +128,13 @@ def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
                 f"state {name}: the ledger says birth {said or 'none'} of transaction {last}, and it was "
                 f"{' or '.join(sorted(births))}"
             )
+        granted = topology.grants.get(name)
+        if granted and receipt is not None and granted != [receipt.attempt, receipt.epoch]:
+            told = "attempt {} and epoch {}"
+            chain.findings.append(
+                f"state {name}: the ledger says {told.format(*granted)} of transaction {last}, and it was "
+                f"{told.format(receipt.attempt, receipt.epoch)}"
+            )
     own = {
         name: receipt
         for txid, receipt in sorted(chain.receipts.items())

@@ -193,6 +193,7 @@ def make_grant(
         births=topology.births,
         claim=dumps(record.claim),
         noted=noted or {},
+        grants=topology.grants,
     )
 
 
@@ -231,7 +232,8 @@ def ended(
         digest=digest_text(record.counted),
     )
     after = _topology_after(topology, history, states, stamp)
-    after = replace(after, receipt=receipt.hash)
+    grants = {**after.grants, **dict.fromkeys(states, [record.attempt, record.epoch])}
+    after = replace(after, receipt=receipt.hash, grants=grants)
     acks = paths.acks(record.acks)
     gone = garbage.deletes(acks, read.names(acks))
     if gone is None:

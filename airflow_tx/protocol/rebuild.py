@@ -109,6 +109,7 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
         generation=max(plan.generation, before.generation + 1),
         states={**before.states, **plan.last} if plan.current > 1 else {},
         births={**before.births, **plan.births},
+        grants={},
         # Replacements of the lost time are unknown, except for the last complete transaction.
         taken_back_from={
             **before.taken_back_from,

@@ -62,6 +62,7 @@ class TopologyRecord:
     :param taken_back_from: per state, the first txid that it is sure to hold; it may lack what came before.
     :param renamed: per earlier name of a state, its name now.
     :param zone: the time zone of the DAG's schedule, in which a date is a day; "" is UTC.
+    :param grants: per state, attempt and epoch of the grant that its last final transaction was marked under.
     """
 
     incarnation: str
@@ -89,6 +90,7 @@ class TopologyRecord:
     taken_back_from: dict[str, int] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     zone: str = ""
+    grants: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -373,7 +375,7 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
 
 
 _LEFT_OUT = frozenset(
-    "entry journal renamed replaces restates restating taken_back_from wish zone".split()
+    "entry grants journal renamed replaces restates restating taken_back_from wish zone".split()
 )
 """Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 

@@ -62,6 +62,7 @@ def state_lost(
         )
     left = {name: txid for name, txid in topology.states.items() if name != state}
     births = {name: birth for name, birth in topology.births.items() if name != state}
+    grants = {name: grant for name, grant in topology.grants.items() if name != state}
     # A new generation lifts a refusal permanently, so its mark goes, too.
     generation = topology.generation + 1
     after = replace(
@@ -70,6 +71,7 @@ def state_lost(
         blocked=None,
         states=left,
         births=births,
+        grants=grants,
         # It may lack what was committed before, which no restatement may take back then.
         taken_back_from={**topology.taken_back_from, state: current.txid},
         op=stamp.op,
@@ -114,6 +116,7 @@ def rename_state(
 
     states = {renamed(name): txid for name, txid in topology.states.items()}
     births = {renamed(name): birth for name, birth in topology.births.items()}
+    grants = {renamed(name): grant for name, grant in topology.grants.items()}
     since = {renamed(name): txid for name, txid in topology.taken_back_from.items()}
     names = {**{each: renamed(now) for each, now in topology.renamed.items()}, old: new}
     after = replace(
@@ -122,6 +125,7 @@ def rename_state(
         blocked=None,
         states=states,
         births=births,
+        grants=grants,
         taken_back_from=since,
         renamed={each: now for each, now in names.items() if each != now},
         op=stamp.op,

@@ -196,10 +196,13 @@ def _check_continuity(stored: Fence, grant: Grant, last: int | None, *, state: s
         return
     # Final transactions come before granted ones: a fence that matched a later `last` would go down.
     if found == last and found < grant.txid:
-        if stored.applied:
+        final = grant.grants.get(state)
+        mine = final is None or (stored.token.attempt, stored.token.epoch) == tuple(final)
+        if stored.applied and mine:
             return
         # The store kept the raise and lost the values: it writes to its disk, or to a standby, after it answers.
-        shown = f"{last}, without all of its updates"
+        # Or it went back to between two attempts of its last transaction.
+        shown = f"{last}, without all of its updates" if mine else f"{last}.{stored.token.attempt}"
         raise StateBehind(state=state, topology=grant.topology, expected=last, found=shown)
     if found > grant.txid or found > (last if last is not None else 0):
         raise LedgerBehind(

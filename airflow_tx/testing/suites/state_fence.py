@@ -183,6 +183,17 @@ class FenceSuite(StateTests):
         assert totals(state) == {"a": 1}
 
     @every_raise
+    def test_a_store_that_went_back_to_an_earlier_attempt_of_its_last_transaction_is_refused(
+        self, state: FencedState, grants: Grants, use: Use
+    ) -> None:
+        grants.commit(1, state, {"a": 1})
+        state.raise_and_write(grants(2), rows({"a": 2}))
+        grants.final(grants(2, attempt=2), state)  # committed, and lost when the store was restored
+        with pytest.raises(StateBehind, match="says 2.1. The store went back"):
+            use(state, grants(3), rows({"a": 1}))
+        assert totals(state) == {"a": 3}
+
+    @every_raise
     def test_a_ledger_that_went_back_is_refused(
         self, state: FencedState, grants: Grants, use: Use
     ) -> None:

@@ -42,6 +42,7 @@ class Grants:
         self.generation = 1
         self.last: dict[str, int] = {}
         self.births: dict[str, str] = {}
+        self.grants: dict[str, list[int]] = {}
         self._birth_of: dict[int, str] = {}
         self._epoch = 0
 
@@ -52,7 +53,15 @@ class Grants:
         token = Token(self.generation, txid, attempt, self._epoch, uuid.uuid4().hex, birth)
         births = dict(self.births)
         claim = self._claim(token).text
-        return Grant("suite", self.incarnation, token, dict(self.last), births=births, claim=claim)
+        return Grant(
+            "suite",
+            self.incarnation,
+            token,
+            dict(self.last),
+            births=births,
+            claim=claim,
+            grants=dict(self.grants),
+        )
 
     def _claim(self, token: Token) -> Receipt:
         of_the_token = (
@@ -76,6 +85,8 @@ class Grants:
         """Note that the transaction of `grant` became final; the next grant knows it."""
         self.last.update({state.name: grant.txid for state in states})
         self.births.update({state.name: grant.token.birth for state in states})
+        own = [grant.token.attempt, grant.token.epoch]
+        self.grants.update({state.name: own for state in states})
 
     def go_back(self, txid: int) -> None:
         """Set the ledger back to before transaction `txid` began: ZooKeeper was restored from an old snapshot."""

@@ -61,6 +61,7 @@ def test_skips_readmissions_and_open_transactions_are_no_findings(books: Books) 
         ("rebuilt", 3, "rebuilt after transaction 3, and no repair has done so"),
         ("births", {}, "birth none of transaction 6"),
         ("births", {"s0": "another", "s1": "another"}, "birth another of transaction 6"),
+        ("grants", {"s0": [7, 9]}, "attempt 7 and epoch 9 of transaction 6"),
         ("losses", [7], "counts repair 7 as an accepted loss, which is none"),
         ("skips", [8], "lists [8] to be skipped"),
         ("states", {}, "state s0: transaction 6 was committed to it, and the ledger does not name it"),
