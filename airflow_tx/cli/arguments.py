@@ -56,6 +56,27 @@ ARG_STATE_LOST = _arg(
     metavar="STATE",
     help="The state was emptied, or restored to an older backup: accept the values it holds. Lost values stay lost",
 )
+ARG_ROLL_FORWARD = _arg(
+    "--roll-forward",
+    nargs="*",
+    metavar="STATE",
+    help="The states were restored to an older backup: write what they lack again from the journal. Without a STATE: "
+    "all that lack something",
+)
+ARG_UNTIL = _arg(
+    "--until",
+    type=int,
+    metavar="TXID",
+    help="With --roll-forward: the last transaction to write again",
+)
+ARG_CHANGED = _arg(
+    "--changed",
+    type=int,
+    action="append",
+    default=[],
+    metavar="REPAIR",
+    help="With --roll-forward: the values have the change by hand of this repair again. May be given several times",
+)
 ARG_LEDGER_LOST = _flag(
     "--ledger-lost",
     "ZooKeeper was lost, or restored to an older snapshot: resume where the states of the DAG stand",

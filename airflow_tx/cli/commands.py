@@ -29,6 +29,7 @@ from airflow_tx.cli.context import (
     store_of,
     wrong_usage,
 )
+from airflow_tx.cli.roll_forward import roll_forward
 from airflow_tx.errors import RepairRefused, TxError, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
@@ -246,16 +247,20 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
 
 @action
 def repair(args: Namespace) -> None:
-    """`airflow tx repair TOPOLOGY (--state-lost STATE | --ledger-lost | --reset)`."""
-    chosen = [name for name in ("state_lost", "ledger_lost", "reset") if getattr(args, name)]
+    """`airflow tx repair TOPOLOGY (--roll-forward [STATE ...] | --state-lost STATE | --ledger-lost | --reset)`."""
+    kinds = {"state_lost": _state_lost, "ledger_lost": _ledger_lost, "reset": _reset}
+    chosen = [name for name in kinds if getattr(args, name)]
+    chosen += ["roll_forward"] if args.roll_forward is not None else []
     if len(chosen) != 1:
-        wrong_usage("Give exactly one of --state-lost STATE, --ledger-lost and --reset.")
+        wrong_usage(
+            "Give exactly one of --roll-forward [STATE ...], --state-lost STATE, --ledger-lost and --reset."
+        )
+    if args.roll_forward is None and (args.until is not None or args.changed):
+        wrong_usage("--until and --changed are for --roll-forward.")
     if args.reset and not args.dry_run:
         check_why(args, f"repair {args.topology} --reset")
     with store_of(args) as store:
-        {"state_lost": _state_lost, "ledger_lost": _ledger_lost, "reset": _reset}[chosen[0]](
-            args, store
-        )
+        {**kinds, "roll_forward": roll_forward}[chosen[0]](args, store)
 
 
 # --- repairs -----------------------------------------------------------------------------------------------------

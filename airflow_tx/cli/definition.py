@@ -206,13 +206,17 @@ TX_COMMANDS = (
         name="repair",
         help="Resume after a state or ZooKeeper went back in time",
         description=(
-            "Give exactly one of --state-lost, --ledger-lost and --reset, as the error of the commit task says. "
+            "Give exactly one of --roll-forward, --state-lost, --ledger-lost and --reset, as the error of the commit "
+            "task says. "
             "First pause the DAG, end its runs, and try --dry-run. The ledger keeps every repair with who, when and "
             "--why."
         ),
         func=_command("commands.repair"),
         args=(
             own.ARG_TOPOLOGY,
+            own.ARG_ROLL_FORWARD,
+            own.ARG_UNTIL,
+            own.ARG_CHANGED,
             own.ARG_STATE_LOST,
             own.ARG_LEDGER_LOST,
             own.ARG_RESET,

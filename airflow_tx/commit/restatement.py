@@ -52,7 +52,7 @@ def refuses_restatement(
             return f"it has written state {name!r}, which the DAG does not write any more"
         if by_name[name].state.appends:
             continue
-        problem = contribution.refusal or _misfit(by_name[name].state, contribution)
+        problem = contribution.refusal or misfit(by_name[name].state, contribution)
         if problem:
             return f"what it contributed to state {name!r} cannot be taken back: {problem}"
     return None
@@ -93,7 +93,7 @@ def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contrib
     return {renamed.get(name, name): each for name, each in entry.contributions.items()}
 
 
-def _misfit(state: FencedState, old: Contribution) -> str:
+def misfit(state: FencedState, old: Contribution) -> str:
     """Say which column of an earlier contribution was changed in the state; "": none."""
     columns = state.columns
     assert columns is not None

@@ -40,17 +40,17 @@ def output_digests(updates: Sequence[Update], rows: Sequence[RowsToWrite]) -> di
     """Digest what is about to be written, by transactional state."""
     pairs = zip(updates, rows, strict=True)
     return {
-        each.state.name: output_digest(found, each)
+        each.state.name: output_digest(found, each.state)
         for each, found in pairs
         if each.state.kind is StateKind.TRANSACTIONAL
     }
 
 
-def output_digest(rows: RowsToWrite, update: Update) -> str:
+def output_digest(rows: RowsToWrite, state: FencedState) -> str:
     """Digest keys and deltas, in any order: a transactional state needs the same on every replay."""
     # A composite comes as one column or as its parts, and a reducer takes whole rows. Both take all columns.
-    columns = update.state.columns
-    if columns is None or has_reducers(update.state):
+    columns = state.columns
+    if columns is None or has_reducers(state):
         return output_text(rows, (), ())
     names = () if columns.composites else (*columns.keys, *columns.values)
     doubles = [name for name, aggregator in columns.values.items() if aggregator.type == "double"]

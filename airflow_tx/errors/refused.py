@@ -320,6 +320,25 @@ class RepairRefused(Refused):
     )
 
 
+class RollingForward(Refused):
+    """A step that needs the states of a topology, while a person lets them be written again from the journal."""
+
+    template = (
+        "Topology {topology!r} waits: {who} lets its states be written again from the journal, since {when}. "
+        "Nothing was changed. If that command has died, repeat it: "
+        "airflow tx repair {topology} --roll-forward {states}. "
+        "To give it up, for each state: airflow tx repair {topology} --state-lost STATE"
+    )
+
+
+class RollForwardRefused(Refused):
+    """A state that cannot be written again from the journal."""
+
+    template = (
+        "State {state!r} of topology {topology!r} cannot be written again: {problem}. {remedy}"
+    )
+
+
 class RowsDiffer(Refused):
     """Rows that were read, and others that were emitted, counted by the source, or read by an earlier attempt."""
 

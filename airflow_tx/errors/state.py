@@ -81,7 +81,8 @@ class StateBehind(StateError):
     template = (
         "State {state!r} refused: the ledger committed transaction {expected} to it, its fence says {found}. The "
         "store went back. "
-        "Restore it, or accept what it holds: airflow tx repair {topology} --state-lost {state}"
+        "Write what it lacks again from the journal: airflow tx repair {topology} --roll-forward {state}. "
+        "Or restore it, or accept what it holds: airflow tx repair {topology} --state-lost {state}"
     )
 
 

@@ -121,6 +121,7 @@ class Grant:
     :param written: what other writes of this grant have written to the state, for the one that completes them.
     :param portions: how many those writes are, each with a chunk of its own.
     :param grants: per state, attempt and epoch of the grant of its last final transaction; without entry: unknown.
+    :param over: of a repair: per state, the grant that its fence has to hold still, None: none; without entry: any.
     """
 
     topology: str
@@ -134,6 +135,7 @@ class Grant:
     portions: int = 0
     noted: Mapping[str, str] = field(hash=False, default_factory=dict)
     grants: Mapping[str, Sequence[int]] = field(hash=False, default_factory=dict)
+    over: Mapping[str, Token | None] = field(hash=False, default_factory=dict)
 
     @property
     def txid(self) -> int:

@@ -43,6 +43,8 @@ def _topology_findings(chain: Chain, now: Decisive) -> Iterator[str]:
     topology = chain.ledger.topology
     repairs = chain.ledger.repairs
     left = repairs[-1].generation if repairs else 1
+    if topology.rolling is not None:
+        left = topology.rolling["generation"]
     if topology.generation != left:
         yield f"its generation is {topology.generation}, and its repairs have left {left}"
     yield from _rebuilt_findings(chain)

@@ -29,6 +29,7 @@ from airflow_tx.protocol.records import (
     dumps,
     encode,
 )
+from airflow_tx.protocol.roll_forward import check_not_rolling
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Decision, Stamp, put_or_create
 
@@ -86,8 +87,10 @@ def check_grant(
 
     :raises StateRenamed: naming both, and what to do.
     :raises StaleBatch: its predecessor ended elsewhere than its batch starts.
+    :raises RollingForward: the states are written again at the moment.
     """
     topology = read.get(TopologyRecord, paths.record)
+    check_not_rolling(paths, topology)
     new = set(states) - topology.states.keys()
     gone = topology.states.keys() - set(states)
     if new and gone:
@@ -232,7 +235,7 @@ def ended(
         digest=digest_text(record.counted),
     )
     after = _topology_after(topology, history, states, stamp)
-    grants = {**after.grants, **dict.fromkeys(states, [record.attempt, record.epoch])}
+    grants = {**after.grants, **{state: [record.attempt, record.epoch] for state in states}}
     after = replace(after, receipt=receipt.hash, grants=grants)
     acks = paths.acks(record.acks)
     gone = garbage.deletes(acks, read.names(acks))

@@ -25,6 +25,7 @@ from airflow_tx.protocol.records import (
     dumps,
     encode,
 )
+from airflow_tx.protocol.roll_forward import check_not_rolling, check_raw_not_rolling
 from airflow_tx.protocol.step import Audit, Decision, Stamp
 
 RENAME = "rename"
@@ -78,6 +79,7 @@ class Mover:
 
         def step(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Repaired]:
             record = read.get(TopologyRecord, paths.record)
+            check_not_rolling(paths, record)
             after = replace(record, dag_id=dag_id, op=stamp.op)
             current = read.peek(Counter, paths.current).txid
             summary = f"it belongs to DAG {dag_id}, and belonged to DAG {record.dag_id}"
@@ -138,6 +140,7 @@ class Mover:
             node = read.raw(old.record)
             if node is None:
                 raise UnknownTransaction(what=f"topology {old.topology!r}", path=old.record)
+            check_raw_not_rolling(paths, node)
             before = mark_of(node)
             if before is not None and before["moving"] != command:
                 raise self._refused(f"it is {before['format']}", "Let that be done first.")

@@ -25,6 +25,7 @@ from airflow_tx.protocol.records import (
     TransactionRecord,
     encode,
 )
+from airflow_tx.protocol.roll_forward import check_not_rolling
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
 
@@ -46,6 +47,8 @@ def ledger_lost(
     found = read.find(TopologyRecord, paths.record)
     current = read.find(Counter, paths.current)
     _check_ledger(paths, plan, found, current)
+    if found is not None and current is not None and plan.current <= current.txid:
+        check_not_rolling(paths, found)
 
     first = plan.current
     if found is not None and found.incarnation != plan.incarnation:
@@ -110,6 +113,7 @@ def _topology_after(before: TopologyRecord, plan: RebuildPlan, stamp: Stamp) -> 
         states={**before.states, **plan.last} if plan.current > 1 else {},
         births={**before.births, **plan.births},
         grants={},
+        rolling=None,
         # Replacements of the lost time are unknown, except for the last complete transaction.
         taken_back_from={
             **before.taken_back_from,

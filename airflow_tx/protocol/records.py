@@ -63,6 +63,8 @@ class TopologyRecord:
     :param renamed: per earlier name of a state, its name now.
     :param zone: the time zone of the DAG's schedule, in which a date is a day; "" is UTC.
     :param grants: per state, attempt and epoch of the grant that its last final transaction was marked under.
+    :param rolling: who lets which states be written again from the journal, since when, and what each had; `nonces`: of
+        the runs of the command.
     """
 
     incarnation: str
@@ -91,6 +93,7 @@ class TopologyRecord:
     renamed: dict[str, str] = field(default_factory=dict)
     zone: str = ""
     grants: dict[str, list[int]] = field(default_factory=dict)
+    rolling: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -328,9 +331,12 @@ class Skipped:
 class RepairRecord:
     """`repairs/<number>`: what a person did to the ledger.
 
-    :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss`, `accept-change` or `rename`.
+    :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss`, `accept-change`,
+        `roll-forward` or `rename`.
     :param told: the text of finding and result; `generation`: of the ledger after it.
     :param change: of `accept-change`: the `state`, and how much more the total of each of its `columns` is than known.
+        Of `state-lost`: the `state`, the `txid` whose turn it was, and since when the state was sure to hold its
+        transactions before (`held_from`). Of `roll-forward`: the `states`, and the `nonces` of its runs.
     :param losses: of `accept-loss`: partition ("" if none), position (`place`), where it `goes_on`, and what is lost.
     """
 
@@ -375,7 +381,7 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
 
 
 _LEFT_OUT = frozenset(
-    "entry grants journal renamed replaces restates restating taken_back_from wish zone".split()
+    "entry grants journal renamed replaces restates restating rolling taken_back_from wish zone".split()
 )
 """Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 

@@ -29,6 +29,7 @@ from airflow_tx.protocol.records import (
     dumps,
     encode,
 )
+from airflow_tx.protocol.roll_forward import check_not_rolling, check_raw_not_rolling
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put_or_create
 from airflow_tx.protocol.view import topologies
 
@@ -74,6 +75,7 @@ def state_lost(
         grants=grants,
         # It may lack what was committed before, which no restatement may take back then.
         taken_back_from={**topology.taken_back_from, state: current.txid},
+        rolling=None,
         op=stamp.op,
     )
     summary = f"state {state} was at transaction {topology.states.get(state, 0)}; what it holds now is accepted"
@@ -86,6 +88,11 @@ def state_lost(
         after=after,
         current=current.txid,
         summary=summary,
+        change={
+            "state": state,
+            "txid": current.txid,
+            "held_from": topology.taken_back_from.get(state, 0),
+        },
     )
 
 
@@ -97,6 +104,7 @@ def rename_state(
     :raises RenameRefused: the ledger does not know the old name, or knows the new one.
     """
     topology = read.get(TopologyRecord, paths.record)
+    check_not_rolling(paths, topology)
     current = read.get(Counter, paths.current)
     path = paths.transaction(current.txid)
     opened = read.find(TransactionRecord, path)
@@ -180,6 +188,7 @@ def note_change(
 
 def close_for_reset(read: Reader, stamp: Stamp, paths: Paths) -> Decision[Done]:
     """Close the topology until `reset` is done; every step that tries to use it names the command."""
+    check_raw_not_rolling(paths, read.raw(paths.record))
     command = f"airflow tx repair {paths.topology} --reset --why TEXT"
     before = {"incarnation": incarnation_of(read, paths)}
     mark = dumps({**before, "format": _RESETTING + command, "op": stamp.op}).encode()

@@ -15,8 +15,9 @@ from airflow_tx.protocol.move import RENAME
 from airflow_tx.protocol.receipt import Receipt, digest_of, restated
 from airflow_tx.protocol.records import RepairRecord
 from airflow_tx.protocol.repair import ACCEPT_CHANGE, RENAMED, STATE_LOST
+from airflow_tx.protocol.roll_forward import ROLL_FORWARD, heals, nonces
 
-_HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, RENAME})
+_HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, RENAME, ROLL_FORWARD})
 """Repairs after which it is still known what the values of states add up to."""
 
 
@@ -114,7 +115,12 @@ def _is_lost(chain: Chain, state: str, receipt: Receipt) -> bool:
 
 def _compare_one(chain: Chain, state: str, own: Receipt, receipt: Receipt) -> None:
     # A state that was renamed since kept it under its name of then.
-    written = {name: receipt.written[name] for name in own.written if name in receipt.written}
+    now = chain.ledger.topology.renamed
+    given = {
+        **{now.get(name, name): each for name, each in receipt.written.items()},
+        **receipt.written,
+    }
+    written = {name: given[name] for name in own.written if name in given}
     different = own.differences(replace(receipt, written=written))
     if different:
         names = ", ".join(different)
@@ -164,7 +170,8 @@ def _compare_fence(chain: Chain, state: StateEvidence) -> None:
             f"{where} its fence says transaction {txid}, and {last} was committed to it"
         )
     elif txid == last and txid in chain.receipts:
-        for name, said, kept in _fence_apart(fence, chain.receipts[txid]):
+        again = fence.token.nonce in nonces(topology, chain.ledger.life, state.name)
+        for name, said, kept in _fence_apart(fence, chain.receipts[txid], again=again):
             of = f"the receipt of transaction {txid} {in_short(kept)}"
             chain.findings.append(f"{where} its fence says {name} {in_short(said)}, {of}")
     elif txid > max(chain.ledger.current, chain.ledger.latest):
@@ -251,7 +258,9 @@ def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | st
         for each in chain.receipts.values()
         if state.name in each.written
     }
-    repair = next((each for each in chain.ledger.life if each.what not in _HARMLESS), None)
+    repair = next(
+        (each for each in chain.ledger.life if not _is_harmless(chain, each, state.name)), None
+    )
     fence = state.fence
     if not state.totals:
         return "no column of it can be added up"
@@ -268,6 +277,15 @@ def _column_totals(chain: Chain, state: StateEvidence) -> list[ColumnTotal] | st
         _column_total(name, total, [*written.values()], accepted)
         for name, total in state.totals.items()
     ]
+
+
+def _is_harmless(chain: Chain, repair: RepairRecord, state: str) -> bool:
+    """Ask whether it is still known after a repair what the values of a state add up to."""
+    if repair.what in _HARMLESS:
+        return True
+    return repair.what == STATE_LOST and any(
+        heals(each, state, repair) for each in chain.ledger.life
+    )
 
 
 def _column_total(
@@ -292,9 +310,15 @@ def _accepted(chain: Chain, state: str) -> list[RepairRecord]:
     ]
 
 
-def _fence_apart(fence: HeldFence, receipt: Receipt) -> Iterator[tuple[str, Any, Any]]:
-    """Name in what a fence and the receipt of its transaction differ, with what each says."""
-    for name in ("generation", "txid", "attempt", "epoch", "nonce", "birth"):
+def _fence_apart(
+    fence: HeldFence, receipt: Receipt, *, again: bool
+) -> Iterator[tuple[str, Any, Any]]:
+    """Name in what a fence and the receipt of its transaction differ, with what each says.
+
+    :param again: whether the transaction was written again from the journal: by another grant than the receipt names.
+    """
+    of_the_grant = () if again else ("generation", "nonce")
+    for name in ("txid", "attempt", "epoch", "birth", *of_the_grant):
         if getattr(fence.token, name) != getattr(receipt, name):
             yield name, getattr(fence.token, name), getattr(receipt, name)
     if not fence.applied:

@@ -272,6 +272,20 @@ class FencedState(Described, ABC):
         rows = self.read()
         return {name: sum(row[name] or 0 for row in rows) for name in names}
 
+    def totals_before(self, names: Collection[str], txid: int) -> dict[str, int] | None:
+        """Add up value columns as they were before the rows that a transaction has written.
+
+        :return: None: it does not keep the values before a transaction.
+        """
+        return None
+
+    def rows_by_grant(self) -> Mapping[tuple[int, int, int], int] | None:
+        """Count the keys by the grant that wrote them last: its txid, attempt and epoch; epoch 0: this was undone.
+
+        :return: None: it does not keep who wrote a key.
+        """
+        return None
+
     def rows_by_txid(self) -> Mapping[int | None, int] | None:
         """Count the rows of each transaction; key None: rows of no transaction. None: it keeps no rows."""
         return None

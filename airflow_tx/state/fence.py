@@ -47,6 +47,7 @@ def raised(
     :raises OutputChanged, SkipRefused: the state holds something of the transaction that this grant does not write.
     """
     last = grant.last_txids.get(state)
+    _check_looked_at(stored, grant, state=state)
     if stored is None:
         if last is not None:
             raise StateBehind(state=state, topology=grant.topology, expected=last, found="nothing")
@@ -147,6 +148,14 @@ def _output(batch: Mapping[str, Any], state: str) -> str | None:
 
 def _shown(last: int | None) -> int | str:
     return "nothing" if last is None else last
+
+
+def _check_looked_at(stored: Fence | None, grant: Grant, *, state: str) -> None:
+    """Refuse a repair that has looked at another fence: a grant without a last txid would take this one down."""
+    found = None if stored is None else stored.token
+    if state in grant.over and found not in (grant.over[state], grant.token):
+        shown = "nothing" if found is None else str(found)
+        raise FenceOutranked(state=state, token=str(grant.token), found=shown)
 
 
 def _check_rank(stored: Fence, grant: Grant, *, state: str) -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +29,7 @@ from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Cells, checked_columns
 from airflow_tx.state.keys import wanted_keys
 from airflow_tx.state.store_transaction import StoredState
-from airflow_tx.state.trident.values import StoredValue, Writer, updated_value
+from airflow_tx.state.trident.values import OpaqueValue, StoredValue, Writer, updated_value
 
 _Stored = StoredValue[Cells]
 _V = TypeVar("_V")
@@ -162,6 +163,30 @@ class MemoryState(StoredState, QueryableState):
     def holds(self, txid: int) -> bool:
         with _LOCK:
             return any(stored.txid == txid for stored in self.database.rows.values())
+
+    def totals_before(self, names: Collection[str], txid: int) -> dict[str, int] | None:
+        if self.kind is not StateKind.OPAQUE:
+            return None
+        with _LOCK:
+            before = [
+                stored.rolled_back() if stored.txid == txid and stored.token else stored
+                for stored in self.database.rows.values()
+                if isinstance(stored, OpaqueValue)
+            ]
+        cells = [each.value for each in before if each.value is not None]
+        return {
+            name: sum(row[number] or 0 for row in cells)
+            for number, name in enumerate(self.columns.values)
+            if name in names
+        }
+
+    def rows_by_grant(self) -> dict[tuple[int, int, int], int]:
+        with _LOCK:
+            writers = [(each.txid, each.token) for each in self.database.rows.values()]
+        return Counter(
+            (txid, *((0, 0) if token is None else (token.attempt, token.epoch)))
+            for txid, token in writers
+        )
 
     def clear(self) -> None:
         with _LOCK:

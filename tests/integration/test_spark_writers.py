@@ -401,7 +401,7 @@ state = SqlState.from_url(url, table="big", keys=["carrier", "id"], values=value
 rows = StagedRows(StagingArea(staging), ref, state, TransactionAttempt(1, 1))
 update = Update(SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="counts"), state, **how)
 grant = Grants()(1)
-write.output_digest(rows, update) if told["kind"] == "transactional" else None
+write.output_digest(rows, update.state) if told["kind"] == "transactional" else None
 state.raise_fence(grant)
 assert write.write_update(update, grant, rows, dag_file="", log=logging.getLogger()).keys == len(rows)
 # Not ru_maxrss, which begins with what the process had that started this one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.state.aggregators import Aggregator
@@ -112,6 +113,14 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
 
     def totals(self, names: Collection[str]) -> dict[str, int]:
         return self._asked(self._store.totals, names)
+
+    def totals_before(self, names: Collection[str], txid: int) -> dict[str, int] | None:
+        if self.kind is not StateKind.OPAQUE:
+            return None
+        return self._asked(partial(self._store.totals, without=txid), names)
+
+    def rows_by_grant(self) -> dict[tuple[int, int, int], int]:
+        return self._asked(self._store.rows_by_grant)
 
     @contextmanager
     def reading(self) -> Iterator[StateReading]:

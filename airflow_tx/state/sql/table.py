@@ -17,7 +17,7 @@ from airflow_tx.state.sql.durable import check_durable
 from airflow_tx.state.sql.fence import FencedStore
 from airflow_tx.state.sql.imprint import Imprint, imprint_of_rows
 from airflow_tx.state.sql.primary_key import OWN_KEY, has_own_key, own_values
-from airflow_tx.state.sql.schema import existing_table, split_table, state_table
+from airflow_tx.state.sql.schema import PREV, existing_table, split_table, state_table
 
 # One portion of rows: large enough for the database, small enough for memory and for one statement.
 ROWS_AT_ONCE = 10_000
@@ -76,13 +76,30 @@ class StateTable(FencedStore):
     def _every_row(self, table: sa.Table) -> sa.Select[Any]:
         return sa.select(*[table.c[name] for name in (*self.columns.keys, *self.columns.values)])
 
-    def totals(self, connection: Connection, names: Collection[str]) -> dict[str, int]:
+    def rows_by_grant(self, connection: Connection) -> dict[tuple[int, int, int], int]:
+        found = self._found(connection)
+        if found is None:
+            return {}
+        grant = [found[0].c[name] for name in ("tx_txid", "tx_attempt", "tx_epoch")]
+        query = sa.select(*grant, sa.func.count()).group_by(*grant)
+        return {
+            (txid, attempt, epoch): count
+            for txid, attempt, epoch, count in map(tuple, connection.execute(query))
+        }
+
+    def totals(
+        self, connection: Connection, names: Collection[str], without: int = 0
+    ) -> dict[str, int]:
+        """Add up columns.
+
+        :param without: leave out what this transaction wrote; 0: none.
+        """
         found = self._found(connection)
         if found is None or not names:
             return dict.fromkeys(names, 0)
         # In two parts: a total may leave 64 bits, in which SQLite adds up.
         half = sa.literal(_HALF, sa.BigInteger())
-        columns = [found[0].c[name] for name in names]
+        columns = [_before(found[0], name, without) for name in names]
         parts = [
             sa.func.sum(part)
             for each in columns
@@ -196,3 +213,12 @@ class StateTable(FencedStore):
 
     def _is_there(self, connection: Connection) -> bool:
         return FOUND in self._facts or self._has_table(connection, self._name)
+
+
+def _before(table: sa.Table, name: str, txid: int) -> Any:
+    """Write SQL for a value before a transaction wrote it."""
+    if not txid:
+        return table.c[name]
+    wrote = sa.and_(table.c.tx_txid == txid, table.c.tx_epoch != 0)
+    prev = sa.case((table.c.tx_created, sa.null()), else_=table.c[PREV + name])
+    return sa.case((wrote, prev), else_=table.c[name])

@@ -267,7 +267,7 @@ def test_the_only_key_of_a_state_without_keys_is_written_by_this_process(area: S
 
 
 def output(state: Any, *rows: dict[str, Any]) -> str:
-    return output_digest(list(rows), update(state))
+    return output_digest(list(rows), update(state).state)
 
 
 def test_an_output_is_another_one_if_a_key_or_a_value_is_and_not_for_other_columns() -> None:

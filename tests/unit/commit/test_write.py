@@ -163,7 +163,7 @@ def test_the_rows_of_a_key_are_in_one_portion_in_their_order_if_a_reducer_takes_
         assert write.write_update(update(state), grant, found, dag_file="", log=None).keys == 7
         assert {row["user"]: row["balance"] for row in state.read()} == expected
     assert len({value.chunk for value in state.database.rows.values()}) > 2
-    assert output_digest(found, update(state)) == output_digest(list(found)[::-1], update(state))
+    assert output_digest(found, update(state).state) == output_digest(list(found)[::-1], update(state).state)
 
 
 def test_the_only_key_of_a_state_without_keys_is_reduced_without_holding_its_rows(area: StagingArea) -> None:
@@ -215,9 +215,9 @@ def test_a_key_in_two_portions_is_refused_by_the_state(area: StagingArea) -> Non
 def test_staged_rows_are_the_same_each_time_and_have_one_digest_in_any_order(area: StagingArea) -> None:
     rows, plain = staged(area, 9), [{"n": i, "word": f"w{i}"} for i in reversed(range(9))]
     assert list(rows) == list(rows) == plain[::-1]
-    assert output_digest(rows, update()) == output_digest(plain, update())
-    assert output_digest(rows, update()) != output_digest(plain[1:], update())
-    assert output_digest(plain * 2, update()) != output_digest([], update())
+    assert output_digest(rows, update().state) == output_digest(plain, update().state)
+    assert output_digest(rows, update().state) != output_digest(plain[1:], update().state)
+    assert output_digest(plain * 2, update().state) != output_digest([], update().state)
 
 
 def test_a_composite_column_is_taken_as_it_was_emitted(area: StagingArea) -> None:
@@ -225,9 +225,9 @@ def test_a_composite_column_is_taken_as_it_was_emitted(area: StagingArea) -> Non
     whole = rows_to_write(update(state), [ref(area, 2, delay=1.5)], area, ATTEMPT)
     assert isinstance(whole, StagedRows)
     assert whole.columns == ["word", "n", "delay"]
-    digest = output_digest(whole, update(state))
+    digest = output_digest(whole, update(state).state)
     other = rows_to_write(update(state), [ref(area, 2, delay=2.5)], area, ATTEMPT)
-    assert output_digest(other, update(state)) != digest
+    assert output_digest(other, update(state).state) != digest
 
 
 def test_a_fence_is_told_before_other_refusals_of_the_chunks() -> None:

@@ -76,7 +76,15 @@ def test_what_was_final_in_a_state_is_forgotten_under_a_new_generation(committed
     assert (after.generation, after.states) == (before.generation + 1, {"s": 1})
     assert (set(before.births), set(after.births)) == ({"s", "t"}, {"s"})
     assert noted(committed, 1) == RepairRecord(
-        1, STATE_LOST, "ada", NOW, "the disk is gone", done.summary, 2, noted(committed, 1).op
+        1,
+        STATE_LOST,
+        "ada",
+        NOW,
+        "the disk is gone",
+        done.summary,
+        2,
+        noted(committed, 1).op,
+        change={"state": "t", "txid": 2, "held_from": 0},
     )
 
 

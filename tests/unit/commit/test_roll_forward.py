@@ -1,0 +1,375 @@
+"""A state that came back from a backup is written again from the journal, and is as if it had not gone back."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.actions.changed_values import evidence_of
+from airflow_tx.actions.roll_forward import RollForwardRepair
+from airflow_tx.commit import roll_forward as module
+from airflow_tx.commit.handoff import take_skip
+from airflow_tx.errors import (
+    FenceOutranked,
+    RepairRefused,
+    RestateRefused,
+    RollingForward,
+    StateBehind,
+)
+from airflow_tx.journal.area import JOURNAL
+from airflow_tx.protocol.evidence import ledger_evidence
+from airflow_tx.protocol.move import Mover
+from airflow_tx.protocol.repair import close_for_reset, note_change, rename_state, state_lost
+from airflow_tx.protocol.roll_forward import begin_roll_forward
+from airflow_tx.protocol.skip import note_skip
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.verification import verified
+from airflow_tx.protocol.wish import WishRequest, want
+from airflow_tx.state import Max, MemoryState, Sum
+from airflow_tx.state.sql.state import SqlState
+from tests.stage import update
+from tests.unit.commit.run import Run, killed_before_the_mark
+from tests.unit.commit.test_restatement import begun, committed, journal_of, processed, rows
+
+ADA = Audit("ada", "the disk is gone")
+Content = list[tuple[Any, ...]]
+
+
+class InMemory:
+    """A state in memory, whose database is set back."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.state: Any = MemoryState("words", keys=["word"], values={"count": Sum()}, kind=kind)
+
+    def backup(self) -> Callable[[], None]:
+        kept = self.state.database.snapshot()
+        return lambda: self.state.database.restore(kept)
+
+    def values_of(self, kept: Callable[[], None]) -> None:
+        """Set back the values, and not the fence with the receipts."""
+        fence, receipts = self.state.database.fence, self.state.database.receipts
+        kept()
+        self.state.database.fence, self.state.database.receipts = fence, receipts
+
+    def content(self) -> Content:
+        return sorted(
+            (key, each.value, each.txid, getattr(each, "prev", None), each.token and each.token.rank[2:])
+            for key, each in self.state.database.rows.items()
+        )
+
+
+class InSqlite:
+    """A state in a file of SQLite, which is copied and put back."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self._file = folder / "state.db"
+        self._copies = 0
+        self.kind = kind
+        self.state: Any = self._new()
+
+    def _new(self) -> SqlState:
+        url = f"sqlite:///{self._file}"
+        return SqlState.from_url(url, table="words", keys=["word"], values={"count": Sum()}, kind=self.kind)
+
+    def backup(self) -> Callable[[], None]:
+        self._copies += 1
+        copy = self._file.with_suffix(f".{self._copies}")
+        if not self._file.exists():
+            return lambda: self._file.unlink()
+        shutil.copy(self._file, copy)
+
+        def restore() -> None:
+            shutil.copy(copy, self._file)
+
+        return restore
+
+    def values_of(self, kept: Callable[[], None]) -> None:
+        now = self._file.with_suffix(".now")
+        shutil.copy(self._file, now)
+        kept()
+        with sqlite3.connect(self._file) as connection:
+            connection.execute(f"attach '{now}' as now")
+            for table in ("airflow_tx_fence", "airflow_tx_receipts", "airflow_tx_portions"):
+                connection.execute(f"delete from {table}")
+                connection.execute(f"insert into {table} select * from now.{table}")
+
+    def content(self) -> Content:
+        with sqlite3.connect(self._file) as connection:
+            names = [each[1] for each in connection.execute("pragma table_info(words)")]
+            own = [name for name in names if name != "tx_generation"]
+            return sorted(connection.execute(f"select {', '.join(own)} from words").fetchall())
+
+
+@pytest.fixture(params=[InMemory, InSqlite])
+def place(request: Any, tmp_path: Path) -> Any:
+    return request.param(tmp_path, "opaque")
+
+
+@pytest.fixture
+def makes(make: Any, place: Any) -> Any:
+    def made(run_id: str, **options: Any) -> Any:
+        return make(run_id, **{"updates": [update(place.state)], **options})
+
+    made.runs = {}  # type: ignore[attr-defined]
+    return made
+
+
+def repair(run: Run, place: Any, **options: Any) -> RollForwardRepair:
+    spec = run.spec
+    states = options.pop("states", {place.state.name: place.state})
+    return RollForwardRepair(spec.ledger(spec.memory), states, journal_of(run), spec.staging(), **options)
+
+
+def rolled(run: Run, place: Any, **options: Any) -> list[str]:
+    """Roll forward; why states were refused."""
+    command = repair(run, place, **options)
+    command.execute(ADA)
+    return [str(each.what) for each in command.refused]
+
+
+def findings(run: Run, place: Any) -> tuple[str, ...]:
+    """What `airflow tx verify --values` finds."""
+    ledger = ledger_evidence(run.spec.memory, run.spec.paths)
+    return verified(ledger, evidence_of({place.state.name: place.state}, values=True)).findings
+
+
+def skipped(makes: Any, output: Any, *, written: bool) -> Run:
+    """Skip a transaction; with rows of an attempt that was killed before its mark."""
+    run = begun(makes, output)
+    if written:
+        with pytest.MonkeyPatch.context() as patch:
+            killed_before_the_mark(run.commit(), patch)
+    ledger = run.spec.ledger(run.spec.memory)
+    assert run.begun is not None
+    ledger.run(note_skip, run.begun.txid, ADA)
+    states = {each.state.name: each.state for each in run.updates}
+    take_skip(ledger, run.begun.txid, states, log=run.log)
+    return run
+
+
+def story(makes: Any, place: Any) -> tuple[Run, dict[str, Callable[[], None]]]:
+    """Every kind of transaction; the backups between them, by what had happened last."""
+    backups = {}
+    committed(makes, rows(a=1, b=2))
+    backups["1"] = place.backup()
+    run = begun(makes, rows(a=100, c=1))
+    with pytest.MonkeyPatch.context() as patch:
+        killed_before_the_mark(run.commit(), patch)
+    backups["2.1"] = place.backup()
+    run.begin()
+    processed(run, rows(a=10, b=-10)).commit_now()
+    backups["2"] = place.backup()
+    skipped(makes, rows(a=7, d=7), written=True)
+    backups["3, skipped"] = place.backup()
+    committed(makes, rows(a=5, c=9), instead_of=1)
+    backups["4, of 1"] = place.backup()
+    last = committed(makes, rows(b=3, e=1))
+    return last, backups
+
+
+WHEN = ["1", "2.1", "2", "3, skipped", "4, of 1"]
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_a_state_of_any_moment_is_as_if_it_had_not_gone_back(makes: Any, place: Any, when: str) -> None:
+    run, backups = story(makes, place)
+    truth, receipts = place.content(), place.state.receipts()
+    backups[when]()
+    with pytest.raises(StateBehind, match="--roll-forward"):
+        begun(makes, rows(a=1)).commit_now()
+    assert rolled(run, place) == []
+    assert (place.content(), place.state.receipts()) == (truth, receipts)
+    assert findings(run, place) == ()
+
+
+def test_the_next_transaction_goes_on(makes: Any, place: Any) -> None:
+    run, backups = story(makes, place)
+    backups["1"]()
+    rolled(run, place)
+    committed(makes, rows(a=1000))
+    committed(makes, rows(b=7), instead_of=5)
+    assert {row["word"]: row["count"] for row in place.state.read()} == {"a": 1015, "b": -3, "c": 9, "e": 0}
+    assert findings(run, place) == ()
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_values_that_went_back_without_their_fence_decide(makes: Any, place: Any, when: str) -> None:
+    run, backups = story(makes, place)
+    truth = place.content()
+    place.values_of(backups[when])
+    assert rolled(run, place) == []
+    assert place.content() == truth
+    assert findings(run, place) == ()
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("apart", [False, True])
+def test_it_may_die_between_any_two_transactions_and_is_repeated(
+    makes: Any, place: Any, when: str, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, backups = story(makes, place)
+    truth = place.content()
+    (place.values_of if apart else lambda restore: restore())(backups[when])
+    left = 1
+
+    def dies(name: str, **context: Any) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise OSError("killed")
+
+    monkeypatch.setattr(module, "failpoint", dies)
+    died = 0
+    for number in range(1, 10):
+        left = number
+        try:
+            rolled(run, place)
+            break
+        except OSError:
+            died += 1
+    assert died
+    assert place.content() == truth
+    assert findings(run, place) == ()
+
+
+def test_meanwhile_the_transaction_whose_turn_it_is_is_refused_and_tried_again(
+    makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, backups = story(makes, place)
+    backups["1"]()
+    next_one = begun(makes, rows(a=1))
+    tried = list[str]()
+
+    def wakes_up(name: str, **context: Any) -> None:
+        with pytest.raises(RollingForward, match="repeat it: airflow tx repair numbers --roll-forward") as refused:
+            next_one.commit_now()
+        tried.append(str(refused.value))
+
+    monkeypatch.setattr(module, "failpoint", wakes_up)
+    assert rolled(run, place) == []
+    assert len(tried) == 4
+    next_one.commit_now()
+    assert findings(run, place) == ()
+
+
+def test_nothing_is_written_where_nothing_is_missing(makes: Any, place: Any) -> None:
+    run, _ = story(makes, place)
+    before = run.spec.ledger(run.spec.memory).topology()
+    command = repair(run, place)
+    assert command.preview().effects == ()
+    assert command.execute(ADA) is None
+    assert run.spec.ledger(run.spec.memory).topology() == before
+
+
+def test_the_preview_names_what_is_missing_and_changes_nothing(makes: Any, place: Any) -> None:
+    run, backups = story(makes, place)
+    backups["2"]()
+    before = place.content()
+    answer = repair(run, place).preview()
+    assert [str(each.what) for each in answer.effects] == [
+        f"state {place.state.name}: fence 2, ledger 5; missing: 3 to 5 (2 committed, 1 skipped)",
+        "skipped: it writes nothing",
+        "3 keys, count +11: as its receipt says",
+        "2 keys, count +4: as its receipt says",
+    ]
+    assert place.content() == before
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+def test_an_entry_that_is_gone_is_named_and_nothing_is_changed(makes: Any, place: Any) -> None:
+    run, backups = story(makes, place)
+    backups["2"]()
+    before = place.content()
+    folder = Path(run.spec.staging().files.uri(JOURNAL).removeprefix("file://"))
+    (entry,) = folder.glob("*/*/5-*")
+    entry.unlink()
+    assert any("transaction 5" in each and "--state-lost" in each for each in rolled(run, place))
+    assert place.content() == before
+
+
+def test_a_run_that_was_thought_dead_changes_nothing_any_more(
+    makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, backups = story(makes, place)
+    truth = place.content()
+    backups["1"]()
+    ledger = run.spec.ledger(run.spec.memory)
+
+    def overtaken(name: str, **context: Any) -> None:
+        monkeypatch.setattr(module, "failpoint", lambda name, **context: None)
+        assert rolled(run, place) == []
+
+    monkeypatch.setattr(module, "failpoint", overtaken)
+    with pytest.raises((FenceOutranked, RepairRefused)):
+        rolled(run, place)
+    assert (place.content(), ledger.topology().rolling) == (truth, None)
+
+
+@pytest.mark.parametrize("action", ["rename", "state rename", "reset"])
+def test_meanwhile_nothing_else_is_repaired(makes: Any, place: Any, action: str) -> None:
+    run, _ = story(makes, place)
+    ledger = run.spec.ledger(run.spec.memory)
+    ledger.run(begin_roll_forward, {place.state.name: 2}, ADA)
+    done: dict[str, Callable[[], Any]] = {
+        "rename": lambda: Mover(ledger).close_for_deletion(),
+        "reset": lambda: ledger.run(close_for_reset),
+        "state rename": lambda: ledger.run(rename_state, place.state.name, "other", audit=ADA),
+    }
+    with pytest.raises(RollingForward, match="--roll-forward"):
+        done[action]()
+
+
+def test_an_accepted_loss_ends_it_and_a_roll_forward_makes_the_loss_good(makes: Any, place: Any) -> None:
+    run, backups = story(makes, place)
+    ledger = run.spec.ledger(run.spec.memory)
+    backups["2"]()
+    ledger.run(begin_roll_forward, {place.state.name: 2}, ADA)
+    ledger.run(state_lost, place.state.name, ADA)
+    committed(makes, rows(a=2))
+    with pytest.raises(RestateRefused, match="may lack"):
+        ledger.run(want, WishRequest(2, makes.runs[2], makes.runs[2], (place.state.name,)), ADA)
+    backups["2"]()
+    assert rolled(run, place) == []
+    found = {row["word"]: row["count"] for row in place.state.read()}
+    assert found == {"a": 17, "b": -7, "c": 9, "e": 1}
+    assert ledger.topology().taken_back_from == {}
+    assert findings(run, place) == ()
+
+
+def test_it_stops_before_a_change_by_hand(makes: Any, place: Any) -> None:
+    run, backups = story(makes, place)
+    ledger = run.spec.ledger(run.spec.memory)
+    receipt = ledger.topology().receipt
+    ledger.run(note_change, place.state.name, {"count": 3}, receipt=receipt, audit=ADA)
+    committed(makes, rows(a=1))
+    backups["2"]()
+    assert rolled(run, place) == []
+    assert max(each.txid for each in place.state.receipts()) == 5
+    refused = rolled(run, place)
+    assert "with --changed 2" in refused[0] or "with --changed 1" in refused[0]
+
+
+def test_a_state_without_keys_that_add_up_is_refused_where_its_values_are_of_another_moment(
+    makes: Any, tmp_path: Path
+) -> None:
+    place = InMemory(tmp_path, "opaque")
+    place.state = MemoryState("largest", keys=["word"], values={"count": Max()})
+    how: dict[str, Any] = {"updates": [update(place.state)]}
+    committed(makes, rows(a=1), **how)
+    kept = place.backup()
+    run = committed(makes, rows(a=5), **how)
+    place.values_of(kept)
+    (refused,) = rolled(run, place)
+    assert "of different moments" in refused
+    assert ledger_free(run)
+
+
+def ledger_free(run: Run) -> bool:
+    return run.spec.ledger(run.spec.memory).topology().rolling is None
