@@ -166,11 +166,11 @@ class RollForwardRepair:
                 if look.apart:
                     look = plan.roll.take(plan.history, look, rolling)
                     missing = plan.roll.proved(plan.history, look)
+                done = plan.roll.write(plan.history, look, missing, rolling)
             except RollForwardRefused as refused:
                 self._note(plan.name, refused)
-                continue
-            done = plan.roll.write(plan.history, look, missing, rolling)
-            rolled[plan.name] = replace(done, found=rolling.found.get(plan.name, done.found))
+            else:
+                rolled[plan.name] = replace(done, found=rolling.found.get(plan.name, done.found))
         return self._ledger.run(end_roll_forward, rolling.nonce, rolled, audit)
 
     def _done_before(

@@ -25,6 +25,8 @@ from airflow_tx.protocol.records import (
 from airflow_tx.protocol.step import Audit, Decision, Stamp
 
 ROLL_FORWARD = "roll-forward"
+GENERATIONS = 2
+"""By how many a run raises the generation: one for a look at values that decide, one for what it writes."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def begin_roll_forward(
     topology = read.get(TopologyRecord, paths.record)
     current = read.get(Counter, paths.current).txid
     opened = read.find(TransactionRecord, paths.transaction(current))
-    generation = topology.generation + 2
+    generation = topology.generation + GENERATIONS
     before = topology.rolling or {"found": {}, "nonces": []}
     found = {**found, **before["found"]}
     run = {"found": found, "nonces": [*before["nonces"], stamp.op], "generation": generation}

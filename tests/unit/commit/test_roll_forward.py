@@ -5,6 +5,9 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +17,18 @@ from airflow_tx.actions.changed_values import evidence_of
 from airflow_tx.actions.roll_forward import RollForwardRepair
 from airflow_tx.commit import roll_forward as module
 from airflow_tx.commit.handoff import take_skip
+from airflow_tx.commit.roll_forward import RollForward
+from airflow_tx.commit.state_history import StateHistory, StateLook
 from airflow_tx.errors import (
     FenceOutranked,
     RepairRefused,
     RestateRefused,
     RollingForward,
     StateBehind,
+    TxError,
 )
-from airflow_tx.journal.area import JOURNAL
+from airflow_tx.journal.area import JOURNAL, JournalArea
+from airflow_tx.protocol import roll_forward as roll_forward_protocol
 from airflow_tx.protocol.evidence import ledger_evidence
 from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.repair import close_for_reset, note_change, rename_state, state_lost
@@ -368,8 +375,129 @@ def test_a_state_without_keys_that_add_up_is_refused_where_its_values_are_of_ano
     place.values_of(kept)
     (refused,) = rolled(run, place)
     assert "of different moments" in refused
-    assert ledger_free(run)
+    assert run.spec.ledger(run.spec.memory).topology().rolling is None
 
 
-def ledger_free(run: Run) -> bool:
-    return run.spec.ledger(run.spec.memory).topology().rolling is None
+def test_two_portions_of_a_transaction_are_written_and_it_may_die_between_them(
+    makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, backups = story(makes, place)
+    truth = values(place)
+    backups["1"]()
+    monkeypatch.setattr(module, "ROWS_A_WRITE", 1)
+    points = list[str]()
+
+    def dies(name: str, **context: Any) -> None:
+        points.append(name)
+        if points.count(name) == 1:
+            raise OSError("killed")
+
+    monkeypatch.setattr(module, "failpoint", dies)
+    for _ in range(2):
+        with pytest.raises(OSError, match="killed"):
+            rolled(run, place)
+    assert rolled(run, place) == []
+    assert set(points) == {"roll_forward.wrote", "roll_forward.between_portions"}
+    assert values(place) == truth
+    assert findings(run, place) == ()
+
+
+def test_what_the_open_transaction_wrote_on_older_values_is_taken_out(makes: Any, place: Any) -> None:
+    run, backups = story(makes, place)
+    truth = values(place)
+    place.values_of(backups["2"])
+    late = begun(makes, rows(z=1))
+    with pytest.MonkeyPatch.context() as patch, suppress(StateBehind):
+        killed_before_the_mark(late.commit(), patch)
+    assert rolled(run, place) == []
+    assert values(place) == truth
+
+
+def test_what_the_open_transaction_wrote_over_older_values_is_refused(makes: Any, tmp_path: Path) -> None:
+    place = InMemory(tmp_path, "opaque")
+    how: dict[str, Any] = {"updates": [update(place.state)]}
+    committed(makes, rows(a=1), **how)
+    kept = place.backup()
+    run = committed(makes, rows(a=2), **how)
+    place.values_of(kept)
+    late = begun(makes, rows(a=1), **how)
+    with pytest.MonkeyPatch.context() as patch:
+        killed_before_the_mark(late.commit(), patch)
+    assert "of different moments" in rolled(run, place)[0]
+    kept()
+    assert rolled(run, place) == []
+    assert values(place) == {"a": 3}
+
+
+def values(place: Any) -> dict[str, int]:
+    return {row["word"]: row["count"] for row in place.state.read()}
+
+
+# --- what ends wrong if a rule is left out --------------------------------------------------------------------------
+
+
+def never_behind(look: Any) -> Any:
+    """A fence of the last transaction is taken for whole."""
+
+    def looked(self: StateHistory) -> StateLook:
+        found: StateLook = look(self)
+        return found if found.apart or found.first != found.found else replace(found, first=found.found + 1)
+
+    return looked
+
+
+def any_entry(self: JournalArea, name: str) -> Any:
+    """Take some entry of the transaction, in place of the one that its receipt names."""
+    return self.read(min(self.names(int(name.partition("/")[2].partition("-")[0]))))
+
+
+PROVED: Any = RollForward.proved
+LEFT_OUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "whether a fence is whole": ((StateHistory, "look", never_behind(StateHistory.look)),),
+    "the values as a witness": ((StateHistory, "_compared", lambda self, look, *, undone: look),),
+    "who wrote the newest rows": (
+        (StateHistory, "_fits", lambda self, rows, first, undone, *, lacks: True),
+        (StateHistory, "_changes_in", lambda self, last, *, undone: 0),
+    ),
+    "skips": ((RollForward, "proved", lambda self, *a: [m for m in PROVED(self, *a) if not m.is_skip]),),
+    "the difference of a restatement": ((RollForward, "_difference", lambda self, h, r, own, rows, later: rows),),
+    "the entry that a receipt names, and the proof": (
+        (JournalArea, "check", any_entry),
+        (module, "dumps", lambda value: ""),
+    ),
+    "a new generation": ((roll_forward_protocol, "GENERATIONS", 0),),
+    "the fence that was looked at": ((module, "replace", lambda grant, **changes: grant),),
+}
+
+
+@pytest.mark.parametrize("rule", LEFT_OUT)
+def test_a_rule_that_is_left_out_is_noticed(
+    makes: Any, tmp_path: Path, rule: str, monkeypatch: pytest.MonkeyPatch, place: Any
+) -> None:
+    run, backups = story(makes, place)
+    truth = place.content()
+    write = RollForward.write
+
+    def late(self: RollForward, history: Any, look: Any, missing: Any, rolling: Any) -> Any:
+        """An earlier run, which was thought dead, goes on after this one has looked."""
+        monkeypatch.setattr(RollForward, "write", write)
+        before = replace(rolling, generation=rolling.generation - 1, nonce="of an earlier run")
+        write(self, history, look, missing, before)
+        return write(self, history, look, missing, rolling)
+
+    def is_exact(restore: Callable[[], None]) -> bool:
+        try:
+            restore()
+            return rolled(run, place) == [] and place.content() == truth and findings(run, place) == ()
+        except (TxError, AssertionError):
+            return False
+
+    cases: list[Callable[[], None]] = []
+    for restore in backups.values():
+        cases += [restore, partial(place.values_of, restore)]
+    assert all(is_exact(case) for case in cases)
+    for owner, name, other in LEFT_OUT[rule]:
+        monkeypatch.setattr(owner, name, other)
+    if rule == "the fence that was looked at":
+        monkeypatch.setattr(RollForward, "write", late)
+    assert not all(is_exact(case) for case in cases)
