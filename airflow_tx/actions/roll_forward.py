@@ -139,8 +139,8 @@ class RollForwardRepair:
             f"Write the missing transactions of topology {topology} again into {names or 'no state'}. "
             f"Transaction {evidence.current} waits meanwhile."
             if effects
-            else f"No state of topology {topology} lacks a transaction. One that is refused all the same has lost values "
-            "without its fence: restore both together."
+            else f"No state of topology {topology} lacks a transaction. One that is refused all the same has lost "
+            "values without its fence: restore both together."
         )
         return PreviewAnswer("", sentence, tuple(effects), tuple(self.refused), needs_reason=False)
 

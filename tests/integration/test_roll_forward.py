@@ -16,27 +16,13 @@ from tests.integration.databases import query
 from tests.servers.mariadb import LocalMariaDB
 from tests.servers.postgres import LocalPostgres
 from tests.servers.redis import LocalRedis
+from tests.stage import update
 from tests.unit.bench import CountingStore
+from tests.unit.commit.backups import RollForwardTests
 from tests.unit.commit.conftest import make, state
-from tests.unit.commit.test_roll_forward import (
-    WHEN,
-    makes,
-    test_a_state_of_any_moment_is_as_if_it_had_not_gone_back,
-    test_two_portions_of_a_transaction_are_written_and_it_may_die_between_them,
-    test_values_that_went_back_without_their_fence_decide,
-)
 from tests.unit.conftest import log
 
-__all__ = [
-    "WHEN",
-    "log",
-    "make",
-    "makes",
-    "state",
-    "test_a_state_of_any_moment_is_as_if_it_had_not_gone_back",
-    "test_two_portions_of_a_transaction_are_written_and_it_may_die_between_them",
-    "test_values_that_went_back_without_their_fence_decide",
-]
+__all__ = ["log", "make", "state"]
 BESIDE = ("airflow_tx_fence", "airflow_tx_receipts", "airflow_tx_portions")
 
 
@@ -113,3 +99,16 @@ def place(request: pytest.FixtureRequest) -> Any:
         return InRedis(server)
     assert isinstance(server, LocalPostgres | LocalMariaDB)
     return InDatabase(server.url(server.new_database()))
+
+
+@pytest.fixture
+def makes(make: Any, place: Any) -> Any:
+    def made(run_id: str, **options: Any) -> Any:
+        return make(run_id, **{"updates": [update(place.state)], **options})
+
+    made.runs = {}  # type: ignore[attr-defined]
+    return made
+
+
+class TestDatabases(RollForwardTests):
+    """In PostgreSQL, MariaDB and Redis."""

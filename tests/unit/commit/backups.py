@@ -1,0 +1,202 @@
+"""States that are set back to backups, every kind of transaction between them, and what all of them have to pass."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.actions.changed_values import evidence_of
+from airflow_tx.actions.roll_forward import RollForwardRepair
+from airflow_tx.commit import roll_forward as module
+from airflow_tx.commit.handoff import take_skip
+from airflow_tx.errors import (
+    StateBehind,
+)
+from airflow_tx.protocol.evidence import ledger_evidence
+from airflow_tx.protocol.skip import note_skip
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.verification import verified
+from airflow_tx.state import MemoryState, Sum
+from airflow_tx.state.sql.state import SqlState
+from tests.unit.commit.restated_run import begun, committed, journal_of, processed, rows
+from tests.unit.commit.run import Run, killed_before_the_mark
+
+ADA = Audit("ada", "the disk is gone")
+Content = list[tuple[Any, ...]]
+
+
+class InMemory:
+    """A state in memory, whose database is set back."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self.state: Any = MemoryState("words", keys=["word"], values={"count": Sum()}, kind=kind)
+
+    def backup(self) -> Callable[[], None]:
+        kept = self.state.database.snapshot()
+        return lambda: self.state.database.restore(kept)
+
+    def values_of(self, kept: Callable[[], None]) -> None:
+        """Set back the values, and not the fence with the receipts."""
+        fence, receipts = self.state.database.fence, self.state.database.receipts
+        kept()
+        self.state.database.fence, self.state.database.receipts = fence, receipts
+
+    def content(self) -> Content:
+        return sorted(
+            (key, each.value, each.txid, getattr(each, "prev", None), each.token and each.token.rank[2:])
+            for key, each in self.state.database.rows.items()
+        )
+
+
+class InSqlite:
+    """A state in a file of SQLite, which is copied and put back."""
+
+    def __init__(self, folder: Path, kind: str) -> None:
+        self._file = folder / "state.db"
+        self._copies = 0
+        self.kind = kind
+        self.state: Any = self._new()
+
+    def _new(self) -> SqlState:
+        url = f"sqlite:///{self._file}"
+        return SqlState.from_url(url, table="words", keys=["word"], values={"count": Sum()}, kind=self.kind)
+
+    def backup(self) -> Callable[[], None]:
+        self._copies += 1
+        copy = self._file.with_suffix(f".{self._copies}")
+        if not self._file.exists():
+            return lambda: self._file.unlink()
+        shutil.copy(self._file, copy)
+
+        def restore() -> None:
+            shutil.copy(copy, self._file)
+
+        return restore
+
+    def values_of(self, kept: Callable[[], None]) -> None:
+        now = self._file.with_suffix(".now")
+        shutil.copy(self._file, now)
+        kept()
+        with sqlite3.connect(self._file) as connection:
+            connection.execute(f"attach '{now}' as now")
+            for table in ("airflow_tx_fence", "airflow_tx_receipts", "airflow_tx_portions"):
+                connection.execute(f"delete from {table}")
+                connection.execute(f"insert into {table} select * from now.{table}")
+
+    def content(self) -> Content:
+        with sqlite3.connect(self._file) as connection:
+            names = [each[1] for each in connection.execute("pragma table_info(words)")]
+            own = [name for name in names if name != "tx_generation"]
+            return sorted(connection.execute(f"select {', '.join(own)} from words").fetchall())
+
+
+def repair(run: Run, place: Any, **options: Any) -> RollForwardRepair:
+    spec = run.spec
+    states = options.pop("states", {place.state.name: place.state})
+    return RollForwardRepair(spec.ledger(spec.memory), states, journal_of(run), spec.staging(), **options)
+
+
+def rolled(run: Run, place: Any, **options: Any) -> list[str]:
+    """Roll forward; why states were refused."""
+    command = repair(run, place, **options)
+    command.execute(ADA)
+    return [str(each.what) for each in command.refused]
+
+
+def findings(run: Run, place: Any) -> tuple[str, ...]:
+    """What `airflow tx verify --values` finds."""
+    ledger = ledger_evidence(run.spec.memory, run.spec.paths)
+    return verified(ledger, evidence_of({place.state.name: place.state}, values=True)).findings
+
+
+def skipped(makes: Any, output: Any, *, written: bool) -> Run:
+    """Skip a transaction; with rows of an attempt that was killed before its mark."""
+    run = begun(makes, output)
+    if written:
+        with pytest.MonkeyPatch.context() as patch:
+            killed_before_the_mark(run.commit(), patch)
+    ledger = run.spec.ledger(run.spec.memory)
+    assert run.begun is not None
+    ledger.run(note_skip, run.begun.txid, ADA)
+    states = {each.state.name: each.state for each in run.updates}
+    take_skip(ledger, run.begun.txid, states, log=run.log)
+    return run
+
+
+def story(makes: Any, place: Any) -> tuple[Run, dict[str, Callable[[], None]]]:
+    """Every kind of transaction; the backups between them, by what had happened last."""
+    backups = {}
+    committed(makes, rows(a=1, b=2))
+    backups["1"] = place.backup()
+    run = begun(makes, rows(a=100, c=1))
+    with pytest.MonkeyPatch.context() as patch:
+        killed_before_the_mark(run.commit(), patch)
+    backups["2.1"] = place.backup()
+    run.begin()
+    processed(run, rows(a=10, b=-10)).commit_now()
+    backups["2"] = place.backup()
+    skipped(makes, rows(a=7, d=7), written=True)
+    backups["3, skipped"] = place.backup()
+    committed(makes, rows(a=5, c=9), instead_of=1)
+    backups["4, of 1"] = place.backup()
+    last = committed(makes, rows(b=3, e=1))
+    return last, backups
+
+
+WHEN = ["1", "2.1", "2", "3, skipped", "4, of 1"]
+
+
+def values(place: Any) -> dict[str, int]:
+    return {row["word"]: row["count"] for row in place.state.read()}
+
+
+class RollForwardTests:
+    """The tests of a state of one store, which the fixture `place` gives."""
+
+    @pytest.mark.parametrize("when", WHEN)
+    def test_a_state_of_any_moment_is_as_if_it_had_not_gone_back(self, makes: Any, place: Any, when: str) -> None:
+        run, backups = story(makes, place)
+        truth, receipts = place.content(), place.state.receipts()
+        backups[when]()
+        with pytest.raises(StateBehind, match="--roll-forward"):
+            begun(makes, rows(a=1)).commit_now()
+        assert rolled(run, place) == []
+        assert (place.content(), place.state.receipts()) == (truth, receipts)
+        assert findings(run, place) == ()
+
+    @pytest.mark.parametrize("when", WHEN)
+    def test_values_that_went_back_without_their_fence_decide(self, makes: Any, place: Any, when: str) -> None:
+        run, backups = story(makes, place)
+        truth = place.content()
+        place.values_of(backups[when])
+        assert rolled(run, place) == []
+        assert place.content() == truth
+        assert findings(run, place) == ()
+
+    def test_two_portions_of_a_transaction_are_written_and_it_may_die_between_them(
+        self, makes: Any, place: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run, backups = story(makes, place)
+        truth = values(place)
+        backups["1"]()
+        monkeypatch.setattr(module, "ROWS_A_WRITE", 1)
+        points = list[str]()
+
+        def dies(name: str, **context: Any) -> None:
+            points.append(name)
+            if points.count(name) == 1:
+                raise OSError("killed")
+
+        monkeypatch.setattr(module, "failpoint", dies)
+        for _ in range(2):
+            with pytest.raises(OSError, match="killed"):
+                rolled(run, place)
+        assert rolled(run, place) == []
+        assert set(points) == {"roll_forward.wrote", "roll_forward.between_portions"}
+        assert values(place) == truth
+        assert findings(run, place) == ()

@@ -1,0 +1,71 @@
+"""A run that restates a transaction, on the ledger in memory, with a real journal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_tx.journal.area import JournalArea
+from airflow_tx.processing.batch import CurrentBatch
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import WishRequest, want
+from tests.stage import begin_run
+from tests.unit.commit.run import Run
+
+Rows = list[dict[str, Any]]
+
+
+def rows(**values: Any) -> Rows:
+    return [{"word": word, "count": value} for word, value in values.items()]
+
+
+def journal_of(run: Run) -> JournalArea:
+    return JournalArea(run.spec.staging(), run.spec.ledger(run.spec.memory).incarnation())
+
+
+def entry_of(run: Run, txid: int) -> str:
+    """The entry that a committed transaction is counted by."""
+    history = run.spec.ledger(run.spec.memory).outcome(txid)
+    assert history is not None
+    assert history.receipt is not None
+    return str(history.receipt["journal"])
+
+
+def begun(
+    make: Any,
+    output: Rows,
+    *,
+    instead_of: int | None = None,
+    check: Any = None,
+    changed_rows: bool = False,
+    **options: Any,
+) -> Run:
+    """A run that has read and processed its batch; or the run of another transaction again, which is to be restated."""
+    run_id = f"run {len(make.runs) + 1}" if instead_of is None else make.runs[instead_of]
+    run: Run = make(run_id, **options)
+    if instead_of is not None:
+        wanted(run, instead_of, changed_rows=changed_rows)
+    run.begun = begin_run(run.spec, run_id, check_entry=check or (lambda entry, topology: None))
+    assert (run.begun.replaces is None) is (instead_of is None)
+    make.runs[run.begun.txid] = run_id
+    return processed(run, output)
+
+
+def processed(run: Run, output: Rows) -> Run:
+    processing = run.start()
+    assert len(list(CurrentBatch(processing).read())) == 10
+    run.end(processing, output)
+    return run
+
+
+def wanted(run: Run, txid: int, *, changed_rows: bool = False) -> None:
+    """A person wants a transaction restated."""
+    audit = Audit("ada", "a bug in the job")
+    run.spec.ledger(run.spec.memory).run(
+        want, WishRequest(txid, run.run_id, run.run_id, changed_rows=changed_rows), audit
+    )
+
+
+def committed(make: Any, output: Rows, **how: Any) -> Run:
+    run = begun(make, output, **how)
+    run.commit_now()
+    return run
