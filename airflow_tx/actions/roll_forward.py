@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_tx.actions.preview import EffectLine, PreviewAnswer
-from airflow_tx.commit.roll_forward import MissingTransaction, RollForward, refusal_of
+from airflow_tx.commit.roll_forward import MissingTransaction, RollForward
 from airflow_tx.commit.state_history import StateHistory, StateLook
 from airflow_tx.errors import RepairRefused, RollForwardRefused
 from airflow_tx.protocol.evidence import LedgerEvidence, ledger_evidence
@@ -71,7 +71,7 @@ class RollForwardRepair:
     """Brings states up to the ledger, each by itself: one that cannot holds up no other.
 
     :param states: of the DAG, by name.
-    :param chosen: names of the states to write again; none: all that are behind.
+    :param chosen: names of the states to write again; none: every state that is behind.
     :param until: the last transaction to write; None: all.
     :param changed: numbers of repairs, see `RollForward`.
     """
@@ -124,7 +124,8 @@ class RollForwardRepair:
         return StatePlan(roll, history, look, roll.proved(history, look))
 
     def _note(self, name: str, refused: RollForwardRefused) -> None:
-        self.refused.append(EffectLine(None, None, f"state {name}: {refusal_of(refused)}"))
+        why = f"{refused.fields['problem']}. {refused.fields['remedy']}"
+        self.refused.append(EffectLine(None, None, f"state {name}: {why}"))
 
     def preview(self) -> PreviewAnswer:
         evidence = self._evidence()
@@ -133,11 +134,11 @@ class RollForwardRepair:
         topology = self._ledger.paths.topology
         rolling = evidence.topology.rolling
         if not plans and rolling is not None:
-            effects = [EffectLine(None, None, "no state lacks anything: transactions go on")]
+            effects = [EffectLine(None, None, "no state lacks anything: transactions continue")]
         names = ", ".join(plan.name for plan in plans)
         sentence = (
             f"Write the missing transactions of topology {topology} again into {names or 'no state'}. "
-            f"Transaction {evidence.current} waits meanwhile."
+            f"Until that is done, transaction {evidence.current} waits."
             if effects
             else f"No state of topology {topology} lacks a transaction. One that is refused all the same has lost "
             "values without its fence: restore both together."
@@ -157,7 +158,7 @@ class RollForwardRepair:
             return None
         found = {plan.name: plan.look.found for plan in plans}
         rolling = self._ledger.run(begin_roll_forward, found, audit)
-        # From here on nothing is committed. What was between the proof and this moment is proved, too.
+        # From here on nothing is committed. A commit between the proof and this moment is proved, too.
         evidence = self._evidence()
         plans = self.plans(evidence)
         rolled = dict(self._done_before(evidence, rolling.found, {plan.name for plan in plans}))
@@ -172,7 +173,7 @@ class RollForwardRepair:
                 self._note(plan.name, refused)
             else:
                 rolled[plan.name] = replace(done, found=rolling.found.get(plan.name, done.found))
-        return self._ledger.run(end_roll_forward, rolling.nonce, rolled, audit)
+        return self._ledger.run(end_roll_forward, rolling.nonce, rolled, audit=audit)
 
     def _done_before(
         self, evidence: LedgerEvidence, found: Mapping[str, int], to_do: Collection[str]
@@ -191,7 +192,7 @@ class RollForwardRepair:
 
 
 def _may_be_behind(state: FencedState, evidence: LedgerEvidence, name: str) -> bool:
-    """Ask whether a state that nobody has named is to be looked at: a state without a fence cannot say what it has."""
+    """Ask whether a state without a name in the command is to be looked at: a state without a fence cannot tell."""
     if isinstance(state, StoredState) and not state.appends:
         return True
     fence = state.fence()

@@ -61,7 +61,7 @@ ARG_ROLL_FORWARD = _arg(
     nargs="*",
     metavar="STATE",
     help="The states were restored to an older backup: write what they lack again from the journal. Without a STATE: "
-    "all that lack something",
+    "each that lacks something",
 )
 ARG_UNTIL = _arg(
     "--until",

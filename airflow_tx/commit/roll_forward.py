@@ -87,7 +87,7 @@ class MissingTransaction:
 class RollForward:
     """The missing transactions of one state.
 
-    :param ledger: as it was at one moment.
+    :param ledger: read at one moment.
     :param until: the last transaction to write; None: all.
     :param changed: numbers of the repairs whose accepted change the values have by now.
     """
@@ -115,13 +115,18 @@ class RollForward:
         :raises RollForwardRefused: it cannot be written again at all.
         """
         state = self._given
-        history = StateHistory(self._ledger, state)  # type: ignore[arg-type]
+        if isinstance(state, StoredState) and isinstance(state, QueryableState):
+            return StateHistory(self._ledger, state)
+        remedy = (
+            f"Accept what it lacks: airflow tx repair {self._ledger.name} --state-lost {state.name}"
+        )
+        problem = f"{type(state).__name__} keeps no values by key behind a fence"
         if state.appends:
+            problem = f"{type(state).__name__} keeps its own versions"
             remedy = "RESTORE the table to its newest version."
-            raise history.refused(f"{type(state).__name__} keeps its own versions", remedy)
-        if not (isinstance(state, StoredState) and isinstance(state, QueryableState)):
-            raise history.refused(f"{type(state).__name__} keeps no values by key behind a fence")
-        return history
+        raise RollForwardRefused(
+            state=state.name, topology=self._ledger.name, problem=problem, remedy=remedy
+        )
 
     # --- the proof --------------------------------------------------------------------------------------------------
 
@@ -202,9 +207,10 @@ class RollForward:
         outputs = {}
         if state.kind is StateKind.TRANSACTIONAL:
             outputs[state.name] = output_digest(rows, state)
+        assert state.columns is not None
         later = tuple(name for name in state.columns.values if name not in own.values)
         if receipt.replaces is not None:
-            rows = self._difference(history, receipt, own, rows, later)
+            rows = self._difference(history, receipt, rows, later)
         return MissingTransaction(
             receipt, rows, added_later=later, outputs=outputs, metadata=entry.metadata
         )
@@ -226,11 +232,12 @@ class RollForward:
         self,
         history: StateHistory,
         receipt: Receipt,
-        own: Contribution,
         rows: _Rows,
         later: Collection[str],
     ) -> _Rows:
+        state = history.state
         assert receipt.replaces is not None
+        assert isinstance(state, QueryableState)
         entry = self._journal.check(receipt.replaces["entry"])
         old = self._contribution(history, receipt, entry)
         if old is None:
@@ -242,7 +249,7 @@ class RollForward:
             )
         attempt = TransactionAttempt(receipt.txid, receipt.attempt, receipt.birth)
         place = StagingPlace(self._area, self._ledger.name, attempt, "roll-forward")
-        return difference_of(history.state, old, rows, place).rows
+        return difference_of(state, old, rows, place).rows
 
     # --- the writes -------------------------------------------------------------------------------------------------
 
@@ -366,8 +373,3 @@ def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> Non
         failpoint("roll_forward.between_portions", state=state.name)
     whole = replace(grant, written=written, portions=chunk + 1)
     state.write(whole, (), chunk=chunk + 1, complete=True)
-
-
-def refusal_of(error: RollForwardRefused) -> str:
-    """Say in one line why a state is not written again."""
-    return f"{error.fields['problem']}. {error.fields['remedy']}"

@@ -1,4 +1,4 @@
-"""What is known of the transactions of one state: what the ledger says of each, and what the state has of them."""
+"""The transactions of one state: what the ledger says of each, and which of them the state has."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from airflow_tx.protocol.evidence import LedgerEvidence
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.records import RepairRecord
 from airflow_tx.protocol.repair import ACCEPT_CHANGE
-from airflow_tx.state.api import Fence, QueryableState
+from airflow_tx.state.api import Fence
+from airflow_tx.state.store_transaction import StoredState
 
 
 @dataclass(frozen=True)
 class StateLook:
-    """What a state has, and what has to be written again.
+    """The transactions that a state has, and the ones to write again.
 
     :param found: the last transaction that its fence names; 0: it has no fence.
     :param first: the first transaction to write again; behind the last one: none.
-    :param over: the grant in the fence, which has to be there still when it is raised.
+    :param over: the grant in the fence, which must be there still when it is raised.
     :param apart: whether its values are of another moment than its fence, so that they decide.
     :param changes: how many of the changes that a person has accepted the values have already; None: unknown.
     """
@@ -39,10 +40,10 @@ class StateLook:
 class StateHistory:
     """The transactions of one state.
 
-    :param ledger: as it was at one moment.
+    :param ledger: read at one moment.
     """
 
-    def __init__(self, ledger: LedgerEvidence, state: QueryableState) -> None:
+    def __init__(self, ledger: LedgerEvidence, state: StoredState) -> None:
         self.ledger = ledger
         self.state = state
         renamed = ledger.topology.renamed
@@ -50,7 +51,7 @@ class StateHistory:
 
     @cached_property
     def receipts(self) -> Mapping[int, Receipt]:
-        """Return the receipts of final transactions: those of the ledger, and older ones that the state keeps."""
+        """Return the receipts of final transactions, of the ledger, and older ones that the state keeps."""
         found = dict[int, Receipt]()
         for stored in self.state.receipts() or ():
             with suppress(ValueError, UnreadableRecord):
@@ -67,7 +68,7 @@ class StateHistory:
 
     @cached_property
     def written(self) -> Mapping[int, Mapping[str, Any]]:
-        """Return what each transaction gave to the state, in the order of the txids; of those that raised its fence."""
+        """Return what each transaction gave to the state, in the order of the txids."""
         return {
             txid: each.written[name]
             for txid, each in self.receipts.items()
@@ -109,9 +110,9 @@ class StateHistory:
     # --- what is there ----------------------------------------------------------------------------------------------
 
     def look(self) -> StateLook:
-        """Find out what the state has: its fence says so, and its values have to agree.
+        """Find out what the state has, by its fence; its values must agree.
 
-        :raises RollForwardRefused: what it has cannot be told.
+        :raises RollForwardRefused: this is unknown.
         """
         fence = self.state.fence()
         if fence is None:
@@ -150,12 +151,12 @@ class StateHistory:
                 f"its fence says transaction {found}, which the ledger does not know", remedy
             )
         if is_run:
-            # That run has died before it wrote: the fence is not that of the open transaction.
+            # That run has died before it wrote: the open transaction has not raised this fence.
             return StateLook(found, self.last, fence.token, apart=True)
         return self._compared(StateLook(found, found, fence.token), undone=found)
 
     def look_at_values(self, look: StateLook) -> StateLook:
-        """Find out by the values alone what a state has; nobody else writes it, and no row of the open one is left.
+        """Find out by the values alone what a state has; no one else writes it, and no row of the open one is left.
 
         :raises RollForwardRefused: they do not say it, or contradict the receipts.
         """
@@ -194,7 +195,7 @@ class StateHistory:
     def _fits(
         self, rows: Mapping[tuple[int, int, int], int], first: int, undone: int, *, lacks: bool
     ) -> bool:
-        """Ask whether the newest rows are those of the last transaction before `first` that wrote.
+        """Ask whether the last transaction before `first` that wrote has the newest rows.
 
         :param lacks: whether keys may be missing, since a person has accepted that and the values add up.
         """
@@ -224,7 +225,7 @@ class StateHistory:
 
         :return: how many of these changes the values have; −1: the totals are others; None: they cannot be compared.
         """
-        names = self.state.columns.added_up
+        names = self.state.added_up
         expected = self._expected(last)
         if expected is None or not names:
             return None
@@ -244,7 +245,7 @@ class StateHistory:
         if any(txid not in self.receipts for txid in range(1, last + 1)):
             return None
         found = dict[str, int]()
-        for name in self.state.columns.added_up:
+        for name in self.state.added_up:
             parts = [
                 each.get("sums", {}).get(name)
                 for txid, each in self.written.items()

@@ -67,6 +67,8 @@ def topology_health(view: TopologyView, alarms: Alarms | None = None) -> Topolog
 
 
 def _by_transactions(view: TopologyView) -> TopologyState:
+    if view.record.rolling is not None:
+        return _rolling(view, view.record.rolling)
     opened = view.opened
     blocked = next((each for each in opened if each.blocked), None)
     if blocked is not None:
@@ -77,6 +79,16 @@ def _by_transactions(view: TopologyView) -> TopologyState:
     if first.failed or first.stale:
         return _failed(view, first)
     return _under_way(view, first, opened)
+
+
+def _rolling(view: TopologyView, noted: Mapping[str, Any]) -> TopologyState:
+    states = " ".join(sorted(noted["found"]))
+    return TopologyState(
+        code=HealthCode.WAITS,
+        sentence=f"{noted['who']} lets {states} be written again from the journal. Nothing commits until that is done.",
+        since=moment(noted["when"]),
+        remedy=f"If that command has died, repeat it: airflow tx repair {view.name} --roll-forward {states}",
+    )
 
 
 def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyState:

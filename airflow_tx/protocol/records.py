@@ -332,8 +332,7 @@ class RepairRecord:
     """`repairs/<number>`: what a person did to the ledger.
 
     :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss`, `accept-change`,
-        `roll-forward` or `rename`.
-    :param told: the text of finding and result; `generation`: of the ledger after it.
+        `roll-forward` or `rename`; `told`: finding and result; `generation`: of the ledger after it.
     :param change: of `accept-change`: the `state`, and how much more the total of each of its `columns` is than known.
         Of `state-lost`: the `state`, the `txid` whose turn it was, and since when the state was sure to hold its
         transactions before (`held_from`). Of `roll-forward`: the `states`, and the `nonces` of its runs.

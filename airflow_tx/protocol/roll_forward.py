@@ -36,7 +36,7 @@ class Rolling:
     :param generation: of the grants that write. The one before it is for the look at a state whose values decide.
     :param nonce: of this run; a later run replaces it.
     :param current: the transaction whose turn it is, with its `birth`; "": it has not begun.
-    :param found: per state the last transaction that it had, before this run and those that have died.
+    :param found: per state the last transaction that it had, before this run and earlier ones, which have died.
     """
 
     generation: int
@@ -115,6 +115,7 @@ def end_roll_forward(
     paths: Paths,
     nonce: str,
     rolled: Mapping[str, RolledState],
+    *,
     audit: Audit,
 ) -> Decision[Repaired]:
     """Give the states back to the line of transactions.

@@ -184,7 +184,7 @@ class FencedState(Described, ABC):
     def raise_fence(self, grant: Grant) -> None:
         """In one store transaction: check continuity, raise the fence, undo what outranked tokens of this txid wrote.
 
-        If the method raises an error, nothing has changed.
+        After an error, nothing has changed.
 
         :raises FenceOutranked: a later grant has raised the fence.
         :raises FenceForeign: the fence belongs to another topology or to another ledger.
@@ -245,7 +245,7 @@ class FencedState(Described, ABC):
     def pass_over(self, grant: Grant) -> None:
         """Note that a skipped transaction has ended, under its raised fence, and write no rows.
 
-        If the method raises an error, nothing has changed.
+        After an error, nothing has changed.
 
         :raises FenceOutranked: a later grant has raised the fence.
         :raises StateError: the state refuses the note.
@@ -271,20 +271,6 @@ class FencedState(Described, ABC):
         """Add up value columns of whole numbers over all keys; none, if it cannot list its keys."""
         rows = self.read()
         return {name: sum(row[name] or 0 for row in rows) for name in names}
-
-    def totals_before(self, names: Collection[str], txid: int) -> dict[str, int] | None:
-        """Add up value columns as they were before the rows that a transaction has written.
-
-        :return: None: it does not keep the values before a transaction.
-        """
-        return None
-
-    def rows_by_grant(self) -> Mapping[tuple[int, int, int], int] | None:
-        """Count the keys by the grant that wrote them last: its txid, attempt and epoch; epoch 0: this was undone.
-
-        :return: None: it does not keep who wrote a key.
-        """
-        return None
 
     def rows_by_txid(self) -> Mapping[int | None, int] | None:
         """Count the rows of each transaction; key None: rows of no transaction. None: it keeps no rows."""

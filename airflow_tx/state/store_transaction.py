@@ -7,7 +7,7 @@ that a write begins again when the fence moves, is the same for all of them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any, ClassVar, Protocol
 
@@ -45,6 +45,17 @@ class StoredState(FencedState):
     def raise_and_write(self, grant: Grant, rows: Iterable[Mapping[str, Any]]) -> int:
         tally = RowTally.of(rows, self.added_up)
         return self._written(StateWrite(self.name, grant, tally, raising=True))
+
+    def totals_before(self, names: Collection[str], txid: int) -> dict[str, int] | None:
+        """Add up value columns without the rows of a transaction; None: it does not keep the values before one."""
+        return None
+
+    def rows_by_grant(self) -> Mapping[tuple[int, int, int], int] | None:
+        """Count keys by the grant that wrote them last: its txid, attempt and epoch; epoch 0: this was undone.
+
+        :return: None: it does not keep who wrote a key.
+        """
+        return None
 
     def pass_over(self, grant: Grant) -> None:
         self._written(StateWrite(self.name, grant))

@@ -27,6 +27,7 @@ REMEDIES = {
     "FailedBatch": "Your task raised it. Correct the batch, then replay the transaction, or skip it.",
     "FailedThere": "Correct the DAG file, or what it imports. Then reload the page.",
     "GoesByRuns": "You need to do nothing: the transactions are runs. To use the lane, change what the reason names.",
+    "RollForwardRefused": "Do what the line says: restore a newer backup, or repair the ledger first.",
     "KafkaRefused": "Correct login and rights of the connection. Then clear the task.",
     "KafkaUnreachable": "Start a broker, or correct the addresses of the connection. Then clear the task.",
     "LagUnknown": "Remove the cause. Transactions do not depend on the lag.",

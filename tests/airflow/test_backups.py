@@ -88,7 +88,7 @@ def test_two_databases_that_came_back_from_different_days_are_exact_again_though
     ]
     for _ in killed:
         assert stack.tx("repair", dag, "--roll-forward", "--yes").returncode < 0
-        refused = stack.tx("state", "rename", dag, "tx_far.backed_up", "tx_far.other", "--yes")
+        refused = stack.tx("repair", dag, "--reset", "--why", "by mistake", "--yes")
         assert "repeat it: airflow tx repair backed_up --roll-forward" in refused.stderr + refused.stdout
     done = stack.tx("repair", dag, "--roll-forward", "--yes", "--why", "both disks were restored")
     assert done.returncode == 0, done.stdout + done.stderr

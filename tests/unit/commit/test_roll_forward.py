@@ -292,7 +292,7 @@ LEFT_OUT: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (StateHistory, "_changes_in", lambda self, last, *, undone: 0),
     ),
     "skips": ((RollForward, "proved", lambda self, *a: [m for m in PROVED(self, *a) if not m.is_skip]),),
-    "the difference of a restatement": ((RollForward, "_difference", lambda self, h, r, own, rows, later: rows),),
+    "the difference of a restatement": ((RollForward, "_difference", lambda self, h, r, rows, later: rows),),
     "the entry that a receipt names, and the proof": (
         (JournalArea, "check", any_entry),
         (module, "dumps", lambda value: ""),
