@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.commit.roll_forward import MissingTransaction, RollForward
 from airflow_tx.commit.state_history import StateHistory, StateLook
 from airflow_tx.errors import RepairRefused, RollForwardRefused
 from airflow_tx.protocol.evidence import LedgerEvidence, ledger_evidence
+from airflow_tx.protocol.repair import ACCEPT_CHANGE
 from airflow_tx.protocol.roll_forward import (
     ROLL_FORWARD,
     RolledState,
@@ -90,20 +91,18 @@ class RollForwardRepair:
         self._ledger = ledger
         self._states = states
         self._chosen = chosen
+        self._changed = changed
         self._make = partial(RollForward, journal=journal, area=area, until=until, changed=changed)
         self.refused: list[EffectLine] = []
         """Why states are not written again, one line each."""
-        unknown = sorted(set(chosen) - states.keys())
-        if unknown:
-            raise RepairRefused(
-                what=ROLL_FORWARD,
-                topology=ledger.paths.topology,
-                problem=f"the DAG has no state {unknown[0]!r}",
-                remedy=f"It has: {', '.join(sorted(states)) or 'none'}.",
-            )
+        self._check("the DAG has no state {!r}", set(chosen) - states.keys(), states)
+        if until is not None and until < 1:
+            self._check("--until {} is no transaction", [until], ["1 and later"])
 
     def plans(self, evidence: LedgerEvidence) -> list[StatePlan]:
         """Find what each state lacks, and prove that the journal has it. Nothing is changed."""
+        changes = {each.number for each in evidence.life if each.what == ACCEPT_CHANGE}
+        self._check("repair {} is no accepted change", set(self._changed) - changes, changes)
         found = list[StatePlan]()
         self.refused = []
         for name in sorted(self._chosen or self._states):
@@ -122,6 +121,15 @@ class RollForwardRepair:
         history = roll.history()
         look = history.look()
         return StatePlan(roll, history, look, roll.proved(history, look))
+
+    def _check(self, problem: str, unknown: Collection[Any], known: Collection[Any]) -> None:
+        if unknown:
+            raise RepairRefused(
+                what=ROLL_FORWARD,
+                topology=self._ledger.paths.topology,
+                problem=problem.format(min(unknown)),
+                remedy=f"Known: {', '.join(map(str, sorted(known))) or 'none'}.",
+            )
 
     def _note(self, name: str, refused: RollForwardRefused) -> None:
         why = f"{refused.fields['problem']}. {refused.fields['remedy']}"

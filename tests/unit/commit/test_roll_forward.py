@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -28,7 +31,9 @@ from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.repair import close_for_reset, note_change, rename_state, state_lost
 from airflow_tx.protocol.roll_forward import begin_roll_forward
 from airflow_tx.protocol.wish import WishRequest, want
-from airflow_tx.state import Max, MemoryState
+from airflow_tx.state import Max, MemoryState, Sum
+from airflow_tx.state.lake.state import DeltaTable
+from airflow_tx.state.sql.state import SqlState
 from tests.stage import update
 from tests.unit.commit.backups import (
     ADA,
@@ -52,12 +57,20 @@ def place(request: Any, tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def makes(make: Any, place: Any) -> Any:
-    def made(run_id: str, **options: Any) -> Any:
-        return make(run_id, **{"updates": [update(place.state)], **options})
+def make_in(make: Any) -> Any:
+    def make_there(place: Any) -> Any:
+        def made(run_id: str, **options: Any) -> Any:
+            return make(run_id, **{"updates": [update(place.state)], **options})
 
-    made.runs = {}  # type: ignore[attr-defined]
-    return made
+        made.runs = {}  # type: ignore[attr-defined]
+        return made
+
+    return make_there
+
+
+@pytest.fixture
+def makes(make_in: Any, place: Any) -> Any:
+    return make_in(place)
 
 
 class TestStates(RollForwardTests):
@@ -333,3 +346,85 @@ def test_a_rule_that_is_left_out_is_noticed(
     if rule == "the fence that was looked at":
         monkeypatch.setattr(RollForward, "write", late)
     assert not all(is_exact(case) for case in cases)
+
+
+@pytest.mark.parametrize("where", [InMemory, InSqlite])
+def test_a_transactional_state_is_as_if_it_had_not_gone_back(make_in: Any, tmp_path: Path, where: Any) -> None:
+    place = where(tmp_path, "transactional")
+    makes = make_in(place)
+    committed(makes, rows(a=1, b=2))
+    kept = place.backup()
+    run = begun(makes, rows(a=5))
+    with pytest.MonkeyPatch.context() as patch:
+        killed_before_the_mark(run.commit(), patch)
+    half = place.backup()
+    run.commit_now()
+    run = committed(makes, rows(b=1, c=4))
+    truth = place.content(), place.state.receipts()
+    for restore in (kept, half):
+        restore()
+        assert rolled(run, place) == []
+        assert (place.content(), place.state.receipts()) == truth
+    fence = place.state.fence()
+    assert fence is not None
+    assert list(json.loads(fence.batch)["outputs"]) == [place.state.name]
+
+
+def test_a_column_that_was_added_since_is_null_in_older_transactions(make_in: Any, tmp_path: Path) -> None:
+    place = InSqlite(tmp_path, "opaque")
+    makes = make_in(place)
+    committed(makes, rows(a=1))
+    kept = place.backup()
+    committed(makes, rows(a=2, b=1))
+    wider = {"count": Sum(), "size": Sum()}
+
+    def widened() -> SqlState:
+        with sqlite3.connect(tmp_path / "state.db") as connection:
+            for column in ("size", "tx_prev_size"):
+                connection.execute(f"ALTER TABLE words ADD COLUMN {column} BIGINT")
+        url = f"sqlite:///{tmp_path / 'state.db'}"
+        return SqlState.from_url(url, table="words", keys=["word"], values=wider)
+
+    place.state = widened()
+    run = committed(makes, [{"word": "a", "count": 4, "size": 7}])
+    truth = place.content()
+    kept()
+    place.state = widened()
+    assert rolled(run, place) == []
+    assert place.content() == truth
+
+
+def test_a_table_of_rows_is_named_with_its_own_remedy(makes: Any, place: Any, tmp_path: Path) -> None:
+    run, _ = story(makes, place)
+    table = DeltaTable(str(tmp_path / "table"))
+    refused = rolled(run, place, states={table.name: table}, chosen=[table.name])
+    assert [each for each in refused if "RESTORE the table" in each] == refused
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"chosen": ["nosuch"]}, "the DAG has no state 'nosuch'. Nothing was changed. Known: "),
+        ({"until": 0}, "--until 0 is no transaction. Nothing was changed. Known: 1 and later"),
+        ({"changed": [7]}, "repair 7 is no accepted change. Nothing was changed. Known: none"),
+    ],
+)
+def test_what_the_command_does_not_know_is_refused_in_one_line(
+    makes: Any, place: Any, given: dict[str, Any], words: str
+) -> None:
+    run, backups = story(makes, place)
+    backups["1"]()
+    with pytest.raises(RepairRefused, match=re.escape(words)):
+        rolled(run, place, **given)
+
+
+def test_up_to_a_transaction_it_stays_behind_and_continues_later(makes: Any, place: Any) -> None:
+    run, backups = story(makes, place)
+    truth = place.content()
+    backups["1"]()
+    assert rolled(run, place, until=3) == []
+    with pytest.raises(StateBehind, match="its fence says 3"):
+        begun(makes, rows(a=1)).commit_now()
+    assert rolled(run, place) == []
+    assert place.content() == truth
+    assert findings(run, place) == ()
