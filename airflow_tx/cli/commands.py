@@ -27,6 +27,7 @@ from airflow_tx.cli.context import (
     root_of,
     staging_of,
     store_of,
+    with_known_run_ends,
     wrong_usage,
 )
 from airflow_tx.cli.roll_forward import roll_forward
@@ -38,6 +39,7 @@ from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.view import (
     TopologyView,
     TransactionDetails,
@@ -83,7 +85,9 @@ def _check_list(args: Namespace) -> None:
 
 def _print_list(args: Namespace, store: Store) -> None:
     if args.topology is not None:
-        view = topology_view(store, paths_of(args), recent=max(args.limit, 0))
+        (view,) = with_known_run_ends(
+            [topology_view(store, paths_of(args), recent=max(args.limit, 0))]
+        )
         waiters = render.waiters(view) if args.state in (None, "open") else []
         wished = render.wished(view) if args.state in (None, "committed") else []
         some = [each for each in view.transactions if render.is_in_state(each, args.state)]
@@ -125,9 +129,11 @@ def _topology_rows(args: Namespace, store: Store) -> list[render.TableRow]:
             found += _listed_elsewhere(stores)
         if not found:
             _say_nothing_found(args)
-        lags_found = _lags(args, [each for each in found if isinstance(each, ListedTopology)])
+        readable = [each for each in found if isinstance(each, ListedTopology)]
+        lags_found = _lags(args, readable)
+    views = iter(with_known_run_ends([each.view for each in readable]))
     return [
-        render.topology(each.view, lags_found.get(each.view.name), each.alarms)
+        render.topology(next(views), lags_found.get(each.view.name), each.alarms)
         if isinstance(each, ListedTopology)
         else each
         for each in found
@@ -223,7 +229,8 @@ def show(args: Namespace) -> None:
         else:
             found = _readable(store, LedgerPlace(args.topology, conn_id_of(args), paths_of(args)))
             lag = _lags(args, [found]).get(found.view.name)
-            row = render.topology_details(found.view, lag, found.alarms)
+            (view,) = with_known_run_ends([found.view])
+            row = render.topology_details(view, lag, found.alarms)
     render.print_row(row, args.output)
 
 
@@ -234,7 +241,8 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
 
     paths = paths_of(args)
     try:
-        return transaction_details(store, paths, args.txid)
+        details = transaction_details(store, paths, args.txid)
+        return replace(details, transaction=_with_run_end(store, paths, details.transaction))
     except UnknownTransaction:
         with suppress(TxError):  # staging says nothing: the ledger does
             incarnation = topology_record(store, paths).incarnation
@@ -243,6 +251,12 @@ def _details(args: Namespace, store: Store) -> TransactionDetails:
             if found is not None:
                 return found
         raise
+
+
+def _with_run_end(store: Store, paths: Paths, view: TransactionView) -> TransactionView:
+    record = topology_record(store, paths)
+    alone = TopologyView(paths.topology, record, 0, 0, (view,), rotating_state="")
+    return with_known_run_ends([alone])[0].transactions[0]
 
 
 @action

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.utils.cli import action_cli, suppress_logs_and_warning
 from airflow.utils.platform import getuser
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_tx.cli import render
 from airflow_tx.config import Settings
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_tx.actions.preview import PreviewAnswer
     from airflow_tx.protocol.answers import Repaired
     from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.view import TopologyView
     from airflow_tx.spec import TransactionSpec
     from airflow_tx.staging import StagingArea
     from airflow_tx.state.api import FencedState
@@ -175,6 +176,19 @@ def audit_of(args: Namespace) -> Any:
     from airflow_tx.protocol.step import Audit
 
     return Audit(who=getuser(), why=args.why or "")
+
+
+def with_known_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
+    """Say how runs of open transactions ended; what the ledger knows is shown also while Airflow's database is away."""
+    from airflow_tx.actions.run_ends import with_run_ends
+
+    try:
+        return with_run_ends(views)
+    except DBAPIError as error:
+        reason = without_controls(str(error.orig)).strip()
+        text = "Airflow's metadata database does not say which runs are over"
+        print(f"{text}: {reason}. The list shows what the ledger knows.", file=sys.stderr)
+        return list(views)
 
 
 def print_done(what: str, repaired: Repaired) -> None:

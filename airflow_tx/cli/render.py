@@ -185,7 +185,7 @@ def _problem(view: TopologyView) -> str | None:
     return (
         None
         if failed is None
-        else f"transaction {failed.txid} has failed: {failed.error or 'no reason noted'}"
+        else f"transaction {failed.txid} has failed: {failed.error or failed.run_end or 'no reason noted'}"
     )
 
 
@@ -326,6 +326,7 @@ def details(found: TransactionDetails) -> TableRow:
         "ack_val": view.ack_val,
         "failures": view.failures,
         "error": view.error,
+        "run_end": view.run_end,
         "waiting_for": view.waiting_for,
         "pinned": "its rows stay: it was skipped and re-admitted"
         if view.pinned and view.restates is None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
 from airflow_tx.compat.intervals import IntervalSchedule
 from airflow_tx.compat.runs import RunNotStarted, one_line, text
 
 _AT_ONCE = 500
+# The one who asks may have read the ledger just before the last commit of a run.
+_JUST_NOW = timedelta(seconds=2)
 _TEST_BUNDLE = "airflow-tx-trial"
 
 
@@ -126,6 +128,49 @@ def runs_of(dag_id: str, run_ids: Collection[str]) -> dict[str, str]:
             )
             found.update({run_id: text(state) for run_id, state in session.execute(query)})
     return found
+
+
+def run_ends(runs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str | None]:
+    """Say of runs that are over in which state they ended; None: there is no such run.
+
+    Left out are other runs, the ones that ended just now, and the ones of DAGs that this Airflow does not know.
+
+    :param runs: their ids, each behind the id of its DAG.
+    """
+    from airflow.models.dag import DagModel
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
+    from airflow.utils.state import State
+    from sqlalchemy import and_, select
+
+    just_now = datetime.now(timezone.utc) - _JUST_NOW
+    wanted = sorted(runs)
+    ends: dict[tuple[str, str], str | None] = {}
+    with create_session() as session:
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
+            same = and_(
+                DagRun.dag_id == DagModel.dag_id, DagRun.run_id.in_({run_id for _, run_id in some})
+            )
+            query = (
+                select(DagModel.dag_id, DagRun.run_id, DagRun.state, DagRun.end_date)
+                .join_from(DagModel, DagRun, same, isouter=True)
+                .where(DagModel.dag_id.in_({dag_id for dag_id, _ in some}))
+            )
+            rows = list(session.execute(query))
+            known = {row.dag_id for row in rows}
+            found = {(row.dag_id, row.run_id): row for row in rows}
+            for each in some:
+                row = found.get(each)
+                if row is None and each[0] in known:
+                    ends[each] = None
+                elif (
+                    row is not None
+                    and row.state in State.finished_dr_states
+                    and not (row.end_date and row.end_date > just_now)
+                ):
+                    ends[each] = text(row.state)
+    return ends
 
 
 def is_paused_there(dag_id: str) -> bool | None:

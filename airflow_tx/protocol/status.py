@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -58,6 +58,8 @@ class TransactionView:
     :param lane: whether a lane works on it, while it is open.
     :param batch: the name of its batch, see `batch_in_words`; "" if it has none, or if it is open and was not read.
     :param remedy: what the refusal says to do that it has failed with; None: it has failed otherwise, or has not.
+    :param begun: whether a run has begun it; else its run is about to be started.
+    :param run_end: how its run ended before it was final, in words; None: the run is alive, or was not asked for.
     """
 
     txid: int
@@ -97,6 +99,8 @@ class TransactionView:
     restated_by: int | None = None
     restate: Person | None = None
     key: str = ""
+    begun: bool = True
+    run_end: str | None = None
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
@@ -119,8 +123,14 @@ class TransactionView:
 
     @property
     def failed(self) -> bool:
-        """Whether its newest attempt has failed, or its committer: no work on it is running."""
-        return self.open and (self.status == Phase.FAILED.value or self.error is not None)
+        """Whether its newest attempt has failed, or its committer, or its run is over: no work on it is running."""
+        reasons = (self.error, self.run_end)
+        return self.open and (self.status == Phase.FAILED.value or reasons != (None, None))
+
+    @property
+    def needs_run(self) -> bool:
+        """Whether it ends only if its run does: it is not to be skipped, and its run has not given up its slot."""
+        return self.open and self.skip is None and self.yielded is None
 
     @property
     def can_be_readmitted(self) -> bool:
@@ -174,7 +184,25 @@ def view_open(
         restates=None if record.replaces is None else record.replaces["txid"],
         restate=person(record.wish),
         key=record.key,
+        begun=record.request != "",
     )
+
+
+def with_run_end(topology: str, view: TransactionView, state: str | None) -> TransactionView:
+    """Describe an open transaction whose run is over: nothing happens to it until the run is started again.
+
+    :param state: in which the run ended; None: there is no such run.
+    """
+    if state is None and (view.lane or not view.begun):
+        return view  # it has no run yet
+    end = f"its run {view.run_id} {'was deleted' if state is None else f'ended as {state}'}"
+    view = replace(view, run_end=end)
+    named = view.blocked or view.stale or view.remedy
+    if named or (state is not None and (view.error or view.status == Phase.FAILED.value)):
+        return view
+    clear = "" if state is None else ", or clear the run"
+    waiting = f"a replay, since {end}: airflow tx replay {topology} {view.txid}{clear}"
+    return replace(view, waiting_for=waiting)
 
 
 def view_final(history: History, skipped: Skipped | None) -> TransactionView:

@@ -46,7 +46,15 @@ from tests.model.driver import Topology
 
 ROOT = "/golden"
 DAG_ID = "trace"
-RUNS = {"r1": "success", "r2": "success", "r5": "failed", "r7": "failed", "r8": "queued", "r10": "queued"}
+RUNS = {
+    "r1": "success",
+    "r2": "success",
+    "r5": "failed",
+    "r7": "failed",
+    "r8": "queued",
+    "r10": "queued",
+    "r3": "running",
+}
 BEGAN = datetime(2013, 1, 1, tzinfo=timezone.utc)
 SAME_ORIGIN = {"X-Requested-With": "airflow_tx"}
 

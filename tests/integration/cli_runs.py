@@ -90,6 +90,15 @@ class Runs:
         return [event for (event,) in self._sql("SELECT event FROM log WHERE run_id = ? ORDER BY id", run_id)]
 
     @contextmanager
+    def without_runs(self) -> Iterator[None]:
+        """The table of the runs is missing within the block."""
+        self._sql("ALTER TABLE dag_run RENAME TO dag_run_away")
+        try:
+            yield
+        finally:
+            self._sql("ALTER TABLE dag_run_away RENAME TO dag_run")
+
+    @contextmanager
     def locked(self) -> Iterator[None]:
         """Another process writes within the block."""
         handle = sqlite3.connect(self._database, isolation_level=None)

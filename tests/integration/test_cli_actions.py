@@ -404,6 +404,47 @@ def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(
     assert done(told)["2"] == "its run was cleared"
 
 
+def test_a_transaction_whose_run_is_over_is_listed_as_failed_with_what_to_do(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    root = zookeeper_root
+    pipeline.request = TopologyRequest(DAG_ID, "transactional", 8)
+    for run in ("killed", "skipped", "deleted", "alive"):
+        pipeline.process(pipeline.begin(run))
+    runs.make(killed="failed", skipped="success", alive="running")
+
+    def waits() -> dict[str, str]:
+        rows = airflow.json("tx", "list", "flights", "--state", "failed", root=root)
+        return {row["txid"]: row["waiting_for"] for row in rows}
+
+    again = "airflow tx replay flights"
+    assert waits() == {
+        "3": f"a replay, since its run deleted was deleted: {again} 3",
+        "2": f"a replay, since its run skipped ended as success: {again} 2, or clear the run",
+        "1": f"a replay, since its run killed ended as failed: {again} 1, or clear the run",
+    }
+    (topology,) = airflow.json("tx", "list", "--state", "failed", "--no-lag", root=root)
+    assert topology["problem"] == "transaction 1 has failed: its run killed ended as failed"
+    (shown,) = airflow.json("tx", "show", "flights", "1", root=root)
+    assert shown["run_end"] == "its run killed ended as failed"
+    runs.put("killed", "queued")
+    assert waits().keys() == {"2", "3"}
+    airflow.run("tx", "replay", "flights", "--failed", root=root)
+    runs.put("deleted", "queued")
+    assert waits() == {}
+
+
+def test_a_list_shows_the_ledger_while_the_database_of_airflow_is_away(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
+) -> None:
+    pipeline.request = TopologyRequest(DAG_ID, "transactional", 8)
+    pipeline.begin("r1")
+    with runs.without_runs():
+        tried = airflow.tried("tx", "list", "flights", "--output", "json", root=zookeeper_root)
+    assert json.loads(tried.output)[0]["waiting_for"] == "an ack of task0"
+    assert "does not say which runs are over: no such table: dag_run." in tried.told
+
+
 def test_a_block_is_told_and_ends_when_a_person_replays(
     airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str
 ) -> None:

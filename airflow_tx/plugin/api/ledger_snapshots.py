@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces, ledger_places
+from airflow_tx.actions.run_ends import with_run_ends
 from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
 from airflow_tx.plugin.api.ledger_client import (
     LEDGER_PATIENCE,
@@ -169,6 +170,14 @@ class TopologySnapshot:
         return [*counts, len(self.final) - index]
 
 
+def _with_run_ends(snapshots: Sequence[TopologySnapshot]) -> tuple[TopologySnapshot, ...]:
+    """Ask Airflow how runs ended, which changes nothing in the ledger: an answer is not kept."""
+    views = iter(with_run_ends([each.view for each in snapshots if each.view is not None]))
+    return tuple(
+        each if each.view is None else replace(each, view=next(views)) for each in snapshots
+    )
+
+
 _EVER = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
@@ -219,11 +228,11 @@ class LedgerSnapshots:
         self._keep_only({*names, *elsewhere})
         found = [self._snapshot(self._places.named(name)) for name in names]
         found += [self._find_elsewhere(name, dag_id) for name, dag_id in elsewhere.items()]
-        return tuple(each for each in found if each is not None)
+        return _with_run_ends([each for each in found if each is not None])
 
     def _find_elsewhere(self, name: str, dag_id: str) -> TopologySnapshot | None:
         try:
-            return self.find(name)
+            return self._find(name)
         except LedgerAway as away:
             # One ZooKeeper of several: the topologies of the others are still shown.
             record = TopologyRecord("", dag_id, "unknown", 0)
@@ -234,6 +243,10 @@ class LedgerSnapshots:
 
         :raises LedgerAway: ZooKeeper does not answer.
         """
+        found = self._find(name)
+        return None if found is None else _with_run_ends([found])[0]
+
+    def _find(self, name: str) -> TopologySnapshot | None:
         if not name:
             return None
         place = self._places.named(name)
@@ -282,7 +295,11 @@ class LedgerSnapshots:
             except UnknownTransaction:
                 return None
 
-        return self._asked(read, snapshot.place.conn_id)
+        found = self._asked(read, snapshot.place.conn_id)
+        if found is None or snapshot.view is None:
+            return found
+        alone = replace(snapshot.view, transactions=(found.transaction,))
+        return replace(found, transaction=with_run_ends([alone])[0].transactions[0])
 
     def unremembered(self, snapshot: TopologySnapshot, question: Callable[[Store], T]) -> T:
         """Ask about a name that one viewer gives: the answer is not kept, and no watch is set.

@@ -15,6 +15,7 @@ from airflow_tx.protocol.status import (
     size_in_words,
     view_final,
     view_open,
+    with_run_end,
 )
 
 SKIP = {"who": "ada", "when": "2013-01-02", "why": "broken"}
@@ -81,6 +82,32 @@ BLOCKED = {"txid": 2, "attempt": 1, "reason": "it broke"}
 )
 def test_an_open_transaction_says_what_has_to_happen_next(changes: Any, line: Any, text: str) -> None:
     assert view(record(**changes), **line).waiting_for == text
+
+
+REPLAYED = "a replay, since its run r2 {}: airflow tx replay flights 2{}"
+CLEARED = ", or clear the run"
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "text"),
+    [
+        ({}, "failed", REPLAYED.format("ended as failed", CLEARED)),
+        ({"phase": Phase.PROCESSED}, "success", REPLAYED.format("ended as success", CLEARED)),
+        ({}, None, REPLAYED.format("was deleted", "")),
+        ({"phase": Phase.FAILED}, "failed", "a replay: airflow tx replay flights 2, or clear its failed task"),
+        ({"phase": Phase.FAILED}, None, REPLAYED.format("was deleted", "")),
+    ],
+)
+def test_a_transaction_whose_run_is_over_has_failed_and_waits_for_a_replay(
+    changes: Any, state: str | None, text: str
+) -> None:
+    shown = with_run_end("flights", view(record(**changes)), state)
+    assert (shown.failed, shown.waiting_for) == (True, text)
+
+
+def test_a_transaction_whose_run_is_about_to_be_started_has_not_lost_it() -> None:
+    coming = view(record(request=""))
+    assert with_run_end("flights", coming, None) == coming
 
 
 def test_the_first_in_line_is_named_if_it_is_known() -> None:
