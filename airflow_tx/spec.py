@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_tx.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
-from airflow_tx.compat import LIVE_TASK_STATES, is_skipped_by, is_test_run, pull, task_states
+from airflow_tx.compat import is_live, is_skipped_by, is_test_run, pull, task_states
 from airflow_tx.config import Settings
 from airflow_tx.errors import TransactionDefinitionError, UnscheduledTask
 from airflow_tx.protocol.paths import Paths
@@ -251,7 +251,7 @@ def spec_of(dag: DAG) -> TransactionSpec:
 
 def is_beginning(ti: Any, spec: TransactionSpec) -> bool:
     """Whether `begin` of the run is still to end: a clear may let Airflow start a task of the run beside it."""
-    return task_states(ti, [spec.begin]).get(spec.begin) in LIVE_TASK_STATES
+    return is_live(task_states(ti, [spec.begin]).get(spec.begin))
 
 
 def put_back(ti: Any) -> NoReturn:

@@ -24,6 +24,7 @@ from airflow_tx.processing.begin import asked
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import LedgerReader
 from airflow_tx.protocol.records import Binding, Outcome, TopologyRecord
+from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.step import Audit, is_committed
 from airflow_tx.protocol.wish import (
     Wish,
@@ -173,7 +174,7 @@ class TransactionRestatement(PersonalAction):
 
     def _why_not_now(self, wish: Wish) -> str:
         state = self._states([wish])[wish.run_id]
-        if state in ("queued", "running"):
+        if state in LIVE_RUN_STATES:
             return f"its run is {state}, and takes its rows again"
         return _LATER.format(self.target.topology)
 

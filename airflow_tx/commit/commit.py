@@ -171,7 +171,7 @@ def complete(case: CommitCase) -> Processed | AlreadyCommitted | Messages | None
     try:
         answer = case.ledger.run(processed_step(case, states, messages.emitted))
     except IncompleteBatch:
-        if compat.LIVE_TASK_STATES.isdisjoint(states.values()):
+        if not any(map(compat.is_live, states.values())):
             raise
         return None
     if isinstance(answer, AlreadyCommitted):
@@ -192,9 +192,7 @@ def processed_step(
         processing.processed,
         attempt=case.begun.attempt,
         rows_digest=case.begun.rows_digest,
-        expected={
-            instance for instance, state in states.items() if state not in compat.EMPTY_TASK_STATES
-        },
+        expected={instance for instance, state in states.items() if not compat.is_left_out(state)},
         emitted=emitted,
         same_rows=case.spec.source.kind is SourceKind.TRANSACTIONAL,
         proven=case.spec.requires_proof,
@@ -215,9 +213,7 @@ def _check_inputs(case: CommitCase, states: InstanceStates) -> None:
 def _check_failed(case: CommitCase, states: InstanceStates) -> None:
     """Refuse to commit while Airflow takes an instance for failed, although it has acked."""
     own = case.begun.attempt
-    failed = sorted(
-        instance for instance, state in states.items() if state in compat.FAILED_TASK_STATES
-    )
+    failed = sorted(instance for instance, state in states.items() if compat.is_failed(state))
     if failed:
         names = [task if index < 0 else f"{task}[{index}]" for task, index in failed]
         raise IncompleteBatch(txid=own.txid, attempt=own.attempt, tasks=", ".join(shortened(names)))

@@ -53,10 +53,11 @@ def start_run(
     """
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+    from airflow.utils.state import State
 
     other = None if interval is None else _run_on(dag_id, interval[0])
     if other is not None and other.run_id != run_id:
-        if text(other.state) in ("queued", "running"):
+        if other.state in State.unfinished_dr_states:
             return False
         run_id = other.run_id
         reset = True

@@ -196,22 +196,7 @@ class _Both:
         self.second(*arguments)
 
 
-LIVE_TASK_STATES = frozenset(
-    {
-        None,
-        "scheduled",
-        "queued",
-        "running",
-        "restarting",
-        "up_for_retry",
-        "up_for_reschedule",
-        "deferred",
-    }
-)
 _UNDER_WAY = frozenset({"scheduled", "queued", "running", "restarting"})
-# Such an instance has no output, even if an earlier try of it acked.
-EMPTY_TASK_STATES = frozenset({"skipped", "removed"})
-FAILED_TASK_STATES = frozenset({"failed", "upstream_failed"})
 _SKIPS_ITSELF = "tx_skips_itself"
 
 
@@ -246,6 +231,27 @@ def run_info(context: Mapping[str, Any]) -> RunInfo:
         partition_date=run.partition_date,
         conf=dict(run.conf or {}),
     )
+
+
+def is_live(state: str | None) -> bool:
+    """Whether a task instance in this state has not ended."""
+    from airflow.utils.state import State
+
+    return state in State.unfinished
+
+
+def is_failed(state: str | None) -> bool:
+    """Whether a task instance in this state has failed, or one before it has."""
+    from airflow.utils.state import State
+
+    return state in State.failed_states
+
+
+def is_left_out(state: str | None) -> bool:
+    """Whether a task instance in this state has no output, even if an earlier try of it acked."""
+    from airflow.utils.state import State
+
+    return state in State.finished - State.failed_states - {State.SUCCESS}
 
 
 def task_states(ti: Any, task_ids: Collection[str]) -> dict[str, str | None]:

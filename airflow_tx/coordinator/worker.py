@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import TaskRuns
-from airflow_tx.compat import text
+from airflow_tx.compat import is_live, text
 from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import NoLane
 from airflow_tx.coordinator.plan import (
@@ -46,9 +46,6 @@ PAUSED = 60.0
 STATES_EVERY = 3.0
 # Of a lane that goes well: between two looks at the ledger, and between two questions whether it is paused.
 LOOK_EVERY = 2.0
-_ON_ITS_WAY = frozenset(
-    {"scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting", "deferred"}
-)
 
 
 @dataclass(frozen=True)
@@ -219,8 +216,8 @@ class Coordination:
         found = self._ti.get_task_states(dag_id=self.spec.dag_id, run_ids=[record.run_id]).get(
             record.run_id, {}
         )
-        states = {text(state) for state in found.values()}
-        return "running" in states and states.isdisjoint(_ON_ITS_WAY)
+        live = {text(state) for state in found.values() if state is not None and is_live(state)}
+        return live == {"running"}
 
     def _is_paused(self, actions: Sequence[Action]) -> bool:
         """Whether a person has paused the topology's DAG, which executes no run then, or the coordinator's own DAG."""

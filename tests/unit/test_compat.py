@@ -23,9 +23,12 @@ from airflow.sdk.execution_time.context import set_current_context
 from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms, set_supervisor_comms
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.serialization.serialized_objects import DagSerialization
+from airflow.utils.state import State, TaskInstanceState
 
 from airflow_tx import compat
 from airflow_tx.errors import FailedBatch
+from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.testing.airflow_client import RUN_ENDED, TASK_ENDED
 
 
 def before(context: Any) -> None:
@@ -379,6 +382,22 @@ def test_runs_of_commands_that_try_a_dag_out_are_told_from_others() -> None:
             assert compat.is_test_run() is test
     with set_supervisor_comms(InProcessSupervisorComms(supervisor=None)):  # type: ignore[arg-type]
         assert compat.is_test_run()
+
+
+def test_every_state_of_a_task_is_live_failed_or_left_out_unless_it_is_a_success() -> None:
+    for state in (None, *TaskInstanceState):
+        found = [compat.is_live(state), compat.is_failed(state), compat.is_left_out(state)]
+        assert sum(found) == (state != TaskInstanceState.SUCCESS), state
+
+
+def test_a_task_that_waits_for_a_person_is_live() -> None:
+    assert compat.is_live("awaiting_input")
+
+
+def test_rooms_without_airflow_know_its_states_all_the_same() -> None:
+    assert State.unfinished_dr_states == LIVE_RUN_STATES
+    assert State.finished_dr_states == set(RUN_ENDED)
+    assert State.finished == set(TASK_ENDED)
 
 
 def test_the_tasks_that_airflow_skips_with_others_follow_from_their_trigger_rules() -> None:

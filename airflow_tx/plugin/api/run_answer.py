@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from airflow.utils.state import State
+
 from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.access import SEE_TASKS, SEE_XCOMS, Access
@@ -55,10 +57,6 @@ class RunAnswer:
     topology: str | None
     txid: int | None
     why: WhyNot | None = None
-
-
-_LIVE = frozenset({"queued", "running"})
-_FAILED = frozenset({"failed", "upstream_failed"})
 
 
 def run_answer(
@@ -161,7 +159,7 @@ def _why(
         sentence = f"It gave its run slot to transaction {yielded['blocking']}, and is started again after that one."
         return WhyNot(code=WhyCode.YIELDED, sentence=sentence)
     if begin is None or begin.state is None:
-        if run_state in _LIVE:
+        if run_state in State.unfinished_dr_states:
             return WhyNot(
                 code=WhyCode.QUEUED, sentence="Airflow has not started its task begin yet."
             )
@@ -172,7 +170,7 @@ def _why(
     if begin.state == "skipped":
         sentence = "The source had no rows for another transaction, or was not ready, so the run was skipped."
         return WhyNot(code=WhyCode.NO_DATA, sentence=sentence)
-    if begin.state in _FAILED:
+    if begin.state in State.failed_states:
         sentence = f"Its task begin has failed{_quoted(said)} Clear it to begin again."
         return WhyNot(code=WhyCode.FAILED, sentence=sentence)
     if begin.state == "up_for_retry":
@@ -180,7 +178,7 @@ def _why(
         return WhyNot(code=WhyCode.SOURCE, sentence=sentence)
     if begin.state == "deferred":
         return _deferred(snapshot)
-    if run_state in _LIVE:
+    if run_state in State.unfinished_dr_states:
         return WhyNot(
             code=WhyCode.BEGINS,
             sentence="Its task begin is about to ask for a transaction.",
