@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowRuntimeError
 
 _NOT_FOUND = 404
+_EVENTS_AT_ONCE = 100
 
 
 class RunNotStarted(TxError):
@@ -148,6 +149,37 @@ def _run_on(dag_id: str, date: datetime) -> Any:
     behind = date + timedelta(microseconds=1)
     found = _ask(GetPreviousDagRun(dag_id=dag_id, logical_date=behind)).dag_run
     return found if found is not None and found.logical_date == date else None
+
+
+def is_asset(outlet: Any) -> bool:
+    """Whether a task with this outlet emits an event of its own accord: an asset, or a reference to one."""
+    from airflow.sdk import Asset
+    from airflow.sdk.definitions.asset import AssetRef
+
+    return isinstance(outlet, (Asset, AssetRef))
+
+
+def has_event(asset: Any, said: Mapping[str, Any], *, after: datetime | None) -> bool:
+    """Whether Airflow has stored an event of an asset that says this in its extra.
+
+    :param asset: as `is_asset` knows it.
+    :param after: earlier events are not read; None: all are.
+    """
+    from airflow.sdk.definitions.asset import AssetNameRef, AssetUriRef
+    from airflow.sdk.execution_time.comms import GetAssetEventByAsset
+
+    name = None if isinstance(asset, AssetUriRef) else asset.name
+    uri = None if isinstance(asset, AssetNameRef) else asset.uri
+    limit = _EVENTS_AT_ONCE
+    while True:
+        # An event follows its commit closely, so it is among the first ones.
+        message = GetAssetEventByAsset(name=name, uri=uri, after=after, limit=limit)
+        events = _ask(message).asset_events
+        if any(said.items() <= (event.extra or {}).items() for event in events):
+            return True
+        if len(events) < limit:
+            return False
+        limit *= 4
 
 
 # --- from a trigger ----------------------------------------------------------------------------------------------

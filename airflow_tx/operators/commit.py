@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from airflow.sdk import Asset, BaseOperator
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_tx import compat
 from airflow_tx.commit.update import Update, checked_updates
 from airflow_tx.config import Settings
 from airflow_tx.errors import (
@@ -31,6 +32,7 @@ from airflow_tx.errors import (
 from airflow_tx.metrics import send_failure
 from airflow_tx.operators.lineage import LineageOperator
 from airflow_tx.processing.failure import advice_of, noted_reason, refusal_of
+from airflow_tx.protocol.person import moment
 from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_tx.triggers.base import WaitTrigger
 
 log = logging.getLogger(__name__)
+_SKEW = timedelta(hours=1)  # between the clocks of a worker and of Airflow's API server
 
 # Another try may succeed: it outranks in turn, or finds the transaction committed. Or it finds the ack of a task that
 # Airflow knows to have succeeded a moment before the ledger does, or the output of a task that works again.
@@ -120,6 +123,8 @@ class InTurnOperator(RetriedOperator, LineageOperator):
             line = commit_in_turn(
                 commit, case.ledger.store, patience=settings.warm_wait, places=settings.warm_places
             )
+            if line is None:
+                note_commit(self, context, case, is_first=commit.granted is not None)
         raise_own_alarms(case.spec, context, self.log)
         if line is not None:
             self._wait(case.spec, context, line)
@@ -195,24 +200,44 @@ def push_new_values(ti: Any, left: Mapping[str, Any]) -> None:
         ti.xcom_push(key=name, value=ref)
 
 
-def note_commit(operator: Any, context: Context, case: CommitCase) -> None:
-    """Let the asset events of the task carry txid and attempt, and which transaction it restates, if any."""
+def note_commit(operator: Any, context: Context, case: CommitCase, *, is_first: bool) -> None:
+    """Let the asset events of the task tell of the commit, unless Airflow has stored such an event already.
+
+    :param is_first: this try has committed, so there is no such event.
+    """
     own = case.begun.attempt
+    # Airflow stores an event together with the success of its task. So a try that died in between left none.
+    if not is_first:
+        operator.outlets = [each for each in operator.outlets if not _is_emitted(each, case)]
     replaces = case.begun.replaces
     restates = {} if replaces is None else {"restates": replaces.txid}
-    for outlet in operator.outlets:
-        if isinstance(outlet, Asset):
-            extra = context["outlet_events"][outlet].extra
-            extra.update(
-                topology=case.spec.topology, txid=own.txid, attempt=own.attempt, **restates
-            )
+    for outlet in filter(compat.is_asset, operator.outlets):
+        context["outlet_events"][outlet].extra.update(
+            topology=case.spec.topology,
+            txid=own.txid,
+            attempt=own.attempt,
+            birth=own.birth,
+            **restates,
+        )
+
+
+def _is_emitted(outlet: Any, case: CommitCase) -> bool:
+    if not compat.is_asset(outlet):
+        return False
+    own = case.begun.attempt
+    said = {"topology": case.spec.topology, "txid": own.txid}
+    if own.birth:  # else the ledger has forgotten it
+        said["birth"] = own.birth
+    history = case.ledger.outcome(own.txid)
+    ended = None if history is None else moment(history.ended)
+    return compat.has_event(outlet, said, after=None if ended is None else ended - _SKEW)
 
 
 class CommitOperator(InTurnOperator):
     """Commits the run's transaction: one at a time, in the order of their txids, exactly once.
 
     Values of a transaction are visible in a state a moment before the transaction is marked as committed.
-    Its asset event carries txid and attempt; it is emitted at least once.
+    Its asset event carries topology, txid and attempt. There is one for each commit, however often the run is cleared.
 
     New values that an update names are outputs: ``commit.output["name"]``, for tasks after it.
 
@@ -247,7 +272,6 @@ class CommitOperator(InTurnOperator):
             return self._write_in_phase(context)
         commit = self.take_turn(context, self.updates)
         push_new_values(context["ti"], commit.left)
-        note_commit(self, context, commit.case)
         return None
 
     def _write_in_phase(self, context: Context) -> dict[str, Any] | None:

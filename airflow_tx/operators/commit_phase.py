@@ -43,7 +43,7 @@ class AcquireTurnOperator(InTurnOperator):
 class MarkCommittedOperator(RetriedOperator, LineageOperator):
     """Marks the commit if every task of the phase has succeeded, else fails; made by `commit_phase`, never by hand.
 
-    Its asset event carries txid and attempt; it is emitted at least once.
+    Its asset event carries topology, txid and attempt. There is one for each commit, however often the run is cleared.
     """
 
     ui_color = "#cfe2ff"
@@ -56,9 +56,10 @@ class MarkCommittedOperator(RetriedOperator, LineageOperator):
         from airflow_tx.commit.phase import mark_in_phase
 
         with final_errors(), commit_case(context, _updates(context), self.log) as case:
+            is_first = case.ledger.status(case.begun.txid) is not None
             rows = mark_in_phase(case)
+            note_commit(self, context, case, is_first=is_first)
         self.note_lineage(case.spec.topology, case.begun, rows)
-        note_commit(self, context, case)
 
 
 def _updates(context: Context) -> tuple[Update, ...]:

@@ -187,9 +187,9 @@ def test_an_asset_event_and_the_lineage_of_a_restatement_name_what_it_restates(
     event = SimpleNamespace(extra={})
     case: Any = SimpleNamespace(begun=begun, spec=SimpleNamespace(topology="flights"))
     context: Any = {"outlet_events": {asset: event}}
-    note_commit(SimpleNamespace(outlets=[asset]), context, case)
+    note_commit(SimpleNamespace(outlets=[asset]), context, case, is_first=True)
     said = {} if restates is None else {"restates": restates}
-    assert event.extra == {"topology": "flights", "txid": 4, "attempt": 1, **said}
+    assert event.extra == {"topology": "flights", "txid": 4, "attempt": 1, "birth": "", **said}
 
     operator = LineageOperator()
     operator.note_lineage("flights", begun)
