@@ -16,6 +16,7 @@ from airflow_tx.config import Settings
 from airflow_tx.errors import Outbid
 from airflow_tx.processing.begin import conf_of
 from airflow_tx.protocol import run_slots
+from airflow_tx.protocol.reading import LedgerReader
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.spec import TransactionSpec
 
@@ -92,11 +93,27 @@ def yield_slot(
             log.info("%s", error)
             return
     if isinstance(answer, Done):
+        # Airflow calls these when a task has failed, which this one has not.
+        context["task"].on_failure_callback = ()
+        context["task"].email_on_failure = False
         raise Yielded(
             f"Run {ti.run_id} yields: transaction {blocking} has to commit before it, and run {holder} of that one is "
             "queued for lack of a run slot. Nothing is lost; this run is started again when the way is free, and "
             "processes its batch once more."
         )
+
+
+def has_yielded(ledger: Ledger, run_id: str) -> bool:
+    """Whether a run that has ended as failed has only made room: it is started again by itself."""
+    reading = LedgerReader(ledger.store, ledger.paths).settled()
+    entry = reading.topology.yielded.get(run_id)
+    if entry is None:
+        return False
+    # An entry stays for a while when a person has started the run again.
+    if entry["txid"] is None:
+        return all(record.run_id != run_id for record in reading.opened.values())
+    record = reading.opened.get(entry["txid"])
+    return record is not None and record.yielded is not None
 
 
 class Runs(Protocol):

@@ -369,7 +369,10 @@ def advice(topology: str, txid: int, run_id: str, state: str | None) -> str:
     :param state: of the run that it waits for.
     """
     if state == "running":
-        return "There is nothing to do."
+        return (
+            "There is nothing to do, unless a task of that run stays scheduled. Then deferred tasks of waiting runs "
+            "hold every slot of its pool (include_deferred): give the pool a slot for each active run."
+        )
     if state == "queued":
         return "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."
     again = f"start a run with the run id {run_id}" if state is None else "clear that run"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from airflow_tx import compat
 from airflow_tx.alarms import AlarmCallback
 from airflow_tx.config import Settings
 from airflow_tx.described import check_no_template
-from airflow_tx.errors import TransactionDefinitionError
+from airflow_tx.errors import TransactionDefinitionError, TxError
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.operators.commit_phase import AcquireTurnOperator, hook_up_inside
@@ -30,6 +31,8 @@ from airflow_tx.topology.rules import Block, check, refusal, with_alarms
 if TYPE_CHECKING:
     from airflow.sdk.definitions.xcom_arg import XComArg
     from typing_extensions import Self
+
+log = logging.getLogger(__name__)
 
 _defined: dict[str, tuple[TransactionSpec, DAG]] = {}
 """The transactions that DAG files have defined in this process, and their DAGs, by topology."""
@@ -183,6 +186,10 @@ class Transaction:
             begin.set_downstream(block.gate)
         self._bind(block, frozenset(needed))
         compat.replace_test(self._dag, _try_out)
+        given = self._dag.on_failure_callback or []
+        callbacks = given if isinstance(given, list) else [given]
+        if callbacks:
+            self._dag.on_failure_callback = [_UnlessYielded(self._spec, each) for each in callbacks]
         # A file that is parsed again replaces its own.
         _defined[self._spec.topology] = (begin.transaction, self._dag)
 
@@ -217,6 +224,26 @@ def _try_out(*args: Any, **options: Any) -> Any:
     from airflow_tx.topology.trial import try_out
 
     return try_out(*args, **options)
+
+
+@dataclass(frozen=True)
+class _UnlessYielded:
+    """Calls a failure callback of a DAG, but not for a run that has only made room for an earlier one."""
+
+    spec: TransactionSpec
+    callback: Callable[[Any], None]
+
+    def __call__(self, context: Any) -> None:
+        from airflow_tx.commit.run_slots import has_yielded
+
+        try:
+            with self.spec.store() as store:
+                only_yielded = has_yielded(self.spec.ledger(store), context["run_id"])
+        except TxError as error:
+            log.warning("%s The callback of the DAG is called: its run may have failed.", error)
+            only_yielded = False
+        if not only_yielded:
+            self.callback(context)
 
 
 def _check_ackers(spec: TransactionSpec) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
@@ -173,7 +174,7 @@ def _wait(env: Env, spec: ModelSpec, ti: ModelTi, blocking: int, txid: int | Non
     """Deferred: the trigger waits, or it finds out that this run is to yield."""
     if env.ask("defer", *call) == "yield":
         spec.ledger(env).run(bid, Waiter(ti.run_id, txid, ti.id, blocking))
-        run_slots.yield_slot(spec, {"ti": ti}, blocking=blocking, txid=txid, log=LOG)
+        run_slots.yield_slot(spec, {"ti": ti, "task": SimpleNamespace()}, blocking=blocking, txid=txid, log=LOG)
 
 
 def _begun(handed: str) -> Begun:

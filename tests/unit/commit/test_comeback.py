@@ -17,6 +17,7 @@ from airflow_tx.commit.run_slots import (
     TaskRuns,
     Yielded,
     comeback,
+    has_yielded,
     slots_of,
     start_yielded,
     yield_slot,
@@ -178,7 +179,42 @@ def test_a_waiting_run_is_described_with_its_limit_unless_it_has_slots_of_its_ow
 def yields_to(topology: Topology, run_id: str, txid: int | None, log: Any, **runs: str) -> None:
     ti = FakeTi("commit", run_id, runs=runs)
     topology.ledger().run(run_slots.bid, Waiter(run_id, txid, str(ti.id), 1))
-    yield_slot(spec(topology), {"ti": ti}, blocking=1, txid=txid, log=log)
+    yield_slot(spec(topology), {"ti": ti, "task": SimpleNamespace()}, blocking=1, txid=txid, log=log)
+
+
+def test_the_failure_callbacks_of_a_task_that_makes_room_are_not_called(
+    topology: Topology, airflow: Airflow, log: Any
+) -> None:
+    for number in (1, 2):
+        Run(topology, f"r{number}").begin(1)
+    ti = FakeTi("commit", "r2", runs={"r1": "queued"})
+    topology.ledger().run(run_slots.bid, Waiter("r2", 2, str(ti.id), 1))
+    task = SimpleNamespace(on_failure_callback=[print], email_on_failure=True)
+    with pytest.raises(Yielded):
+        yield_slot(spec(topology), {"ti": ti, "task": task}, blocking=1, txid=2, log=log)
+    assert (task.on_failure_callback, task.email_on_failure) == ((), False)
+
+
+def test_a_run_has_yielded_until_it_begins_again(topology: Topology, airflow: Airflow, log: Any) -> None:
+    for number in (1, 2):
+        Run(topology, f"r{number}").begin(1)
+    with pytest.raises(Yielded):
+        yields_to(topology, "r2", 2, log, r1="queued")
+    assert [has_yielded(topology.ledger(), run_id) for run_id in ("r1", "r2")] == [False, True]
+    Run(topology, "r2").begin(2)
+    assert "r2" in topology.topology.yielded
+    assert not has_yielded(topology.ledger(), "r2")
+
+
+def test_a_run_without_a_transaction_has_yielded_until_it_has_one(
+    topology: Topology, airflow: Airflow, log: Any
+) -> None:
+    Run(topology, "r1").begin(1)
+    with pytest.raises(Yielded):
+        yields_to(topology, "r2", None, log, r1="queued")
+    assert has_yielded(topology.ledger(), "r2")
+    Run(topology, "r2").begin(1)
+    assert not has_yielded(topology.ledger(), "r2")
 
 
 @pytest.mark.parametrize("state", ["running", "success", "failed"])
@@ -198,7 +234,7 @@ def test_nobody_yields_to_a_transaction_that_is_final(topology: Topology, airflo
     ti = FakeTi("commit", "r2", runs={"r1": "queued"})
     topology.ledger().run(run_slots.bid, Waiter("r2", 2, str(ti.id), 1))
     first.commit()
-    yield_slot(spec(topology), {"ti": ti}, blocking=1, txid=2, log=log)
+    yield_slot(spec(topology), {"ti": ti, "task": SimpleNamespace()}, blocking=1, txid=2, log=log)
     assert topology.topology.yielded == {}
 
 
@@ -221,7 +257,7 @@ def test_a_run_that_has_no_transaction_yet_is_yielded_to_if_one_of_its_date_is_q
         if queued
         else nullcontext()
     ):
-        yield_slot(spec(topology), {"ti": ti}, blocking=2, txid=None, missing=date, log=log)
+        yield_slot(spec(topology), {"ti": ti, "task": SimpleNamespace()}, blocking=2, txid=None, missing=date, log=log)
     assert asked == [("dag", date, ["queued"])]
     assert set(topology.topology.yielded) == ({"r3"} if queued else set())
 

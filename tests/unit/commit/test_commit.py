@@ -576,7 +576,6 @@ OR = "or replay it: airflow tx replay numbers 3; to continue without it: airflow
 @pytest.mark.parametrize(
     ("state", "text"),
     [
-        ("running", "There is nothing to do."),
         ("queued", "That run needs a run slot: one of the runs that wait makes room for it if it stays queued."),
         ("failed", f"To continue, clear that run, {OR}"),
         ("success", f"To continue, clear that run, {OR}"),

@@ -412,7 +412,7 @@ def yields(run: Run, blocking: int, txid: int | None, holder: str) -> None:
     ti = FakeTi("commit", run.run_id, runs={holder: "queued"})
     ledger = run.spec.ledger(run.spec.memory)
     assert ledger.run(run_slots.bid, Waiter(run.run_id, txid, str(ti.id), blocking)) == Bidding(run.run_id)
-    yield_slot(run.spec, {"ti": ti}, blocking=blocking, txid=txid, log=run.log)
+    yield_slot(run.spec, {"ti": ti, "task": SimpleNamespace()}, blocking=blocking, txid=txid, log=run.log)
 
 
 def test_a_run_that_yields_fails_with_its_reason_and_is_started_again_by_the_committer_before_it(
@@ -500,5 +500,5 @@ def test_only_the_leader_of_the_bids_yields(make: Any, airflow: Airflow) -> None
     ledger = third.commit().case.ledger
     ledger.run(run_slots.bid, Waiter("r3", 3, "z", 1))
     ti = FakeTi("commit", "r2", runs={"r1": "queued"})
-    yield_slot(second.spec, {"ti": ti}, blocking=1, txid=2, log=second.log)
+    yield_slot(second.spec, {"ti": ti, "task": SimpleNamespace()}, blocking=1, txid=2, log=second.log)
     assert "run r3 does" in second.log.lines[-1]

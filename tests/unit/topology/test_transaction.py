@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,13 +23,45 @@ from airflow_tx import (
     coordinator_dag,
     persistent_aggregate,
 )
-from airflow_tx.errors import ConfigError
+from airflow_tx.commit import run_slots
+from airflow_tx.errors import ConfigError, StoreUnavailable
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.sources.run.data_interval import DataIntervalSource
+from airflow_tx.spec import TransactionSpec
 from airflow_tx.state import Count, MemoryMap, NonTransactionalMap, OpaqueMap, TransactionalMap
 from tests.unit.topology.blocks import Numbers, block, commit, count, dag, refused, state
 
 DAYS = DataIntervalSource("json.loads")
+
+
+@pytest.mark.parametrize(("yielded", "called"), [(True, []), (False, ["first", "second"]), (None, ["first", "second"])])
+def test_a_dag_calls_nobody_for_a_run_that_has_only_made_room(
+    monkeypatch: pytest.MonkeyPatch, yielded: bool | None, called: list[str]
+) -> None:
+    found: list[str] = []
+    given = [lambda context: found.append("first"), lambda context: found.append("second")]
+    with dag(on_failure_callback=given) as made:
+        with block() as tx:
+            commit(count(tx.batch))
+
+    def asked(ledger: Any, run_id: str) -> bool:
+        if yielded is None:
+            raise StoreUnavailable(connection="zookeeper_default", hosts="zk:2181", reason="no answer")
+        return yielded and run_id == "r1"
+
+    monkeypatch.setattr(TransactionSpec, "store", lambda spec: nullcontext())
+    monkeypatch.setattr(run_slots, "has_yielded", asked)
+    callbacks: Any = made.on_failure_callback
+    for callback in callbacks:
+        callback({"run_id": "r1"})
+    assert found == called
+
+
+def test_a_dag_without_callbacks_gets_none() -> None:
+    with dag() as made:
+        with block() as tx:
+            commit(count(tx.batch))
+    assert not made.on_failure_callback
 
 
 def test_begin_comes_before_every_task_that_has_nothing_of_the_block_before_it() -> None:

@@ -158,7 +158,7 @@ def test_it_makes_room_for_the_run_of_the_next_interval(store: CountingStore, ai
     event = waiting.looks(GRACE)
     assert event == {"yield": 2, "missing": (FIRST + DAY).isoformat()}
     ti = FakeTi("begin", "day 2")
-    context = {"ti": ti}
+    context = {"ti": ti, "task": SimpleNamespace()}
     ledger = ledger_on(store)
     ledger.run(bid, Waiter("day 2", None, str(ti.id), 2))
     with pytest.raises(Yielded, match=r"run of 2026-01-02T00:00:00\+00:00 of that one is queued"):
