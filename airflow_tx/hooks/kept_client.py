@@ -1,17 +1,26 @@
-"""The client of each ZooKeeper in a process: made when it is first wanted, and made again once it is dead."""
+"""The client of each ZooKeeper in a process: made when it is first wanted, and again once it is dead or out of date."""
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.config import Settings
 
 if TYPE_CHECKING:
+    from airflow_tx.store.client import ClientConfig
     from airflow_tx.store.watched import WatchedStore
     from airflow_tx.store.zookeeper import ZooKeeperStore
+
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY = 20.0
+"""Seconds after which the connection is read again: a triggerer or an api-server lives longer than it may."""
 
 
 class KeptClient:
@@ -32,6 +41,13 @@ class KeptClient:
         self._client: Any = None
         self._store: ZooKeeperStore | None = None
         self._watched: WatchedStore | None = None
+        self._config: ClientConfig | None = None
+        self._read_at = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to read the connection again."""
+        return self._store is not None and time.monotonic() - self._read_at >= CHECK_EVERY
 
     @property
     def is_dead(self) -> bool:
@@ -51,7 +67,7 @@ class KeptClient:
         :raises ConfigError, StoreUnavailable: see `ZooKeeperHook.get_conn`; the next call tries again.
         """
         with self._lock:
-            if self.is_dead:
+            if self.is_dead or (self.is_due and self._has_changed()):
                 self.close()
             return self._store or self._connect()
 
@@ -80,13 +96,10 @@ class KeptClient:
             self._watched = None
 
     def _connect(self) -> ZooKeeperStore:
-        from airflow_tx.hooks.zookeeper import ZooKeeperHook
         from airflow_tx.store.client import connect
         from airflow_tx.store.zookeeper import ZooKeeperStore
 
-        config = ZooKeeperHook(self._conn_id).config()
-        if self._connect_timeout is not None:
-            config = replace(config, connect_timeout=self._connect_timeout)
+        self._config = config = self._read_config()
         self._client = connect(config)
         self._store = ZooKeeperStore(
             self._client,
@@ -96,6 +109,23 @@ class KeptClient:
             write_timeout=self._patience,
         )
         return self._store
+
+    def _read_config(self) -> ClientConfig:
+        from airflow_tx.hooks.zookeeper import ZooKeeperHook
+
+        self._read_at = time.monotonic()
+        config = ZooKeeperHook(self._conn_id).config()
+        if self._connect_timeout is None:
+            return config
+        return replace(config, connect_timeout=self._connect_timeout)
+
+    def _has_changed(self) -> bool:
+        try:
+            return self._read_config() != self._config
+        except Exception as error:  # noqa: BLE001 - a secrets backend may raise anything
+            text = "Connection %s cannot be read again: %s The client that was made of it stays."
+            log.warning(text, self._conn_id, error)
+            return False
 
 
 _kept: dict[tuple[int, str], KeptClient] = {}

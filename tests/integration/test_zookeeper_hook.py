@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from airflow_tx.errors import ConfigError, StoreUnavailable
+from airflow_tx.errors import ConfigError, StoreRefused, StoreUnavailable
 from airflow_tx.hooks import kept_client
-from airflow_tx.hooks.kept_client import shared_store
+from airflow_tx.hooks.kept_client import shared_store, shared_watched_store
 from airflow_tx.hooks.zookeeper import ZooKeeperHook
+from airflow_tx.plugin.api.ledger_client import LedgerClient
 from airflow_tx.store.client import disconnect
 from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.servers.server import find_java, pyspark_jars
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
 
@@ -100,6 +107,58 @@ def test_a_shared_client_that_an_older_server_does_not_serve_is_replaced(
                 return False
 
         eventually(served, 240, "a new client is served")
+
+
+def put_into(monkeypatch: pytest.MonkeyPatch, server: LocalZooKeeper) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": server.hosts}))
+
+
+def test_a_kept_client_follows_its_connection_to_another_server(
+    monkeypatch: pytest.MonkeyPatch, zookeeper: LocalZooKeeper
+) -> None:
+    with LocalZooKeeper(fsync=False) as moved:
+        with ZooKeeperHook("zk").store() as before:
+            before.ensure("/only/before")
+        board = LedgerClient("zk")
+        assert shared_store("zk").get("/only/before") is not None
+        assert board.store().get("/only/before") is not None
+        put_into(monkeypatch, moved)
+        assert shared_store("zk").get("/only/before") is not None  # it is not read for every question
+        monkeypatch.setattr(kept_client, "CHECK_EVERY", 0.0)
+        assert shared_store("zk").get("/only/before") is None
+        assert shared_watched_store("zk").get("/only/before") is None
+        eventually(lambda: board.store().get("/only/before") is None, 60, "the board has followed")
+        board._kept.close()
+
+
+def test_a_kept_client_stays_while_its_connection_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = shared_store("zk")
+    monkeypatch.setattr(kept_client, "CHECK_EVERY", 0.0)
+    monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({"conn_type": "zookeeper", "host": ""}))
+    assert shared_store("zk") is first
+    assert "Connection zk cannot be read again: host of connection zk" in caplog.text
+
+
+def test_the_password_of_a_ledger_is_changed_as_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ensemble.md").read_text()
+    hashed, typed = re.findall(r"```(?:bash|)\n(.*?)```", page[page.index("## Another server") :], re.DOTALL)[:2]
+    with LocalZooKeeper(fsync=False) as server:
+        login = {"conn_type": "zookeeper", "host": server.hosts, "login": "ada"}
+        monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({**login, "password": "old"}))
+        shared_store("zk").ensure("/airflow_tx/flights")
+        command = [sys.executable, *shlex.split(hashed)[1:]]
+        new = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        main = [find_java(), "-cp", ":".join(map(str, pyspark_jars("*.jar"))), "org.apache.zookeeper.ZooKeeperMain"]
+        commands = typed.partition("\n")[2].replace("HASH", new) + "quit\n"
+        subprocess.run([*main, "-server", server.hosts], input=commands, check=True, capture_output=True, text=True)
+        with pytest.raises(StoreRefused):
+            shared_store("zk").get("/airflow_tx/flights")
+        monkeypatch.setenv("AIRFLOW_CONN_ZK", json.dumps({**login, "password": "new"}))
+        monkeypatch.setattr(kept_client, "CHECK_EVERY", 0.0)
+        assert shared_store("zk").get("/airflow_tx/flights") is not None
+        shared_store("zk").ensure("/airflow_tx/flights/coordinator")
 
 
 def test_an_unreachable_server_is_asked_again_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:

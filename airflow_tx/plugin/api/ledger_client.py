@@ -46,6 +46,7 @@ class LedgerClient:
         self._changed = threading.Condition()
         self._store: WatchedStore | None = None
         self._thread: threading.Thread | None = None
+        self._tries = False
         self._failed_at = float("-inf")
         self._reason = SILENT
 
@@ -64,6 +65,10 @@ class LedgerClient:
                 self._changed.wait_for(
                     lambda: self._store is not None, 0.0 if known else LEDGER_PATIENCE
                 )
+            elif self._kept.is_due:
+                self._start()
+                # A secrets backend may be slow: then the next request finds the client of the new connection.
+                self._changed.wait_for(lambda: not self._tries, LEDGER_PATIENCE)
             store = self._store
         if store is None:
             raise LedgerAway(reason=self._reason)
@@ -82,6 +87,7 @@ class LedgerClient:
 
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
+            self._tries = True
             self._thread = threading.Thread(target=self._try, name="airflow_tx-ledger", daemon=True)
             self._thread.start()
 
@@ -96,6 +102,7 @@ class LedgerClient:
             log.warning("The client of ZooKeeper cannot be made: %s", error)
             reason = _UNUSABLE
         with self._changed:
+            self._tries = False
             self._reason = reason
             self._store = store
             self._failed_at = float("-inf") if store is not None else time.monotonic()
