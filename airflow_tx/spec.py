@@ -195,17 +195,24 @@ class TransactionSpec:
         return ackers_of(self.acker_store, store, self.paths.root)
 
     def staging(self) -> StagingArea:
-        """The place of the output of its tasks between processing and commit."""
+        """The staging area of its ledger: `of_topology` has the output of its tasks between processing and commit."""
         from airflow_tx.staging import StagingArea
 
         return self.area or StagingArea.of_ledger(self.conn_id, self.paths.root)
 
     @property
     def named_source(self) -> Source:
-        """Its source, which knows whose rows it decides, and where it stages them if it does."""
-        source = self.source.named(self.topology)
+        """Its source, which knows whose rows it decides."""
+        return self.source.named(self.topology)
+
+    def source_of(self, incarnation: str) -> Source:
+        """Its source, which knows where it stages rows, too, if it does.
+
+        :param incarnation: of the topology, as its record has it.
+        """
+        source = self.named_source
         if source.stages:
-            source.staging = self.staging().root
+            source.staging = self.staging().of_topology(incarnation).root
         return source
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from airflow_tx.acks import AckerStore, Collector, open_ackers
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.root_emitter import RootEmitter
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine
@@ -48,9 +48,8 @@ def _ack(collector: Collector, lines: str) -> None:
 def opened(store: AckerStore, ackers: int) -> tuple[Origin, RootEmitter]:
     """A new attempt."""
     origin = Origin(f"bench {uuid.uuid4().hex[:8]}", 1, 1)
-    attempt = TransactionAttempt(origin.txid, origin.attempt, "birth")
-    store.open(origin.topology, attempt, ackers)
-    return origin, RootEmitter(store, origin.topology, attempt, ackers, SPLIT)
+    store.open(origin, "birth", ackers)
+    return origin, RootEmitter(store, origin, ackers, SPLIT)
 
 
 def rates(url: str, messages: int, ackers: int) -> str:

@@ -6,7 +6,6 @@ from typing import Protocol
 
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.tree import Portion, TreeReport
-from airflow_tx.protocol.attempt import TransactionAttempt
 
 
 class AckerStore(Protocol):
@@ -15,8 +14,10 @@ class AckerStore(Protocol):
     A call without an answer may have happened; each method can be called again with the same arguments.
     """
 
-    def open(self, topology: str, attempt: TransactionAttempt, ackers: int) -> None:
-        """Make `attempt` the newest of its transaction, with so many ackers; ackers of an older attempt are dropped.
+    def open(self, origin: Origin, birth: str, ackers: int) -> None:
+        """Make an attempt the newest of its transaction, with so many ackers; ackers of an older attempt are dropped.
+
+        :param birth: of the transaction.
 
         :raises StaleMessage: a newer attempt is open.
         """
@@ -44,8 +45,8 @@ class AckerStore(Protocol):
     def report(self, origin: Origin) -> TreeReport:
         """Tell how the trees of an attempt are. Raises as `check`."""
 
-    def forget(self, topology: str, txid: int) -> None:
-        """Drop the ackers of a transaction that has ended, and of all before it."""
+    def forget(self, origin: Origin) -> None:
+        """Drop the ackers of a transaction that has ended, and of all before it, in any attempt."""
 
     def close(self) -> None:
         """Give back the connection, if it is this object's own."""

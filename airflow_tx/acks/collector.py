@@ -182,10 +182,9 @@ class Collector:
 
 
 def _unknown(origin: Origin, roots: list[int]) -> UnknownMessage:
-    topology, txid, attempt = origin
     trees = ", ".join(f"{root:016x}" for root in roots[:5])
     more = f" and {len(roots) - 5} more" if len(roots) > 5 else ""
     problem = (
         f"tree {trees}{more} is complete, or was never registered; the message was acked before"
     )
-    return UnknownMessage(topology=topology, txid=txid, attempt=attempt, problem=problem)
+    return UnknownMessage(**origin.words, problem=problem)

@@ -40,19 +40,23 @@ class AckerWatch(Inquiry[AckerLoad]):
         self,
         connect: Callable[[], AbstractContextManager[AckerStore]],
         opened: Mapping[int, TransactionRecord],
+        incarnation: str,
     ) -> None:
         """Look in a thread, unless one still waits for an answer.
 
         :param connect: to the ackers, as long as the block.
+        :param incarnation: of the topology.
         """
 
         def question() -> AckerLoad:
             with connect() as store:
-                return self.look(store, opened)
+                return self.look(store, opened, incarnation)
 
         self.ask(lambda: question)
 
-    def look(self, store: AckerStore, opened: Mapping[int, TransactionRecord]) -> AckerLoad:
+    def look(
+        self, store: AckerStore, opened: Mapping[int, TransactionRecord], incarnation: str
+    ) -> AckerLoad:
         """Ask for the transactions that still wait for messages.
 
         :raises AckersUnavailable: they do not answer.
@@ -62,7 +66,7 @@ class AckerWatch(Inquiry[AckerLoad]):
         for txid, record in opened.items():
             if record.phase is not Phase.PROCESSING:
                 continue
-            origin = Origin(self._topology, txid, record.attempt)
+            origin = Origin(self._topology, txid, record.attempt, incarnation)
             with suppress(StaleMessage, UnknownMessage):  # it has just begun, or ended
                 report = store.report(origin)
                 trees += sum(report.open.values())

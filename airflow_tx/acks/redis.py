@@ -17,8 +17,6 @@ from airflow_tx.errors import (
     UnknownMessage,
     shortened_reason,
 )
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.paths import encode_name
 
 # KEYS: the transaction, the prefix of its ackers, the set of txids. ARGV: attempt, birth, ackers, txid.
 _OPEN = """
@@ -117,12 +115,11 @@ class RedisAckers:
         self._prefix = prefix
         self._client = make_client(parameters, needed_by=f"the ackers at {where}")
 
-    def open(self, topology: str, attempt: TransactionAttempt, ackers: int) -> None:
-        origin = Origin(topology, attempt.txid, attempt.attempt)
-        keys = [*self._keys(origin), self._txids(topology)]
-        newest = self._eval(_OPEN, keys, [attempt.attempt, attempt.birth, ackers, attempt.txid])
+    def open(self, origin: Origin, birth: str, ackers: int) -> None:
+        keys = [*self._keys(origin), self._txids(origin)]
+        newest = self._eval(_OPEN, keys, [origin.attempt, birth, ackers, origin.txid])
         if newest:
-            raise StaleMessage(**origin._asdict(), newest=newest)
+            raise StaleMessage(**origin.words, newest=newest)
 
     def check(self, origin: Origin) -> None:
         with self._errors():
@@ -160,31 +157,30 @@ class RedisAckers:
         self._check(origin, newest)
         return TreeReport.of(map(_acker, ackers), None if failed is None else failed.decode())
 
-    def forget(self, topology: str, txid: int) -> None:
+    def forget(self, origin: Origin) -> None:
+        txids = self._txids(origin)
         with self._errors():
-            known = self._client.smembers(self._txids(topology))
+            known = self._client.smembers(txids)
         for each in sorted(int(each) for each in known):
-            if each <= txid:
-                self._eval(
-                    _FORGET, [*self._keys(Origin(topology, each, 0)), self._txids(topology)], [each]
-                )
+            if each <= origin.txid:
+                self._eval(_FORGET, [*self._keys(origin._replace(txid=each)), txids], [each])
 
     def close(self) -> None:
         self._client.close()
 
     def _keys(self, origin: Origin) -> list[str]:
         """The transaction's, and the prefix of its ackers'."""
-        tag = f"{{{self._prefix}:{encode_name(origin.topology)}}}"
+        tag = self._txids(origin)
         return [f"{tag}:{origin.txid}", f"{tag}:{origin.txid}:"]
 
-    def _txids(self, topology: str) -> str:
-        return f"{{{self._prefix}:{encode_name(topology)}}}"
+    def _txids(self, origin: Origin) -> str:
+        return f"{{{self._prefix}:{origin.place}}}"
 
     def _check(self, origin: Origin, newest: bytes | None) -> None:
         if newest is not None and int(newest) > origin.attempt:
-            raise StaleMessage(**origin._asdict(), newest=int(newest))
+            raise StaleMessage(**origin.words, newest=int(newest))
         if newest is None or int(newest) < origin.attempt:
-            raise UnknownMessage(**origin._asdict(), problem=not_open(origin))
+            raise UnknownMessage(**origin.words, problem=not_open(origin))
 
     def _eval(self, script: str, keys: list[str], arguments: list[Any]) -> Any:
         with self._errors():

@@ -5,23 +5,43 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from airflow_tx.errors import NotAReference
+from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.paths import decode_name, encode_name
 
 _SCHEME = "tx1"
 
 
 class Origin(NamedTuple):
-    """The attempt of a transaction that a message belongs to."""
+    """The attempt of a transaction that a message belongs to.
+
+    :param incarnation: of the topology: another ledger may keep its ackers in the same store.
+    """
 
     topology: str
     txid: int
     attempt: int
+    incarnation: str = ""
+
+    @property
+    def place(self) -> str:
+        """Name the topology in a store of ackers, and in a reference: no two ledgers have the same name."""
+        return encode_name(self.topology) + (f"@{self.incarnation}" if self.incarnation else "")
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """Give the fields by which messages name it."""
+        return {"topology": self.topology, "txid": self.txid, "attempt": self.attempt}
 
     def __str__(self) -> str:
         return f"transaction {self.txid}.{self.attempt} of {self.topology!r}"
+
+
+def origin_of(topology: str, attempt: TransactionAttempt, incarnation: str) -> Origin:
+    """Name the attempt of a topology that messages belong to."""
+    return Origin(topology, attempt.txid, attempt.attempt, incarnation)
 
 
 @dataclass(frozen=True)
@@ -36,9 +56,9 @@ class Lineage:
 
     @cached_property
     def text(self) -> str:
-        topology, txid, attempt = self.origin
+        origin = self.origin
         trees = ",".join(f"{acker}.{root:016x}" for acker, root in self.trees)
-        return f"{_SCHEME}:{encode_name(topology)}:{txid}.{attempt}:{trees}"
+        return f"{_SCHEME}:{origin.place}:{origin.txid}.{origin.attempt}:{trees}"
 
     @classmethod
     def parse(cls, text: str) -> Lineage:
@@ -47,13 +67,15 @@ class Lineage:
         :raises NotAReference: it is none.
         """
         try:
-            scheme, topology, attempt, trees = text.split(":")
+            scheme, place, attempt, trees = text.split(":")
             txid, _, number = attempt.partition(".")
-            origin = Origin(decode_name(topology), int(txid), int(number))
+            topology, _, incarnation = place.partition("@")
+            origin = Origin(decode_name(topology), int(txid), int(number), incarnation)
             found = cls(origin, tuple(_tree(tree) for tree in trees.split(",") if tree))
         except ValueError:
             raise NotAReference(
-                text=text[:120], problem=f"{_SCHEME}:TOPOLOGY:TXID.ATTEMPT:TREES:ID is one"
+                text=text[:120],
+                problem=f"{_SCHEME}:TOPOLOGY@INCARNATION:TXID.ATTEMPT:TREES:ID is one",
             ) from None
         if scheme != _SCHEME:
             raise NotAReference(text=text[:120], problem=f"it does not begin with {_SCHEME!r}")

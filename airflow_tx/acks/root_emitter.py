@@ -7,7 +7,7 @@ from airflow_tx.acks.reference import Lineage, Origin, Reference, new_id
 from airflow_tx.acks.stream import Stream
 from airflow_tx.acks.tree import emitter_text
 from airflow_tx.errors import EmittedBefore
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry
 
 
 class RootEmitter:
@@ -20,13 +20,12 @@ class RootEmitter:
     def __init__(
         self,
         store: AckerStore,
-        topology: str,
-        attempt: TransactionAttempt,
+        origin: Origin,
         ackers: int,
         task: TaskTry,
     ) -> None:
         self.count = 0
-        self._origin = Origin(topology, attempt.txid, attempt.attempt)
+        self._origin = origin
         self._store = store
         self._task = task
         emitter = emitter_text(task)
@@ -57,7 +56,4 @@ class RootEmitter:
         for other in self._store.report(self._origin).emitted:
             same = (other.task_id, other.map_index) == (self._task.task_id, self._task.map_index)
             if same and other.task_try != self._task.task_try:
-                topology, txid, attempt = self._origin
-                raise EmittedBefore(
-                    task=str(self._task), topology=topology, txid=txid, attempt=attempt
-                )
+                raise EmittedBefore(task=str(self._task), **self._origin.words)

@@ -9,7 +9,7 @@ from airflow_tx.acks.api import AckerStore
 from airflow_tx.acks.reference import Lineage, Origin, Reference, new_id
 from airflow_tx.acks.root_emitter import RootEmitter
 from airflow_tx.errors import TransactionDefinitionError
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry
 
 
 class TaskEmitter:
@@ -22,16 +22,14 @@ class TaskEmitter:
 
     def __init__(
         self,
-        topology: str,
-        attempt: TransactionAttempt,
+        origin: Origin,
         task: TaskTry,
         ackers: int | None,
         connect: Callable[[], AbstractContextManager[AckerStore]],
         *,
         anchored: bool = True,
     ) -> None:
-        self._topology = topology
-        self._attempt = attempt
+        self._origin = origin
         self._task = task
         self._ackers = ackers
         self._connect = connect
@@ -52,7 +50,7 @@ class TaskEmitter:
         :raises AckersUnavailable: the ackers cannot be reached.
         """
         if not tracked or self._ackers == 0:
-            lineage = Lineage(Origin(self._topology, self._attempt.txid, self._attempt.attempt))
+            lineage = Lineage(self._origin)
             return [str(Reference(lineage, new_id())) for _ in range(count)]
         if self._ackers is None:
             raise self._untracked(
@@ -63,9 +61,7 @@ class TaskEmitter:
             raise self._untracked(problem, "Put it upstream of the committer")
         if self._roots is None:
             store = self._connected.enter_context(self._connect())
-            self._roots = RootEmitter(
-                store, self._topology, self._attempt, self._ackers, self._task
-            )
+            self._roots = RootEmitter(store, self._origin, self._ackers, self._task)
         return self._roots.emit(count)
 
     def close(self) -> None:
@@ -74,4 +70,5 @@ class TaskEmitter:
 
     def _untracked(self, problem: str, remedy: str) -> TransactionDefinitionError:
         remedy = f"{remedy}, or emit(tracked=False) if nothing has to wait for them."
-        return TransactionDefinitionError(topology=self._topology, problem=problem, remedy=remedy)
+        topology = self._origin.topology
+        return TransactionDefinitionError(topology=topology, problem=problem, remedy=remedy)

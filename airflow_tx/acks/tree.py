@@ -145,10 +145,7 @@ def check_number(origin: Origin, portion: Portion, last: int) -> None:
     :raises AckersBehind: the store has lost portions.
     """
     if last != portion.number - 1:
-        expected, (topology, txid, attempt) = portion.number - 1, origin
-        raise AckersBehind(
-            found=last, expected=expected, topology=topology, txid=txid, attempt=attempt
-        )
+        raise AckersBehind(found=last, expected=portion.number - 1, **origin.words)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,6 @@ from airflow_tx.errors import (
     shortened_reason,
 )
 from airflow_tx.protocol.api import Create, Delete, Node, Put, Requirement, Store, Unchanged, Write
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.paths import encode_name
 
 _PASSES = 1000
 """Each time that one is overtaken, another worker has got on."""
@@ -48,7 +46,7 @@ class OpenAttempt:
 
 
 class ZnodeAckers:
-    """An `AckerStore` beside the ledgers, in `<root>.acks`.
+    """An `AckerStore` beside the ledgers, in `<root>.acks/<topology>@<incarnation>/<txid>`.
 
     :param store: ZooKeeper, or memory.
     :param root: the root of the ledgers.
@@ -68,12 +66,11 @@ class ZnodeAckers:
         self._where = where
         self._close = close
 
-    def open(self, topology: str, attempt: TransactionAttempt, ackers: int) -> None:
-        path = self._path(Origin(topology, attempt.txid, attempt.attempt))
-        wanted = OpenAttempt(attempt.attempt, attempt.birth, ackers)
+    def open(self, origin: Origin, birth: str, ackers: int) -> None:
+        wanted = OpenAttempt(origin.attempt, birth, ackers)
         with self._errors():
-            self._store.ensure(path.rpartition("/")[0])
-            self._repeat(lambda: self._open(path, topology, attempt.txid, wanted))
+            self._store.ensure(self._folder(origin))
+            self._repeat(lambda: self._open(origin, wanted))
 
     def check(self, origin: Origin) -> None:
         with self._errors():
@@ -125,12 +122,12 @@ class ZnodeAckers:
                 (Acker.from_json(node.data) for node in nodes if node is not None), opened.failed
             )
 
-    def forget(self, topology: str, txid: int) -> None:
-        folder = f"{self._base}/{encode_name(topology)}"
+    def forget(self, origin: Origin) -> None:
+        folder = self._folder(origin)
         with self._errors():
             found = self._store.children(folder)
             for name in found.names if found is not None else ():
-                if int(name) <= txid:
+                if int(name) <= origin.txid:
                     self._repeat(partial(self._send_removal, f"{folder}/{name}"))
 
     def close(self) -> None:
@@ -156,7 +153,8 @@ class ZnodeAckers:
             return False
         return True
 
-    def _open(self, path: str, topology: str, txid: int, wanted: OpenAttempt) -> bool:
+    def _open(self, origin: Origin, wanted: OpenAttempt) -> bool:
+        path = self._path(origin)
         node = self._store.get(path)
         found = None if node is None else OpenAttempt(**json.loads(node.data))
         if found is None:
@@ -167,9 +165,7 @@ class ZnodeAckers:
         assert node is not None
         if found.birth == wanted.birth and found.attempt >= wanted.attempt:
             if found.attempt > wanted.attempt:
-                raise StaleMessage(
-                    topology=topology, txid=txid, attempt=wanted.attempt, newest=found.attempt
-                )
+                raise StaleMessage(**origin.words, newest=found.attempt)
             return True
         kept = min(found.ackers, wanted.ackers)
         return self._sent(
@@ -193,8 +189,11 @@ class ZnodeAckers:
 
     # --- reading
 
+    def _folder(self, origin: Origin) -> str:
+        return f"{self._base}/{origin.place}"
+
     def _path(self, origin: Origin) -> str:
-        return f"{self._base}/{encode_name(origin.topology)}/{origin.txid}"
+        return f"{self._folder(origin)}/{origin.txid}"
 
     def _newest(self, origin: Origin) -> tuple[Node, OpenAttempt]:
         node = self._store.get(self._path(origin))
@@ -202,13 +201,13 @@ class ZnodeAckers:
             raise self._unknown(origin)
         opened = OpenAttempt(**json.loads(node.data))
         if opened.attempt > origin.attempt:
-            raise StaleMessage(**origin._asdict(), newest=opened.attempt)
+            raise StaleMessage(**origin.words, newest=opened.attempt)
         if opened.attempt < origin.attempt:
             raise self._unknown(origin)
         return node, opened
 
     def _unknown(self, origin: Origin) -> UnknownMessage:
-        return UnknownMessage(**origin._asdict(), problem=not_open(origin))
+        return UnknownMessage(**origin.words, problem=not_open(origin))
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

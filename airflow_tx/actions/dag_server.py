@@ -147,7 +147,8 @@ class DagServer:
         try:
             ledger = _ledger(question.conn_id, question.paths)
             connect = partial(shared_ackers, spec.acker_store, ledger.store, ledger.paths.root)
-            watch.ask_ackers(connect, open_records(ledger.store, ledger.paths))
+            opened = open_records(ledger.store, ledger.paths)
+            watch.ask_ackers(connect, opened, ledger.incarnation())
         except TxError as error:
             log.info("The ackers of topology %s are not shown: %s", question.name, error)
             return None

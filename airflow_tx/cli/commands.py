@@ -295,7 +295,8 @@ def _state_lost(args: Namespace, store: Store) -> None:
 def _ledger_lost(args: Namespace, store: Store) -> None:
     from airflow_tx.cli import repair_previews
     from airflow_tx.protocol.rebuild_plan import LEDGER_LOST, HeldState
-    from airflow_tx.protocol.repair import Repairs
+    from airflow_tx.protocol.repair import Repairs, incarnation_of
+    from airflow_tx.sources.rabbit.taken import adopt_taken
     from airflow_tx.state.api import StateKind
 
     request, states = _dag(args, store, LEDGER_LOST)
@@ -314,13 +315,17 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
     ledger = ledger_on(store, args)
     audit = audit_of(args)
     planned = Repairs(ledger).preview_ledger_lost(held, request, audit)
-    if not is_shown(args, repair_previews.of_rebuilt(ledger, planned, found)):
-        print_done("Repaired", Repairs(ledger).ledger_lost(held, request, audit))
+    made_anew = incarnation_of(Reader(store), ledger.paths)
+    if is_shown(args, repair_previews.of_rebuilt(ledger, planned, found)):
+        return
+    for incarnation in {fence.incarnation for fence in found.values() if fence is not None}:
+        if made_anew not in ("", incarnation):
+            adopt_taken(staging_of(args), made_anew, incarnation)
+    print_done("Repaired", Repairs(ledger).ledger_lost(held, request, audit))
 
 
 def _reset(args: Namespace, store: Store) -> None:
     from airflow_tx.cli import repair_previews
-    from airflow_tx.journal.area import JournalArea
     from airflow_tx.protocol.reader import Reader
     from airflow_tx.protocol.repair import RESET, Repairs, incarnation_of, reset
 
@@ -337,10 +342,8 @@ def _reset(args: Namespace, store: Store) -> None:
     def clear() -> None:
         for state in states.values():
             state.clear()
-        area = staging_of(args)
-        area.forget(args.topology)
         if incarnation:
-            JournalArea(area, incarnation).forget()
+            staging_of(args).forget(incarnation)
 
     print_done("Repaired", Repairs(ledger).reset(request, audit, clear=clear))
 

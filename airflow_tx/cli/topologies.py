@@ -66,15 +66,13 @@ def rename(args: Namespace) -> None:
             else mover.rename(new, dag_id, audit_of(args))
         )
         if new != old:
-            _forget_output(args, old)
+            _forget_output(args, old, record.incarnation)
     print(f"Renamed: {done.summary}. Transaction {done.current} commits next. {after}".strip())
 
 
 @action
 def delete(args: Namespace) -> None:
     """`airflow tx delete TOPOLOGY [--release-states] --why TEXT`."""
-    from airflow_tx.journal.area import JournalArea
-
     check_why(args, f"delete {args.topology}")
     paths = paths_of(args)
     with store_of(args) as store:
@@ -97,17 +95,15 @@ def delete(args: Namespace) -> None:
         mover.close_for_deletion(allocated)
         for state in states.values():
             state.release()
-        area = staging_of(args)
-        area.forget(paths.topology)  # else the next topology of this name would find it
-        JournalArea(area, record.incarnation).forget()
+        staging_of(args).forget(record.incarnation)
         mover.delete()
     print(f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
 
 
-def _forget_output(args: Namespace, paths: Paths) -> None:
+def _forget_output(args: Namespace, paths: Paths, incarnation: str) -> None:
     """Remove the staged output of the old name. No task reads it: open transactions begin again."""
     try:
-        staging_of(args).sweep(paths.topology)
+        staging_of(args).of_topology(incarnation).sweep(paths.topology)
     except Exception as error:  # noqa: BLE001
         print(f"Staged output of {paths.topology} was not removed: {error}", file=sys.stderr)
 

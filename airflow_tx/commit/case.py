@@ -94,8 +94,8 @@ class CommitCase:
 
     @cached_property
     def area(self) -> StagingArea:
-        """The staging area of its ledger."""
-        return self.spec.staging()
+        """The staging area of its topology."""
+        return self.spec.staging().of_topology(self.begun.incarnation)
 
     @cached_property
     def states(self) -> dict[str, FencedState]:

@@ -32,7 +32,7 @@ def write_entry(case: CommitCase, processed: Processed, rows: Sequence[RowsToWri
     failpoint("commit.before_journal", **case.where)
     begun = case.begun
     incarnation = case.ledger.incarnation()
-    journal = JournalArea(case.area, incarnation)
+    journal = JournalArea(case.spec.staging(), incarnation)
     written = case.ledger.clock.now().isoformat(timespec="milliseconds")
     entry = Entry(
         case.spec.topology,

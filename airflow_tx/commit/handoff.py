@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_tx import compat
+from airflow_tx.acks.reference import Origin
 from airflow_tx.commit.run_slots import Runs, start_yielded
 from airflow_tx.config import Settings
 from airflow_tx.errors import (
@@ -95,16 +96,17 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
         )
 
     try:
-        area = spec.staging()
+        incarnation = ledger.incarnation()
+        area = spec.staging().of_topology(incarnation)
         # Its own run lives on: a task beside or after the block may not have read yet.
         read = area.sweep(spec.topology, txid, has_live_run)
         area.kept.sweep(spec.topology, txid + 1 - Settings.load().keep_new_values)
         sweep_journal(spec, ledger)
-        with closing(spec.named_source) as source:
+        with closing(spec.source_of(incarnation)) as source:
             source.cleanup_before(min([*read, txid]))
         if spec.ackers:
             with spec.open_ackers(ledger.store) as ackers:
-                ackers.forget(spec.topology, txid)
+                ackers.forget(Origin(spec.topology, txid, 0, incarnation))
     except Exception as error:  # noqa: BLE001
         log.warning("Transaction %s is committed, but was not cleaned up: %s", txid, error)
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeGuard
 
 from airflow_tx.acks.api import AckerStore
-from airflow_tx.acks.reference import Origin
+from airflow_tx.acks.reference import Origin, origin_of
 from airflow_tx.acks.tree import TreeReport
 from airflow_tx.errors import AckersUnavailable, MessagesFailed, StaleMessage, UnknownMessage
 from airflow_tx.metrics import send_failure
@@ -95,7 +95,7 @@ def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messa
         return Messages()
     found = messages_of(
         lambda: spec.open_ackers(ledger.store),
-        Origin(spec.topology, attempt.txid, attempt.attempt),
+        origin_of(spec.topology, begun.attempt, begun.incarnation),
         record,
         timeout=spec.timeout,
         now=ledger.clock.now(),
@@ -103,6 +103,7 @@ def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messa
     if found.problem:
         send_failure(spec.paths, ledger.run(processing.fail_messages, attempt, found.problem))
         if begun.replaces is None:
-            note_failed(spec, attempt, begun.metadata, found.problem)
+            source = spec.source_of(begun.incarnation)
+            note_failed(source, attempt, begun.metadata, found.problem)
         raise MessagesFailed(txid=attempt.txid, attempt=attempt.attempt, reason=found.problem)
     return found

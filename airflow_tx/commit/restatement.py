@@ -129,7 +129,7 @@ def differences(
     if replaces is None:
         return {}, {}
     topology = case.ledger.topology()
-    entry = JournalArea(case.area, topology.incarnation).read(replaces.entry)
+    entry = JournalArea(case.spec.staging(), topology.incarnation).read(replaces.entry)
     problem = refuses_restatement(
         case.updates, entry, inside=_inside(case.spec), renamed=topology.renamed
     )

@@ -155,7 +155,7 @@ class Lane(NoLane):
                 committer.join(_JOIN)
 
     def _rehearsal_dir(self) -> TryDir:
-        """Name a folder that the next commit sweeps, even if this process dies: no transaction has txid 0."""
+        """Name a folder of its own. No sweep removes it: there may be no ledger yet, so no incarnation."""
         task = TaskTry("rehearsal", -1, uuid.uuid4().hex)
         return self._spec.staging().try_dir(self._spec.topology, TransactionAttempt(0, 1), task)
 

@@ -95,7 +95,8 @@ class Monitor:
                 )
             elif watch.answer is not None:
                 send_acker_load(self._paths, watch.answer)
-        watch.ask_ackers(partial(self._ackers, store), look.opened)
+        incarnation = look.topology.incarnation
+        watch.ask_ackers(partial(self._ackers, store), look.opened, incarnation)
 
     def _lag(self, store: Store) -> Lag | None:
         if self._lags is None:

@@ -2,8 +2,8 @@
 
 ::
 
-    <root>/<ledger>/@journal/<incarnation>/<day>/<txid>-<sha256>
-    <root>/<ledger>/@journal/<incarnation>/<day>/rows/<sha256>.parquet
+    <root>/<ledger>/<incarnation>/@journal/<day>/<txid>-<sha256>
+    <root>/<ledger>/<incarnation>/@journal/<day>/rows/<sha256>.parquet
 
 A renamed topology keeps its incarnation, and so its journal. Files are named by their content: an entry that is
 written twice is the same entry, and no writer overwrites what another one has written.
@@ -31,12 +31,12 @@ from airflow_tx.journal.entry import (
 )
 from airflow_tx.journal.rows import encoded_rows
 from airflow_tx.protocol.records import dumps
-from airflow_tx.staging.area import StagingArea, quoted
+from airflow_tx.staging.area import StagingArea
 from airflow_tx.state.column_types import type_of
 from airflow_tx.state.columns import Columns
 
 JOURNAL = "@journal"
-"""Folder of the journals of a ledger. No topology has its name."""
+"""Folder of the journal of a topology. No topology has its name."""
 INLINE_ROWS = 1_000
 """Rows of a contribution that its entry holds itself, at most."""
 INLINE_SIZE = 256 * 1024
@@ -50,7 +50,7 @@ _NAME = re.compile(r"(\d{4}-\d\d-\d\d)/(\d+)-([0-9a-f]{64})")
 class StagedFiles:
     """The Parquet files of an output, of which the journal keeps copies.
 
-    :param files: names below the root of the staging area, each with the number of its rows.
+    :param files: names below the root of the staging area of the topology, each with the number of its rows.
     :param columns: the columns that the state takes.
     """
 
@@ -66,8 +66,8 @@ class JournalArea:
     """
 
     def __init__(self, area: StagingArea, incarnation: str) -> None:
-        self._files = area.files
-        self._folder = f"{JOURNAL}/{quoted(incarnation)}"
+        self._files = area.of_topology(incarnation).files
+        self._folder = JOURNAL
 
     # --- write --------------------------------------------------------------------------------------------------
 

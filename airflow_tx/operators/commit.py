@@ -147,9 +147,13 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         }
         trigger: WaitTrigger
         if line.messages:
-            attempt = begun_by(context["ti"], spec).attempt.attempt
+            begun = begun_by(context["ti"], spec)
             trigger = MessagesTrigger(
-                **common, attempt=attempt, acker_store=spec.acker_store, timeout=spec.timeout
+                **common,
+                attempt=begun.attempt.attempt,
+                incarnation=begun.incarnation,
+                acker_store=spec.acker_store,
+                timeout=spec.timeout,
             )
         else:
             trigger = TurnTrigger(

@@ -29,7 +29,8 @@ def describe_batch(processing: Processing, inputs: Mapping[str, Any]) -> Descrip
         metadata=processing.metadata,
         source=processing.source.serialize(),
         root=processing.staging.root,
-        inputs=inputs_of(processing.spec, inputs, processing.attempt) if inputs else {},
+        incarnation=processing.begun.incarnation,
+        inputs=inputs_of(processing.spec, inputs, processing.begun) if inputs else {},
         ackers=_ackers(processing),
         appended=appended_by(processing.spec, processing.task.task_id),
     )

@@ -12,6 +12,7 @@ from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.rows_digest import COUNT, RowsDigest
 
 if TYPE_CHECKING:
+    from airflow_tx.protocol.answers import Begun
     from airflow_tx.protocol.attempt import TransactionAttempt
     from airflow_tx.protocol.consumers import OutputName
     from airflow_tx.spec import TransactionSpec
@@ -117,7 +118,7 @@ class CurrentBatch:
         :param ref: ``task.output["name"]``, as an argument of the task.
         :raises StagingError: exactly this output is not there whole, or the new values are not kept any more.
         """
-        rows = rows_of_output(self._processing.spec, ref, self.attempt)
+        rows = rows_of_output(self._processing.spec, ref, self._processing.begun)
         outputs = output_names(ref)
         return self._reading(outputs, COUNT).passing(rows) if outputs else rows
 
@@ -155,19 +156,20 @@ def current_batch(*, reliable: bool = True) -> CurrentBatch:
 
 
 def locate_output(
-    spec: TransactionSpec, ref: Any, attempt: TransactionAttempt
+    spec: TransactionSpec, ref: Any, begun: Begun
 ) -> tuple[StagingArea, Mapping[str, Any], TransactionAttempt | None]:
     """Find the place of a named output, the reference that counts, and its attempt.
 
     A committer may have written again since it gave its new values: then the newest ones count, of any attempt.
 
-    :param attempt: the one that the reader works on.
+    :param begun: the attempt that the reader works on.
     :raises StagingError: it is no reference, or the new values are not kept any more.
     """
     from airflow_tx.processing.outputs import is_ref
     from airflow_tx.spark.new_values import are_new_values, newest_of
 
-    area = spec.staging()
+    area = spec.staging().of_topology(begun.incarnation)
+    attempt = begun.attempt
     if not is_ref(ref):
         problem = f"it is no reference ({str(ref)[:120]})"
         remedy = (
@@ -184,9 +186,7 @@ def locate_output(
     return area.kept, found.to_json(), None
 
 
-def rows_of_output(
-    spec: TransactionSpec, ref: Any, attempt: TransactionAttempt
-) -> Iterator[dict[str, Any]]:
+def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[dict[str, Any]]:
     """Read the rows of an output, or of new values, as dicts; it is checked before the first one.
 
     :raises StagingError: exactly this output is not there whole.
@@ -195,7 +195,7 @@ def rows_of_output(
     from airflow_tx.staging.small_rows import rows_from_json
     from airflow_tx.state.arrow import from_arrow, types_of
 
-    area, found, of = locate_output(spec, ref, attempt)
+    area, found, of = locate_output(spec, ref, begun)
     where, output = open_output(area, found, attempt=of)
     check_readable(where, found["name"], output)
     if output.content:
@@ -204,18 +204,16 @@ def rows_of_output(
     return (row for batch in batches for row in from_arrow(batch, types_of(batch.schema)))
 
 
-def inputs_of(
-    spec: TransactionSpec, inputs: Mapping[str, Any], attempt: TransactionAttempt
-) -> dict[str, Input]:
+def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], begun: Begun) -> dict[str, Input]:
     """Describe what an application reads as inputs, by name; checked here, where a refusal is the task's own.
 
     :param inputs: references; of a mapped task, of all its instances.
     :raises StagingError: exactly these outputs are not there whole.
     """
-    return {name: _input(spec, value, attempt) for name, value in inputs.items()}
+    return {name: _input(spec, value, begun) for name, value in inputs.items()}
 
 
-def _input(spec: TransactionSpec, value: Any, attempt: TransactionAttempt) -> Input:
+def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
     from airflow_tx.staging.descriptor import Input
     from airflow_tx.staging.manifest import check_readable, open_output
 
@@ -224,7 +222,7 @@ def _input(spec: TransactionSpec, value: Any, attempt: TransactionAttempt) -> In
     columns = tuple[str, ...]()
     refs = [value] if single else list(value)
     for ref in refs:
-        area, found, of = locate_output(spec, ref, attempt)
+        area, found, of = locate_output(spec, ref, begun)
         where, output = open_output(area, found, attempt=of)
         check_readable(where, found["name"], output)
         columns = columns or output.columns

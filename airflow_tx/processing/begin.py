@@ -83,15 +83,21 @@ def ask(
                 is_current=lambda: compat.is_current_try(str(ti.id)),
                 review=decider.review,
                 report=lambda failed: note_failed(
-                    spec, failed.attempt, failed.metadata, failed.reason
+                    spec.source_of(ledger.incarnation()),
+                    failed.attempt,
+                    failed.metadata,
+                    failed.reason,
                 ),
                 read_entry=read_entry,
             )
             decider.note(answer)
         if isinstance(answer, Begun) and spec.ackers:
+            from airflow_tx.acks.reference import origin_of
+
             failpoint("begin.before_open", topology=spec.topology, txid=answer.txid)
             with spec.open_ackers(store) as ackers:
-                ackers.open(spec.topology, answer.attempt, spec.ackers)
+                origin = origin_of(spec.topology, answer.attempt, answer.incarnation)
+                ackers.open(origin, answer.attempt.birth, spec.ackers)
         if not isinstance(answer, AlreadyCommitted):
             send_lag(spec.topology, spec.source, ledger, log)
         return answer
@@ -100,7 +106,8 @@ def ask(
 def committed_batch(spec: TransactionSpec, txid: int) -> dict[str, Any]:
     """Give what tasks after the commit need of a transaction that was committed before, as plain JSON."""
     with spec.store() as store:
-        begun = Begun.of_history(txid, spec.ledger(store).outcome(txid))
+        ledger = spec.ledger(store)
+        begun = Begun.of_history(txid, ledger.outcome(txid), ledger.incarnation())
     return {"topology": spec.topology, **begun.to_json(), COMMITTED: True}
 
 
@@ -230,6 +237,9 @@ class _Decider:
         """
         if self._spec.stages or self.source.stages:
             self._spec.staging().check()
+        if self.source.stages:
+            area = self._spec.staging().of_topology(self._ledger.incarnation())
+            self.source.staging = area.root
         self.source = self._ordered(self.source, attempt, position)
         size = self.source.batch_size
         if size is not None:

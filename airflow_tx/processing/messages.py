@@ -13,7 +13,8 @@ from airflow_tx.errors import AckersUnavailable, EmittedBefore, MessageError
 if TYPE_CHECKING:
     from airflow_tx.acks.api import AckerStore
     from airflow_tx.acks.task_emitter import TaskEmitter
-    from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+    from airflow_tx.protocol.answers import Begun
+    from airflow_tx.protocol.attempt import TaskTry
     from airflow_tx.spec import TransactionSpec
 
 
@@ -24,10 +25,10 @@ class TaskMessages:
     """
 
     def __init__(
-        self, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry, *, anchored: bool
+        self, spec: TransactionSpec, begun: Begun, task: TaskTry, *, anchored: bool
     ) -> None:
         self._spec = spec
-        self._attempt = attempt
+        self._begun = begun
         self._task = task
         self._anchored = anchored
         self._emitter: TaskEmitter | None = None
@@ -45,12 +46,13 @@ class TaskMessages:
         :raises AirflowFailException: they are refused, and would be in another try; the run is to be replayed.
         :raises AckersUnavailable: the ackers cannot be reached.
         """
+        from airflow_tx.acks.reference import origin_of
         from airflow_tx.acks.task_emitter import TaskEmitter
 
         if self._emitter is None:
+            begun = self._begun
             self._emitter = TaskEmitter(
-                self._spec.topology,
-                self._attempt,
+                origin_of(self._spec.topology, begun.attempt, begun.incarnation),
                 self._task,
                 self._spec.ackers,
                 self._ackers,
@@ -70,7 +72,7 @@ class TaskMessages:
         :raises AirflowFailException: it is another one, whose application this try has taken up.
         """
         if trees and emitter != self._task:
-            own = self._attempt
+            own = self._begun.attempt
             topology = self._spec.topology
             error = EmittedBefore(
                 task=str(self._task), topology=topology, txid=own.txid, attempt=own.attempt

@@ -43,7 +43,7 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
             begun.attempt,
         )
         return
-    source = spec.named_source
+    source = spec.source_of(begun.incarnation)
     try:
         source.committed(begun.txid, begun.metadata)
     except Exception as error:
@@ -56,11 +56,8 @@ def note_committed(spec: TransactionSpec, begun: Begun) -> None:
         source.close()
 
 
-def note_failed(
-    spec: TransactionSpec, attempt: TransactionAttempt, metadata: Any, reason: str
-) -> None:
-    """Call `Source.failed`; an error there changes nothing: the attempt has failed already."""
-    source = spec.named_source
+def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reason: str) -> None:
+    """Call `Source.failed`, and close it; an error there changes nothing: the attempt has failed already."""
     try:
         source.failed(attempt.txid, metadata, reason)
     except Exception as error:  # noqa: BLE001 - of the user's code

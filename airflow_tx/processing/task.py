@@ -68,7 +68,7 @@ class Processing:
         self.begun = begun
         self.task = task
         self.anchored = anchored
-        self.messages = TaskMessages(spec, begun.attempt, task, anchored=anchored)
+        self.messages = TaskMessages(spec, begun, task, anchored=anchored)
         self.read: list[AnyReading] = []  # by its application, and by itself
         self.unproven: list[str] = []
         """Why the rows that its application consumed are not proven."""
@@ -156,7 +156,7 @@ class Processing:
     @cached_property
     def staging(self) -> StagingArea:
         """The place of its output; the output of a task after the block must outlive the commit."""
-        area = self.spec.staging()
+        area = self.spec.staging().of_topology(self.begun.incarnation)
         return area if self.task.task_id in self.spec.inside else area.kept
 
     @property
@@ -265,7 +265,8 @@ class Processing:
                 )
                 send_failure(self.spec.paths, noted)
             if self.begun.replaces is None:
-                note_failed(self.spec, self.attempt, self.metadata, reason)
+                source = self.spec.source_of(self.begun.incarnation)
+                note_failed(source, self.attempt, self.metadata, reason)
 
     @property
     def _where(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
@@ -52,6 +52,7 @@ class Begun:
     :param lost: rows that come before it and were accepted as lost, in words.
     :param key: the identity of that run.
     :param replaces: the transaction that it restates; None: it is no restatement.
+    :param incarnation: of its topology, which names what its tasks leave in places that ledgers share.
     """
 
     attempt: TransactionAttempt
@@ -65,9 +66,12 @@ class Begun:
     lost: tuple[str, ...] = ()
     key: str = ""
     replaces: Replaced | None = None
+    incarnation: str = ""
 
     @classmethod
-    def of(cls, txid: int, record: TransactionRecord, rows: Any, position: Any) -> Begun:
+    def of(
+        cls, txid: int, record: TransactionRecord, rows: Any, position: Any, incarnation: str
+    ) -> Begun:
         return cls(
             attempt=TransactionAttempt(txid, record.attempt, record.birth),
             metadata=rows,
@@ -80,22 +84,22 @@ class Begun:
             lost=tuple(record.lost),
             key=record.key,
             replaces=_replaced(record.replaces),
+            incarnation=incarnation,
         )
 
     @classmethod
-    def of_history(cls, txid: int, history: History | None) -> Begun:
+    def of_history(cls, txid: int, history: History | None, incarnation: str) -> Begun:
         """Describe a committed transaction again, with rows and position as its receipt keeps them.
 
         :param history: None: it is forgotten. Its attempt is then 0.
         """
         if history is None or history.receipt is None:
             attempt = TransactionAttempt(txid, history.attempts if history else 0)
-            return cls(attempt, NOT_KEPT, NOT_KEPT, "", replay=True)
+            return cls(attempt, NOT_KEPT, NOT_KEPT, "", replay=True, incarnation=incarnation)
         attempt = TransactionAttempt(txid, history.attempts, history.birth)
-        rows = history.receipt["metadata"]
-        position = history.receipt["after"]
-        replaces = _replaced(history.receipt.get("replaces"))
-        return cls(attempt, rows, position, digest_of(rows), replay=True, replaces=replaces)
+        rows, after = history.receipt["metadata"], history.receipt["after"]
+        known = cls(attempt, rows, after, digest_of(rows), replay=True, incarnation=incarnation)
+        return replace(known, replaces=_replaced(history.receipt.get("replaces")))
 
     @property
     def txid(self) -> int:
@@ -111,6 +115,7 @@ class Begun:
             "position": self.position,
             "rows_digest": self.rows_digest,
             "replay": self.replay,
+            "incarnation": self.incarnation,
         }
         return value if self.replaces is None else {**value, "replaces": asdict(self.replaces)}
 
@@ -125,6 +130,7 @@ class Begun:
             value["rows_digest"],
             value["replay"],
             replaces=_replaced(value.get("replaces")),
+            incarnation=value.get("incarnation", ""),
         )
 
 

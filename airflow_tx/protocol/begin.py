@@ -257,8 +257,9 @@ def _allocated(
         Create(paths.acks(record.acks), b""),
         *(given.writes(read, stamp, paths, txid) if given is not None else ()),
     )
+    life = begins.topology.incarnation
     return Decision(
-        Begun.of(txid, record, decided.rows, meta.position), writes, paths.transaction(txid)
+        Begun.of(txid, record, decided.rows, meta.position, life), writes, paths.transaction(txid)
     )
 
 

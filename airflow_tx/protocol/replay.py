@@ -99,7 +99,8 @@ def _continue(begins: BeginPass, txid: int, record: TransactionRecord) -> Decisi
     stamp = begins.stamp
     request = begins.request
     meta = RotatingTransactionalState(begins.read, begins.paths).get_state(txid)
-    result = Begun.of(txid, replace(record, run_id=request.run_id), meta.rows, meta.position)
+    of_run = replace(record, run_id=request.run_id)
+    result = Begun.of(txid, of_run, meta.rows, meta.position, begins.topology.incarnation)
     if record.request == request.task_try:
         return Decision(result)
     again = replace(
@@ -162,8 +163,9 @@ def _next_attempt(
         Create(paths.acks(again.acks), b""),
         *garbage.removed(read, stamp, paths, paths.acks(record.acks), started),
     )
+    life = begins.topology.incarnation
     return Decision(
-        Begun.of(txid, again, decided.rows, decided.position), writes, paths.transaction(txid)
+        Begun.of(txid, again, decided.rows, decided.position, life), writes, paths.transaction(txid)
     )
 
 

@@ -283,10 +283,12 @@ class Batch:
 def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
     """Make the emitter of an application's messages, for the try that runs it."""
     from airflow_tx.acks.location import open_ackers
+    from airflow_tx.acks.reference import origin_of
     from airflow_tx.acks.task_emitter import TaskEmitter
 
     ackers = descriptor.ackers
-    emitter = partial(TaskEmitter, descriptor.topology, descriptor.attempt, descriptor.task)
+    origin = origin_of(descriptor.topology, descriptor.attempt, descriptor.incarnation)
+    emitter = partial(TaskEmitter, origin, descriptor.task)
     if ackers is None:
         return emitter(None, _nowhere)
     return emitter(

@@ -2,11 +2,13 @@
 
 ::
 
-    <root>/<ledger>/<topology>/<txid>/<attempt>/<task>@<map index>/<try>/
+    <root>/<ledger>/<incarnation>/<topology>/<txid>/<attempt>/<task>@<map index>/<try>/
 
-No two writers share a folder, and no topologies of one name in two ledgers: nothing is ever overwritten, and a driver
-that outlives its task writes into a folder that is not read. The area is swept at every commit: a task beside or after
-the block may read output of its transaction as long as its run lives, and such a driver may write even later.
+No two writers share a folder: nothing is ever overwritten, and a driver that outlives its task writes into a folder
+that is not read. The area is swept at every commit: a task beside or after the block may read output of its
+transaction as long as its run lives, and such a driver may write even later. Other installations may stage in the same
+place, with the same names of connections and topologies. Only the incarnation of a topology tells them apart, so a
+topology sweeps only what is below its own.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from airflow_tx.staging.files import Files, open_files
 DESCRIPTOR = "_descriptor.json"
 KEPT = "@kept"
 TAKEN = "@taken"
-"""Folder of what sources have taken out of a queue. No topology has its name."""
+"""Folder of what a source has taken out of a queue. No topology has its name."""
 PROBE = "@probe"
 
 
@@ -93,6 +95,13 @@ class StagingArea:
     def root(self) -> str:
         return self.files.root
 
+    def of_topology(self, incarnation: str) -> StagingArea:
+        """Open the part that belongs to one topology.
+
+        :param incarnation: of the topology, as its record has it.
+        """
+        return StagingArea(f"{self.root}/{quoted(incarnation)}")
+
     @property
     def kept(self) -> StagingArea:
         """An area beside, for what is read after its transaction is committed. No topology has its name."""
@@ -150,16 +159,15 @@ class StagingArea:
                 self.files.remove_tree(f"{below}/{txid}")
         return read
 
-    def forget(self, topology: str) -> None:
-        """Remove everything that a topology has staged, kept and taken out of queues: its next life begins at txid 1.
+    def forget(self, incarnation: str) -> None:
+        """Remove everything that a topology has staged, kept, journaled and taken out of queues: its life is over.
 
         :raises StagingNotRemoved: something is still there.
         """
-        for folder in ("", f"{KEPT}/", f"{TAKEN}/"):
-            name = f"{folder}{quoted(topology)}"
-            self.files.remove_tree(name)
-            if self.files.list(name):
-                raise StagingNotRemoved(uri=self.files.uri(name))
+        name = quoted(incarnation)
+        self.files.remove_tree(name)
+        if self.files.list(name):
+            raise StagingNotRemoved(uri=self.files.uri(name))
 
 
 def write_descriptor(area: StagingArea, descriptor: Descriptor) -> str:

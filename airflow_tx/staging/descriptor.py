@@ -74,10 +74,11 @@ class Descriptor:
     :param task: the try that the output belongs to.
     :param metadata: plain JSON: exactly which rows.
     :param source: class path and constructor arguments, as `Source.serialize()` gave them.
-    :param root: root of the staging area.
+    :param root: root of the staging area of its topology.
     :param inputs: output of tasks before it, by name.
     :param ackers: None: the transaction has no messages.
     :param appended: the outputs that are appended to a table, by name.
+    :param incarnation: of the topology.
     """
 
     topology: str
@@ -89,6 +90,7 @@ class Descriptor:
     inputs: Mapping[str, Input] = field(default_factory=dict)
     ackers: Ackers | None = None
     appended: Mapping[str, AppendTo] = field(default_factory=dict)
+    incarnation: str = ""
 
     def __str__(self) -> str:
         return f"{self.topology} {self.attempt} {self.task}"
@@ -108,6 +110,7 @@ class Descriptor:
                 "source": [self.source[0], dict(self.source[1])],
                 "root": self.root,
                 "inputs": {name: each.to_json() for name, each in self.inputs.items()},
+                "incarnation": self.incarnation,
                 "ackers": None if self.ackers is None else asdict(self.ackers),
                 **({"appended": appended} if appended else {}),
             }
@@ -135,6 +138,7 @@ class Descriptor:
             source=(value["source"][0], value["source"][1]),
             root=value["root"],
             inputs={name: Input.from_json(of) for name, of in value.get("inputs", {}).items()},
+            incarnation=value.get("incarnation", ""),
             ackers=Ackers(**value["ackers"]) if value.get("ackers") else None,
             appended={
                 name: AppendTo.from_json(of) for name, of in value.get("appended", {}).items()

@@ -162,9 +162,7 @@ class Trial:
                 continue
             instance = task if index < 0 else f"{task}[{index}]"
             if begun is not None and is_ref(value):
-                value = list(
-                    rows_of_output(self._trial_spec, value, Begun.from_json(begun).attempt)
-                )
+                value = list(rows_of_output(self._trial_spec, value, Begun.from_json(begun)))
             outputs[instance if name == RETURN_KEY else f"{instance}.{name}"] = value
         return TrialResult(compat.text(run.state), outputs, self.states)
 

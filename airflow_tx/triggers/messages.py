@@ -20,12 +20,14 @@ class MessagesTrigger(WaitTrigger):
 
     :param acker_store: the id of the connection of the ackers; None: they are beside the ledger.
     :param timeout: seconds that messages have from begin on.
+    :param incarnation: of the topology.
     """
 
     txid: int
     attempt: int
     acker_store: str | None
     timeout: float
+    incarnation: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,7 +37,7 @@ class MessagesTrigger(WaitTrigger):
         record = Reader(store).peek_if_any(TransactionRecord, self.paths.transaction(self.txid))
         if not is_processing(record, self.attempt):
             return {"reason": "its record changed"}
-        origin = Origin(self.topology, self.txid, self.attempt)
+        origin = Origin(self.topology, self.txid, self.attempt, self.incarnation)
         now = datetime.now(timezone.utc)
         found = messages_of(
             lambda: shared_ackers(self.acker_store, store, self.root),

@@ -56,7 +56,7 @@ class TestQueue(SourceSuite):
         return {"message_id": id_, "routing_key": self.queue, "headers": json.dumps(headers), "message": message}
 
     def lose_rows(self) -> None:
-        next(self.staging.glob("@taken/orders/*/messages/0/*")).unlink()
+        next(self.staging.glob("@taken/*/messages/0/*")).unlink()
 
 
 @pytest.mark.long

@@ -151,7 +151,7 @@ def triggers() -> dict[str, LedgerTrigger]:
             **where, max_pending=4, key="r1", after="2013-01-01T00:00:00+00:00", missing="2013-01-01T00:00:00+00:00"
         ),
         "turn": TurnTrigger(**where, txid=3, op="ab", mapped=["t"], waited=[["a", 1]]),
-        "messages": MessagesTrigger(**where, txid=3, attempt=1, acker_store="redis", timeout=60.0),
+        "messages": MessagesTrigger(**where, txid=3, attempt=1, acker_store="redis", timeout=60.0, incarnation="life"),
         "committed": CommittedTrigger(**where, wanted={"txid": 3}),
         "commits": CommitsTrigger(**{**where, "hold": 0.0}, watcher="asset", every=2),
         "coordinator": CoordinatorTrigger(

@@ -43,7 +43,7 @@ run._succeeded(ti)
 
 state = SqlState.from_url(f"sqlite:///{folder}/state.db", table="sums", keys=["key"], values={"n": Sum()})
 run.commit(update(state))
-again = list(rows_of_output(run.topology.spec, ref, run.begun.attempt))
+again = list(rows_of_output(run.topology.spec, ref, run.begun))
 print("FOUND", json.dumps([[dict(row) for row in state.read()], again, sorted(sys.modules)]))
 """
 

@@ -79,7 +79,7 @@ def run_one(spec: QueueSpec, run_id: str) -> bool:
         pipeline.mark(grant)
     failpoint("worker.after_mark", txid=answer.txid)
     note_committed(spec, answer)
-    spec.named_source.cleanup_before(answer.txid)
+    spec.source_of(answer.incarnation).cleanup_before(answer.txid)
     return True
 
 

@@ -184,8 +184,8 @@ def test_an_output_that_is_appended_is_not_read_as_rows(topology: Topology) -> N
     run = processed(topology, operator)
     ref = run.committer.xcoms["count", "orders", -1]
     with pytest.raises(StagingError, match="its rows are appended to table"):
-        list(rows_of_output(topology.spec, ref, run.begun.attempt))
+        list(rows_of_output(topology.spec, ref, run.begun))
     with pytest.raises(StagingError, match="its rows are appended to table"):
-        inputs_of(topology.spec, {"orders": ref}, run.begun.attempt)
+        inputs_of(topology.spec, {"orders": ref}, run.begun)
     with pytest.raises(StagingError, match="its rows are appended to table"):
         run.commit(update(MemoryState("wrong", keys=["id"], values={"rows": Sum()}), "orders"))

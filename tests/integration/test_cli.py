@@ -209,6 +209,9 @@ def test_a_lost_ledger_is_rebuilt_from_the_states_of_the_dag_and_a_reset_empties
     disconnect(client)
     with pytest.raises(FenceForeign, match="airflow tx repair flights --ledger-lost"):
         pipeline.run("r3")
+    monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
+    staged = StagingArea.of_ledger("zookeeper_default", root).files
+    staged.write(f"{pipeline.ledger.incarnation()}/@taken/queue/messages/0/m", b"")
     # The DAG that the new ledger knows is this test's.
     repair = ("tx", "repair", "flights", "--ledger-lost", "--dag-id", "the_dag")
     asked = airflow.run(*repair, root=root, fails=True)
@@ -216,18 +219,19 @@ def test_a_lost_ledger_is_rebuilt_from_the_states_of_the_dag_and_a_reset_empties
     assert "transaction 3 commits next" in airflow.run(*repair, "--yes", root=root)
     assert pipeline.run("r3") == 3
     assert pipeline.totals() == [6, 6]
+    assert list(staged.list(f"{pipeline.ledger.incarnation()}/@taken/queue/messages/0"))
 
     reset = ("tx", "repair", "flights", "--reset", "--dag-id", "the_dag", "--why", "from the start")
     asked = airflow.run(*reset, root=root, fails=True)
     assert "DELETE ALL VALUES of its states: tx_state.one, tx_state.two." in asked
     assert pipeline.totals() == [6, 6]
-    monkeypatch.setenv("AIRFLOW_HOME", airflow.environment["AIRFLOW_HOME"])
-    staged = StagingArea.of_ledger("zookeeper_default", root).files
-    staged.write("@taken/flights/queue/committed/1/0", b"")
-    staged.write(f"@journal/{pipeline.ledger.incarnation()}/2013-01-31/entry", b"")
+    life = pipeline.ledger.incarnation()
+    staged.write(f"{life}/@taken/queue/committed/1/0", b"")
+    staged.write(f"{life}/@journal/2013-01-31/entry", b"")
+    staged.write("of another one/flights/1/output", b"")
     airflow.run(*reset, "--yes", root=root)
-    assert not staged.list("@taken/flights")
-    assert not staged.list("@journal")
+    assert not staged.list(life)
+    assert list(staged.list("of another one/flights/1")) == ["output"]
     pipeline.request = TopologyRequest("the_dag", "transactional", 1)
     assert pipeline.run("r1") == 1
     assert pipeline.totals() == [1, 1]

@@ -158,12 +158,12 @@ def test_an_entry_of_the_journal_that_is_not_as_it_was_written_is_found(
 
     first, *_ = [bind(1), bind(2), bind(3, days=31)]
     assert of_entries() == []
-    area.files.write(f"@journal/{ledger.incarnation()}/{first}", b"{}")
-    area.files.remove_tree(f"@journal/{ledger.incarnation()}/{(today - timedelta(days=31)).date()}")
+    area.files.write(f"{ledger.incarnation()}/@journal/{first}", b"{}")
+    area.files.remove_tree(f"{ledger.incarnation()}/@journal/{(today - timedelta(days=31)).date()}")
     (found,) = of_entries()
     assert found.startswith(f"transaction 1: Entry {first} of the journal cannot be used: ")
     assert "Restore that file from a backup" in found
-    area.files.remove_tree(f"@journal/{ledger.incarnation()}")
+    area.files.remove_tree(f"{ledger.incarnation()}/@journal")
     assert [line.partition(":")[0] for line in of_entries()] == ["transaction 1", "transaction 2"]
     assert of_entries("--from", "3") == []
     bind(1)

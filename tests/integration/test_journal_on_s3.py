@@ -35,11 +35,12 @@ def area(bucket: Bucket) -> StagingArea:
 def written(area: StagingArea, rows: list[dict[str, Any]] = ROWS, day: str = DAY) -> str:
     """Stage rows, write them into the journal, and remove what was staged."""
     journal = JournalArea(area, "life")
-    where = area.try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "a"))
+    own = area.of_topology("life")
+    where = own.try_dir("flights", TransactionAttempt(1, 1), TaskTry("count", -1, "a"))
     (file,) = write_rows(where, "counts", rows).files
     staged = StagedFiles([(where.child(f"counts/{file.name}"), file.rows)], ["carrier", "n"])
     contribution = journal.contribution(COLUMNS, rows, day=day, staged=staged)
-    area.sweep("flights")
+    own.sweep("flights")
     parts = {"flights": contribution}
     times: dict[str, Any] = {"began": f"{day}T00:00:00+00:00", "written": f"{day}T00:00:01+00:00"}
     batch: dict[str, Any] = {"key": "run", "run_id": "run", "metadata": {}, "source": ("a.Source", {})}
@@ -59,7 +60,7 @@ def test_the_server_copies_what_was_staged(area: StagingArea, bucket: Bucket, mo
     assert [each for each in written_by_us if "/rows/" in each] == []
     found = JournalArea(area, "life").check(name).contributions["flights"]
     assert list(found.rows()) == list(found.rows()) == ROWS
-    assert bucket.fs.exists(f"{bucket.name}/staging/@journal/life/{found.files[0].name}")
+    assert bucket.fs.exists(f"{bucket.name}/staging/life/@journal/{found.files[0].name}")
 
 
 def test_days_are_listed_and_removed(area: StagingArea) -> None:
@@ -73,7 +74,7 @@ def test_days_are_listed_and_removed(area: StagingArea) -> None:
 
 def test_a_bucket_that_was_restored_to_an_older_backup_is_refused_by_name(area: StagingArea, bucket: Bucket) -> None:
     before = written(area, ROWS[:1500])
-    folder = f"{bucket.name}/staging/@journal"
+    folder = f"{bucket.name}/staging/life/@journal"
     backup = {name: bucket.fs.cat_file(name) for name in bucket.fs.find(folder)}
     name = written(area)
     journal = JournalArea(area, "life")
@@ -86,6 +87,6 @@ def test_a_bucket_that_was_restored_to_an_older_backup_is_refused_by_name(area: 
 
     named = next(each for each in backup if each.endswith(".parquet"))
     again = written(area)
-    bucket.fs.pipe(f"{folder}/life/{rows.name}", backup[named])
+    bucket.fs.pipe(f"{folder}/{rows.name}", backup[named])
     with pytest.raises(EntryDiffers, match=f"{re.escape(again)} .*parquet has the sha256"):
         next(journal.read(again).contributions["flights"].rows())

@@ -145,6 +145,7 @@ def test_a_begin_that_decides_while_its_topology_is_renamed_acks_only_what_the_l
     renaming.join(60)
     assert sorted(shop.taken(new, "r1", "r2")) == ["m1", "m2", "m3", "m4"]
     assert list(open_records(store, new.paths)) == [1, 2]
+    assert shop.begin(new, "r3") == NoData(3)
     shop.has(0)
 
 
@@ -159,8 +160,10 @@ def test_the_next_life_of_a_topology_knows_nothing_that_the_one_before_it_has_st
     for run_id in ("r1", "r2"):
         note_committed(before, shop.begin(before, run_id))
 
+    life = before.ledger(shop.store).incarnation()
+
     def clear() -> None:
-        shop.area.forget("orders")
+        shop.area.forget(life)
 
     if ended_by == "reset":
         ledger = before.ledger(shop.store)
@@ -175,9 +178,25 @@ def test_the_next_life_of_a_topology_knows_nothing_that_the_one_before_it_has_st
     assert shop.taken(after, "s1", "s2") == ["a1", "b2", "b3", "b4"]
     for run_id in ("s1", "s2"):
         note_committed(after, shop.begin(after, run_id))
-    after.named_source.cleanup_before(3)
+    after.source_of(after.ledger(shop.store).incarnation()).cleanup_before(3)
     shop.publish("b4")
     assert shop.taken(after, "s3") == ["b5", "b6"]
     shop.has(1)
     assert shop.begin(after, "s4") == NoData(4)
     shop.has(0)
+
+
+def test_what_another_ledger_has_taken_from_a_queue_of_the_same_name_is_neither_taken_nor_removed(
+    make_shop: Callable[..., Shop],
+) -> None:
+    own, other = make_shop(), make_shop()
+    other.queue = own.queue  # as of a broker of its own, to which its connection leads
+    own.publish("m1", "m2")
+    assert own.taken(own.spec("orders"), "r1") == ["m1", "m2"]
+    other.publish("n1", "n2", "n3")
+    here, there = own.spec("orders"), other.spec("orders")
+    assert other.taken(there, "r1", "r2") == ["n1", "n2", "n3"]
+    for run_id in ("r1", "r2"):
+        note_committed(there, other.begin(there, run_id))
+    there.source_of(there.ledger(other.store).incarnation()).cleanup_before(3)
+    assert own.taken(here, "r1") == ["m1", "m2"]

@@ -324,10 +324,10 @@ def test_an_application_emits_messages_and_says_how_many(
     monkeypatch.setenv("AIRFLOW_CONN_QUEUES", json.dumps(found))
     descriptor = replace(batch_of(area, tmp_path), ackers=Ackers(2, "queues", "/tx", anchored=True))
     with closing(open_ackers(redis.url())) as ackers:
-        ackers.open("flights", descriptor.attempt, 2)
+        origin = Origin("flights", 3, 2)
+        ackers.open(origin, "", 2)
         assert main.run(spark, Batch(descriptor, spark)) == {}
         assert read_manifest(dir_of(area, descriptor)).trees == len(emitted) == 6
-        origin = Origin("flights", 3, 2)
         assert ackers.report(origin).open == {"count": 6}
         with Collector(redis.url()) as collector:
             for reference in emitted:
@@ -337,7 +337,7 @@ def test_an_application_emits_messages_and_says_how_many(
         later = replace(descriptor, task=TaskTry("count", -1, "try-2"))
         with pytest.raises(FailedBatch, match="in an earlier try, and workers may have taken them"):
             main.run(spark, Batch(later, spark))
-        ackers.forget("flights", 3)
+        ackers.forget(origin)
     with pytest.raises(TransactionDefinitionError, match=r"task count emits messages. Write .*ackers=1"):
         main.run(spark, Batch(replace(later, ackers=None), spark))
 

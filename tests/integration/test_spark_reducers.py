@@ -97,7 +97,7 @@ def test_executors_reduce_the_rows_of_a_key_in_their_order_and_stage_the_new_val
     run = topology.begin("r1")
     run.emit(*(as_table(first[start : start + 2500]) for start in range(0, ROWS, 2500)))
     assert run.commit(update(state, writers="worker", **asked)) is None
-    by_worker = list(rows_of_output(topology.spec, run.new_values["users"], run.begun.attempt))
+    by_worker = list(rows_of_output(topology.spec, run.new_values["users"], run.begun))
     assert {row["user"]: (row["balance"], row["last"]) for row in by_worker} == expected(first)
 
     run = topology.begin("r2")
@@ -105,9 +105,9 @@ def test_executors_reduce_the_rows_of_a_key_in_their_order_and_stage_the_new_val
     assert run.commit(update(state, writers="spark", spark=spark_connect.url, **asked)) is None
     assert {row["user"]: (row["balance"], row["last"]) for row in state.read()} == expected(first, second)
     ref = run.new_values["users"]
-    by_spark = list(rows_of_output(topology.spec, ref, run.begun.attempt))
+    by_spark = list(rows_of_output(topology.spec, ref, run.begun))
     assert sorted(by_spark, key=lambda row: row["user"]) == sorted(state.read(), key=lambda row: row["user"])
-    folder = topology.spec.staging().kept.files.list(ref["path"])
+    folder = topology.spec.staging().of_topology(run.begun.incarnation).kept.files.list(ref["path"])
     assert len([name for name in folder if name.endswith(".parquet")]) == 6  # each writer its own part
 
     later = topology.begin("r3")

@@ -11,7 +11,7 @@ from airflow_tx.acks.api import AckerStore
 from airflow_tx.acks.collector import Collector
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.root_emitter import RootEmitter
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry
 
 SPLIT = TaskTry("split", -1, "try-1")
 MakeStore = Callable[[], AckerStore]
@@ -45,11 +45,10 @@ class AckerCase:
 
 def emitter(store: AckerStore, origin: Origin, *, ackers: int = 1, task: TaskTry = SPLIT) -> RootEmitter:
     """The messages of one try of a task."""
-    attempt = TransactionAttempt(origin.txid, origin.attempt, "birth")
-    return RootEmitter(store, origin.topology, attempt, ackers, task)
+    return RootEmitter(store, origin, ackers, task)
 
 
 def opened(store: AckerStore, origin: Origin, *, ackers: int = 1) -> RootEmitter:
     """As `begin` opens an attempt, and a task of it emits."""
-    store.open(origin.topology, TransactionAttempt(origin.txid, origin.attempt, "birth"), ackers)
+    store.open(origin, "birth", ackers)
     return emitter(store, origin, ackers=ackers)

@@ -12,7 +12,7 @@ from airflow_tx.acks.reference import Origin, Reference
 from airflow_tx.acks.root_emitter import RootEmitter
 from airflow_tx.acks.tree import Portion
 from airflow_tx.errors import AckersBehind, EmittedBefore, StaleMessage, UnknownMessage
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry
 from tests.suites.acker_case import SPLIT, MakeStore, emitter, opened
 from tests.suites.acker_trees import AckerTrees
 
@@ -44,15 +44,15 @@ class AckerSuite(AckerTrees):
     def test_an_older_attempt_does_not_come_back(self, store: AckerStore, origin: Origin, roots: RootEmitter) -> None:
         roots.emit(1)
         with pytest.raises(StaleMessage):
-            store.open(origin.topology, TransactionAttempt(7, 1, "birth"), 1)
-        store.open(origin.topology, TransactionAttempt(7, 2, "birth"), 1)
+            store.open(origin._replace(attempt=1), "birth", 1)
+        store.open(origin, "birth", 1)
         assert store.report(origin).open == {"split": 1}
 
     def test_another_transaction_of_the_same_number_has_nothing_of_the_first(
         self, store: AckerStore, origin: Origin, roots: RootEmitter
     ) -> None:
         roots.emit(1)
-        store.open(origin.topology, TransactionAttempt(7, 1, "another birth"), 2)
+        store.open(origin._replace(attempt=1), "another birth", 2)
         assert store.report(Origin(origin.topology, 7, 1)).emitted == {}
         with pytest.raises(UnknownMessage):
             store.check(origin)
@@ -69,8 +69,8 @@ class AckerSuite(AckerTrees):
         roots.emit(1)
         opened(store, Origin(topology, 6, 1)).emit(1)
         opened(store, Origin(topology, 8, 1)).emit(1)
-        store.forget(topology, 7)
-        store.forget(topology, 7)
+        for _ in range(2):
+            store.forget(Origin(topology, 7, 0))
         for txid, attempt in ((7, 2), (6, 1)):
             with pytest.raises(UnknownMessage, match="has ended"):
                 store.report(Origin(topology, txid, attempt))

@@ -293,7 +293,7 @@ class RabbitQueueSource(Source):
             raise self.refused(
                 "it has no staging area", "Let a Transaction ask it, or name it with one: named()."
             )
-        return TakenMessages(self.staging, self.topology, f"{self.conn_id}/{self.queue}")
+        return TakenMessages(self.staging, f"{self.conn_id}/{self.queue}")
 
     def _new(
         self, messages: Iterable[QueueMessage], known: Mapping[bytes, None]

@@ -2,11 +2,13 @@
 
 ::
 
-    <root>/@taken/<topology>/<queue>/messages/<number>/<random>   the messages of a batch that begins at this number
-    <root>/@taken/<topology>/<queue>/ids/<number>/<random>        digests of the last ids before this number
-    <root>/@taken/<topology>/<queue>/committed/<txid>/<number>    the batch at this number is committed
+    <root>/@taken/<queue>/messages/<number>/<random>   the messages of a batch that begins at this number
+    <root>/@taken/<queue>/ids/<number>/<random>        digests of the last ids before this number
+    <root>/@taken/<queue>/committed/<txid>/<number>    the batch at this number is committed
 
-Nothing is overwritten, and only what the ledger names counts: two processes may stage at one number.
+The root belongs to one incarnation of a topology. So a renamed topology keeps what it has taken, and another ledger
+with the same names does not find it. Nothing is overwritten, and only what the ledger names counts: two processes may
+stage at one number.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from uuid import uuid4
 
-from airflow_tx.staging.area import TAKEN, quoted
+from airflow_tx.staging.area import TAKEN, StagingArea, quoted
 from airflow_tx.staging.files import open_files
 
 DIGEST_SIZE = 16
@@ -83,15 +85,39 @@ def read_ids(uri: str) -> dict[bytes, None]:
     )
 
 
+def adopt_taken(area: StagingArea, made_anew: str, incarnation: str) -> None:
+    """Let the next transaction of a rebuilt ledger take the messages that runs have taken while the ledger was lost.
+
+    The broker has forgotten them. Ids that are known already are recognised, so this may be repeated.
+
+    :param area: of both ledgers.
+    :param made_anew: the incarnation of the ledger that `begin` has made in place of the lost one.
+    :param incarnation: of the lost one.
+    """
+    files = area.files
+    theirs = f"{quoted(made_anew)}/{TAKEN}"
+    for queue in files.list(theirs):
+        own = f"{quoted(incarnation)}/{TAKEN}/{queue}"
+        numbers = [
+            int(at) for folder in ("ids", "messages") for at in files.list(f"{own}/{folder}")
+        ]
+        # The next transaction looks at this number and at all after it: the last ids are those before its own.
+        place = f"{own}/messages/{max(numbers, default=0)}"
+        for number in files.list(f"{theirs}/{queue}/messages"):
+            folder = f"{theirs}/{queue}/messages/{number}"
+            for name in files.list(folder):
+                files.copy(f"{folder}/{name}", f"{place}/{int(number):020}-{name}")
+
+
 class TakenMessages:
     """The messages that a topology has taken from one queue.
 
-    :param root: of the staging area.
+    :param root: of the staging area of the topology.
     """
 
-    def __init__(self, root: str, topology: str, queue: str) -> None:
+    def __init__(self, root: str, queue: str) -> None:
         self._files = open_files(root)
-        self._folder = f"{TAKEN}/{quoted(topology)}/{quoted(queue)}"
+        self._folder = f"{TAKEN}/{quoted(queue)}"
 
     def stage(self, number: int, messages: Sequence[QueueMessage]) -> str:
         """Stage the messages of a batch that begins at this number; returns their URI."""

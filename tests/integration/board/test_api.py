@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_tx.acks.reference import Origin
+from airflow_tx.acks.reference import origin_of
 from airflow_tx.acks.znodes import ZnodeAckers
 from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.skip import note_skip
@@ -548,7 +548,8 @@ def test_the_page_of_a_topology_says_how_many_trees_of_messages_are_open(board: 
     emitting.request = TopologyRequest("messages", "opaque", 3)
     begun = emitting.begin("r1")
     ackers = ZnodeAckers(store, ROOT)
-    roots = opened(ackers, Origin("messages", begun.txid, begun.attempt.attempt), ackers=2)
+    origin = origin_of("messages", begun.attempt, begun.incarnation)
+    roots = opened(ackers, origin, ackers=2)
     roots.emit(10)
 
     def shown() -> Any:
@@ -556,7 +557,7 @@ def test_the_page_of_a_topology_says_how_many_trees_of_messages_are_open(board: 
 
     found = eventually(shown, 120, "the ackers have answered", interval=0.5)
     assert (found["trees"], found["acks_a_second"]) == (10, None)
-    ackers.forget("messages", begun.txid)
+    ackers.forget(origin)
 
 
 def test_a_lag_is_that_of_the_source_which_the_topology_reads(board: Board, store: ZooKeeperStore) -> None:

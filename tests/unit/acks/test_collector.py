@@ -21,7 +21,7 @@ from airflow_tx.errors import (
     StaleMessage,
 )
 from airflow_tx.protocol.api import Requirement, Write
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.testing.eventually import eventually
 
@@ -53,9 +53,8 @@ def ackers() -> Ackers:
 
 @pytest.fixture
 def root(ackers: Ackers) -> str:
-    attempt = TransactionAttempt(7, 2)
-    ackers.open("words", attempt, 1)
-    return RootEmitter(ackers, "words", attempt, 1, TaskTry("split", -1, "t")).emit(1)[0]
+    ackers.open(ORIGIN, "", 1)
+    return RootEmitter(ackers, ORIGIN, 1, TaskTry("split", -1, "t")).emit(1)[0]
 
 
 def _away() -> None:
@@ -130,7 +129,7 @@ def test_what_a_worker_has_in_hand_when_its_attempt_is_replayed_is_refused(acker
     collector = Collector(ackers, interval=600)
     message, late = collector.process(root), collector.process(root)
     message.emit()
-    ackers.open("words", TransactionAttempt(7, 3), 1)
+    ackers.open(Origin("words", 7, 3), "", 1)
     with pytest.raises(StaleMessage):
         collector.flush()
     with pytest.raises(StaleMessage, match=r"7\.2 .* attempt 3 is the newest"), late:
@@ -145,7 +144,7 @@ def test_messages_that_nothing_waits_for_need_no_ackers() -> None:
     with Collector(ackers) as collector:
         with collector.process(str(Reference(Lineage(ORIGIN), new_id()))) as message:
             further = message.emit()
-        assert (message.topology, message.txid, message.attempt) == ORIGIN
+        assert (message.topology, message.txid, message.attempt) == ORIGIN[:3]
         with collector.process(further) as message:
             message.emit(collector.process(message.emit_unanchored()))
 
@@ -169,8 +168,8 @@ def test_many_trees_are_sent_in_portions(ackers: Ackers, monkeypatch: pytest.Mon
     monkeypatch.setattr("airflow_tx.acks.stream.TREES_A_PORTION", 10)
     sent: list[int] = []
     ackers.after = lambda: sent.append(1)
-    ackers.open("words", TransactionAttempt(7, 2), 2)
-    roots = RootEmitter(ackers, "words", TransactionAttempt(7, 2), 2, TaskTry("split", -1, "t")).emit(45)
+    ackers.open(ORIGIN, "", 2)
+    roots = RootEmitter(ackers, ORIGIN, 2, TaskTry("split", -1, "t")).emit(45)
     assert len(sent) >= 5
     collector = Collector(ackers, interval=600)
     for each in roots:

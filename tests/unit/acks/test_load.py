@@ -34,29 +34,29 @@ def test_open_trees_are_those_of_all_open_transactions_and_acks_those_since_the_
     watch = AckerWatch("words", clock=lambda: now[0])
     first, second = (opened(store, Origin("words", txid, 1)) for txid in (1, 2))
     references = [*first.emit(4), *second.emit(2)]
-    assert watch.look(store, {1: record(), 2: record()}) == AckerLoad(6, None)
+    assert watch.look(store, {1: record(), 2: record()}, "") == AckerLoad(6, None)
     with Collector(store, topology="words") as collector:
         for reference in references[:5]:
             collector.process(reference).ack()
         collector.flush()
         now[0] += 10
-        assert watch.look(store, {1: record(), 2: record()}) == AckerLoad(1, 0.5)
+        assert watch.look(store, {1: record(), 2: record()}, "") == AckerLoad(1, 0.5)
         now[0] += 10
-        assert watch.look(store, {1: record(), 2: record()}) == AckerLoad(1, 0.0)
+        assert watch.look(store, {1: record(), 2: record()}, "") == AckerLoad(1, 0.0)
         collector.process(references[5]).ack()
         collector.flush()
     now[0] += 10
-    store.forget("words", 1)
-    found = watch.look(store, {2: record(), 3: record()})  # 1 has ended, and 3 has no ackers yet
+    store.forget(Origin("words", 1, 1))
+    found = watch.look(store, {2: record(), 3: record()}, "")  # 1 has ended, and 3 has no ackers yet
     assert found == AckerLoad(0, 0.1)
 
 
 def test_what_is_processed_has_no_open_tree_and_is_not_asked_for(store: ZnodeAckers) -> None:
     watch = AckerWatch("words")
-    assert watch.look(store, {7: record(phase=Phase.COMMITTING)}) == AckerLoad(0, None)
+    assert watch.look(store, {7: record(phase=Phase.COMMITTING)}, "") == AckerLoad(0, None)
     opened(store, Origin("words", 8, 2)).emit(3)
-    assert watch.look(store, {8: record(1)}).trees == 0  # a newer attempt has begun since the ledger was read
-    assert watch.look(store, {8: record(2)}).trees == 3
+    assert watch.look(store, {8: record(1)}, "").trees == 0  # a newer attempt has begun since the ledger was read
+    assert watch.look(store, {8: record(2)}, "").trees == 3
 
 
 def test_ackers_that_hang_hold_up_nobody_and_are_asked_once(store: ZnodeAckers) -> None:
@@ -71,12 +71,12 @@ def test_ackers_that_hang_hold_up_nobody_and_are_asked_once(store: ZnodeAckers) 
     watch = AckerWatch("words")
     opened(store, Origin("words", 7, 1)).emit(3)
     for _ in range(2):
-        watch.ask_ackers(hanging, {7: record()})
+        watch.ask_ackers(hanging, {7: record()}, "")
         assert not watch.wait(0.0)
     answer.set()
     assert watch.wait(60)
     assert watch.answer == AckerLoad(3, None)
-    watch.ask_ackers(hanging, {})
+    watch.ask_ackers(hanging, {}, "")
     assert watch.wait(60)
     assert watch.answer.trees == 0
     assert len(asked) == 2
@@ -89,6 +89,6 @@ def test_who_asks_ackers_that_are_away_gets_the_error(store: ZnodeAckers) -> Non
         yield store
 
     watch = AckerWatch("words")
-    watch.ask_ackers(away, {})
+    watch.ask_ackers(away, {}, "")
     assert watch.wait(60)
     assert isinstance(watch.error, AckersUnavailable)

@@ -10,7 +10,6 @@ from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.znodes import ZnodeAckers
 from airflow_tx.errors import AckersRefused, AckersUnavailable, RequirementFailed, StoreUnavailable
 from airflow_tx.protocol.api import Node, Requirement, Write
-from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.store.memory import MemoryStore
 from tests.suites.acker_case import opened
 
@@ -45,4 +44,4 @@ class Overtaken(MemoryStore):
 def test_a_write_that_is_overtaken_for_ever_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_tx.acks.znodes._PASSES", 5)
     with pytest.raises(AckersUnavailable, match="overtaken 5 times in a row"):
-        ZnodeAckers(Overtaken(), "/airflow_tx").open("words", TransactionAttempt(1, 1), 1)
+        ZnodeAckers(Overtaken(), "/airflow_tx").open(ORIGIN, "", 1)

@@ -199,4 +199,4 @@ def told(run: Run) -> dict[str, Any]:
 
 def read(run: Run, ref: Any) -> list[dict[str, Any]]:
     assert run.begun is not None
-    return list(rows_of_output(run.spec, ref, run.begun.attempt))
+    return list(rows_of_output(run.spec, ref, run.begun))

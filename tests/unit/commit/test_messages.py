@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.acks.collector import Collector
-from airflow_tx.acks.reference import Origin, Reference
+from airflow_tx.acks.reference import Origin, Reference, origin_of
 from airflow_tx.acks.task_emitter import TaskEmitter
 from airflow_tx.acks.tree import TreeReport
 from airflow_tx.acks.znodes import ZnodeAckers
@@ -92,7 +92,7 @@ def test_what_the_ackers_keep_goes_with_the_commit(run: MessageRun, acker_nodes:
     (root,) = run.work()
     run.ack(root)
     run.commit_now()
-    found = acker_nodes.children("/airflow_tx.acks/numbers")
+    found = acker_nodes.children(f"/airflow_tx.acks/numbers@{run.begun.incarnation}")
     assert found is not None
     assert found.names == ()
     run.collector.process(root).ack()
@@ -278,9 +278,8 @@ def test_messages_fail_only_the_newest_attempt_and_no_processed_one(run: Message
 def test_messages_of_an_application_are_waited_for_as_those_of_its_task(run: MessageRun) -> None:
     run.begin()
     processing = run.start()
-    emitter = TaskEmitter(
-        "numbers", run.begun.attempt, processing.task, 2, lambda: run.spec.open_ackers(run.spec.memory)
-    )
+    origin = origin_of("numbers", run.begun.attempt, run.begun.incarnation)
+    emitter = TaskEmitter(origin, processing.task, 2, lambda: run.spec.open_ackers(run.spec.memory))
     references = [*emitter.emit(2, tracked=True), CurrentBatch(processing).emit()]
     processing.messages.add_application(emitter.trees, processing.task)
     run.finish(processing)
@@ -332,8 +331,9 @@ def test_messages_that_nothing_would_wait_for_are_refused_unless_that_is_said(ma
 # --- waiting
 
 
-def _trigger(**options: Any) -> MessagesTrigger:
+def _trigger(run: MessageRun, **options: Any) -> MessagesTrigger:
     fields: dict[str, Any] = {"topology": "numbers", "txid": 1, "attempt": 1, "acker_store": None, "timeout": 3600}
+    fields["incarnation"] = run.begun.incarnation
     return MessagesTrigger(zookeeper_conn_id="none", root="/airflow_tx", hold=0, **{**fields, **options})
 
 
@@ -350,22 +350,22 @@ def beside(make: Any, store: CountingStore) -> MessageRun:
 def test_a_waiting_committer_is_woken_when_the_last_message_is_acked(beside: MessageRun, store: CountingStore) -> None:
     first, second = beside.work(2)
     beside.ack(first)
-    assert _trigger().event(store) is None
+    assert _trigger(beside).event(store) is None
     beside.ack(second)
-    assert _trigger().event(store) == {"reason": "its messages are acked"}
+    assert _trigger(beside).event(store) == {"reason": "its messages are acked"}
     assert beside.commit_now() is None
-    assert _trigger().event(store) == {"reason": "its record changed"}
+    assert _trigger(beside).event(store) == {"reason": "its record changed"}
 
 
 def test_a_waiting_committer_is_woken_by_what_cannot_be_waited_for(beside: MessageRun, store: CountingStore) -> None:
     failed, _ = beside.work(2)
-    late = _trigger(timeout=1e-6).event(store)
+    late = _trigger(beside, timeout=1e-6).event(store)
     assert late is not None
     assert "it still waits" in late["reason"]
     beside.collector.process(failed).fail("no use")
-    assert _trigger().event(store) == {"reason": "a message was failed: no use"}
+    assert _trigger(beside).event(store) == {"reason": "a message was failed: no use"}
     beside.begin()
-    assert _trigger().event(store) == {"reason": "its record changed"}
+    assert _trigger(beside).event(store) == {"reason": "its record changed"}
 
 
 def test_the_trigger_is_made_again_from_its_fields(
@@ -374,7 +374,7 @@ def test_the_trigger_is_made_again_from_its_fields(
     for name in ("shared_store", "shared_watched_store"):
         monkeypatch.setattr(f"airflow_tx.hooks.kept_client.{name}", lambda conn_id: store)
     beside.ack(*beside.work())
-    path, fields = _trigger().serialize()
+    path, fields = _trigger(beside).serialize()
     assert path == "airflow_tx.triggers.messages.MessagesTrigger"
 
     async def first() -> Any:

@@ -53,7 +53,7 @@ def test_later_tasks_get_the_keys_of_the_batch_with_the_values_after_it(make: An
     refs = committed(second, [word("man", 2), word("man", 5), word("cat", 1)])
     # After the commit, when all other output of the transaction is gone.
     assert read(second, refs["words"]) == [word("man", 10, "0.3"), word("cat", 1)]
-    (files,) = [each.files for each in inputs_of(second.spec, {"w": refs["words"]}, second.begun.attempt).values()]
+    (files,) = [each.files for each in inputs_of(second.spec, {"w": refs["words"]}, second.begun).values()]
     assert all(file.startswith("file:///") for file in files)
 
 
@@ -184,7 +184,7 @@ def test_each_portion_of_a_large_update_is_a_file(make: Any, monkeypatch: pytest
         (f"w{i}", float(i), 1, [i]) for i in range(9)
     ]
     assert run.begun is not None
-    assert len(inputs_of(run.spec, {"new": new}, run.begun.attempt)["new"].files) == 3
+    assert len(inputs_of(run.spec, {"new": new}, run.begun)["new"].files) == 3
     assert KEYS_A_LOOK_UP == 10_000
 
 
@@ -247,7 +247,7 @@ def test_what_is_no_reference_is_named(make: Any) -> None:
     run = make("r1", [])
     run.begin()
     with pytest.raises(StagingError, match=r"it is no reference \(None\)"):
-        inputs_of(run.spec, {"words": None}, run.begun.attempt)
+        inputs_of(run.spec, {"words": None}, run.begun)
 
 
 LEFT: Any = SimpleNamespace(operator=SimpleNamespace(task_id="b"), key="counts")
@@ -269,7 +269,7 @@ def test_in_a_phase_another_committer_takes_them_also_after_the_turn_was_taken_a
     phase.write("d", second)
     assert [(row["word"], row["count"]) for row in largest.read()] == [("dog", 1), ("man", 3)]
     assert sorted(row["count"] for row in read(phase.run, refs["counts"])) == [1, 3]
-    tries = phase.run.spec.staging().kept.files.list("numbers/1/1/b@-1")
+    tries = phase.run.spec.staging().of_topology(phase.run.begun.incarnation).kept.files.list("numbers/1/1/b@-1")
     made = [f"grant-{token.generation}.{token.epoch}-{token.birth}" for token in (first.token, second.token)]
     assert sorted(tries) == made
 

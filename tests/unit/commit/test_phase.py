@@ -391,7 +391,8 @@ def test_a_reference_says_itself_of_which_attempt_it_is(with_c: PhaseRun, of_d: 
     with_c.acquire()
     with_c.returns("c", "what the operator returned")
     own = with_c.run.begun
-    where = with_c.run.spec.staging().try_dir("numbers", own.attempt, TaskTry("c", -1, "try"))
+    area = with_c.run.spec.staging().of_topology(own.incarnation)
+    where = area.try_dir("numbers", own.attempt, TaskTry("c", -1, "try"))
     staged = write_manifest(where, {"words": write_rows(where, "words", ROWS)})["words"].to_json()
     with_c.xcoms["c", "return_value", -1] = staged
     with_c.commit("d")

@@ -241,7 +241,7 @@ def test_an_entry_that_was_changed_is_refused(makes: Any) -> None:
     committed(makes, rows(a=1))
     run = begun(makes, rows(a=2), instead_of=1)
     files = run.spec.staging().files
-    name = f"{JOURNAL}/{run.spec.ledger(run.spec.memory).incarnation()}/{run.begun.replaces.entry}"
+    name = f"{run.begun.incarnation}/{JOURNAL}/{run.begun.replaces.entry}"
     files.write(name, files.read(name).replace(b"1]", b"9]"))
     with pytest.raises(EntryDiffers):
         run.commit_now()

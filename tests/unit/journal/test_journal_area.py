@@ -37,7 +37,7 @@ def journal(area: StagingArea) -> JournalArea:
 
 
 def staged(area: StagingArea, *parts: list[dict[str, Any]]) -> StagedFiles:
-    where = area.try_dir("flights", TransactionAttempt(7, 1), TaskTry("count", -1, "a"))
+    where = area.of_topology(LIFE).try_dir("flights", TransactionAttempt(7, 1), TaskTry("count", -1, "a"))
     written = [write_rows(where, "counts", part, file=f"part-{number}.parquet") for number, part in enumerate(parts)]
     files = [(where.child(f"counts/{file.name}"), file.rows) for output in written for file in output.files]
     return StagedFiles(files, written[-1].columns)
@@ -65,10 +65,10 @@ def test_a_few_rows_lie_in_the_entry_and_many_in_files(journal: JournalArea) -> 
 def test_staged_files_are_copied_and_outlive_the_sweep_of_staging(area: StagingArea, journal: JournalArea) -> None:
     parts = staged(area, rows(1500)[:800], rows(1500)[800:])
     name = kept(journal, journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts))
-    area.sweep("flights")
-    area.kept.sweep("flights")
-    area.forget("flights")
-    assert area.files.list("flights") == {}
+    own = area.of_topology(LIFE)
+    own.sweep("flights")
+    own.kept.sweep("flights")
+    assert own.files.list("flights") == {}
     found = journal.check(name).contributions["flights"]
     assert found.is_staged
     assert [file.rows for file in found.files] == [800, 700]
@@ -80,8 +80,8 @@ def test_a_copy_on_a_disk_takes_no_room(local: StagingArea, tmp_path: Path) -> N
     parts = staged(local, rows(1500))
     journal = JournalArea(local, LIFE)
     (file,) = journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts).files
-    copied = tmp_path / "@journal" / LIFE / file.name
-    assert os.path.samefile(copied, tmp_path / parts.files[0][0])
+    copied = tmp_path / LIFE / "@journal" / file.name
+    assert os.path.samefile(copied, tmp_path / LIFE / parts.files[0][0])
     assert file.size == copied.stat().st_size
 
 
@@ -93,9 +93,9 @@ def test_a_disk_without_links_gets_a_copy(local: StagingArea, tmp_path: Path, mo
     parts = staged(local, rows(1500))
     journal = JournalArea(local, LIFE)
     made = journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts)
-    copied = tmp_path / "@journal" / LIFE / made.files[0].name
-    assert copied.read_bytes() == (tmp_path / parts.files[0][0]).read_bytes()
-    assert not os.path.samefile(copied, tmp_path / parts.files[0][0])
+    copied = tmp_path / LIFE / "@journal" / made.files[0].name
+    assert copied.read_bytes() == (tmp_path / LIFE / parts.files[0][0]).read_bytes()
+    assert not os.path.samefile(copied, tmp_path / LIFE / parts.files[0][0])
 
 
 def test_an_entry_says_by_which_columns_and_types_it_was_written(journal: JournalArea) -> None:
@@ -187,14 +187,14 @@ def test_another_incarnation_has_another_journal(area: StagingArea, journal: Jou
 
 def test_an_entry_that_is_not_there_is_refused_by_its_name(area: StagingArea, journal: JournalArea) -> None:
     name = journal.write(entry())
-    area.files.remove_tree("@journal")
+    area.files.remove_tree(f"{LIFE}/@journal")
     with pytest.raises(EntryMissing, match=rf"^Entry {name} of the journal cannot be used: \S+{name} is not there\. R"):
         journal.read(name)
 
 
 def test_an_entry_of_another_content_is_refused_by_its_name(area: StagingArea, journal: JournalArea) -> None:
     name = journal.write(entry())
-    area.files.write(f"@journal/{LIFE}/{name}", entry(attempt=3).content)
+    area.files.write(f"{LIFE}/@journal/{name}", entry(attempt=3).content)
     with pytest.raises(EntryDiffers, match=rf"{name} has the sha256 [0-9a-f]{{64}} instead of {name[-64:]}\. Restore"):
         journal.read(name)
 
@@ -206,9 +206,9 @@ def test_rows_of_another_content_are_refused_before_the_first(
     parts = staged(area, rows(1500)) if kind == "parquet" else None
     contribution = journal.contribution(COLUMNS, rows(1500), day=DAY, staged=parts)
     name = kept(journal, contribution)
-    path = f"@journal/{LIFE}/{contribution.files[0].name}"
+    path = f"{LIFE}/@journal/{contribution.files[0].name}"
     assert path.endswith(kind)
-    area.files.remove_tree(f"@journal/{LIFE}/{DAY}/rows")
+    area.files.remove_tree(f"{LIFE}/@journal/{DAY}/rows")
     with pytest.raises(EntryMissing, match=f"{name} .*{kind} is not there"):
         next(journal.read(name).contributions["flights"].rows())
     area.files.write(path, b"other rows")
@@ -261,7 +261,7 @@ def test_days_before_a_day_are_removed(area: StagingArea, journal: JournalArea) 
     *_, last = written_on(journal, "2013-01-01", "2013-01-02", "2013-01-03")
     assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-02", "2013-01-01"]
     assert journal.names() == [last]
-    assert list(area.files.list(f"@journal/{LIFE}")) == ["2013-01-03"]
+    assert list(area.files.list(f"{LIFE}/@journal")) == ["2013-01-03"]
 
 
 def test_the_day_of_an_entry_that_is_needed_stays_with_its_rows(journal: JournalArea) -> None:

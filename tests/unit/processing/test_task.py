@@ -412,7 +412,8 @@ def started_task(store: CountingStore, tmp_path: Path, monkeypatch: pytest.Monke
     dag = Dag(store, Numbers())
     dag.begin()
     started = StartedTask(dag)
-    monkeypatch.setattr(Processing, "staging", StagingArea(str(tmp_path)))
+    staging = property(lambda self: StagingArea(str(tmp_path)).of_topology(self.begun.incarnation))
+    monkeypatch.setattr(Processing, "staging", staging)
     monkeypatch.setattr(type(dag.spec), "staging", lambda spec: StagingArea(str(tmp_path)))
     return started
 
@@ -433,7 +434,7 @@ def test_a_reader_can_prove_that_it_read_all_staged_rows(started_task: StartedTa
 
 def test_an_application_is_given_the_files_of_staged_rows(started_task: StartedTask) -> None:
     ref = started_task.batch.stage(ROWS, "orders")
-    found = inputs_of(started_task.dag.spec, {"orders": ref}, started_task.processing.attempt)["orders"]
+    found = inputs_of(started_task.dag.spec, {"orders": ref}, started_task.processing.begun)["orders"]
     assert found.outputs == (OutputName("first", -1, "orders", ref["row_digest"]),)
     assert pq.read_table(found.files[0].removeprefix("file://")).to_pylist() == ROWS
 
@@ -459,5 +460,5 @@ def test_no_rows_are_staged_with_their_columns_and_refused_without(started_task:
 
 def test_times_are_staged_in_the_unit_that_spark_reads(started_task: StartedTask) -> None:
     ref = started_task.batch.stage(pd.DataFrame({"at": [datetime(2026, 1, 5, 12)]}))
-    found = inputs_of(started_task.dag.spec, {"rows": ref}, started_task.processing.attempt)["rows"]
+    found = inputs_of(started_task.dag.spec, {"rows": ref}, started_task.processing.begun)["rows"]
     assert pq.read_schema(found.files[0].removeprefix("file://")).field("at").type == pa.timestamp("us")

@@ -11,7 +11,15 @@ import pytest
 from airflow_tx import RabbitQueueSource
 from airflow_tx.errors import ConfigError
 from airflow_tx.sources.api import SourceKind, rebuild
-from airflow_tx.sources.rabbit.taken import QueueMessage, TakenMessages, is_staged, read_ids, read_taken
+from airflow_tx.sources.rabbit.taken import (
+    QueueMessage,
+    TakenMessages,
+    adopt_taken,
+    is_staged,
+    read_ids,
+    read_taken,
+)
+from airflow_tx.staging import StagingArea
 
 
 def message(id_: str, **parts: Any) -> QueueMessage:
@@ -59,7 +67,7 @@ def test_messages_are_told_apart_by_their_id_or_by_all_that_a_publisher_has_said
 
 
 def test_what_is_staged_is_read_as_it_was(tmp_path: Path) -> None:
-    taken = TakenMessages(str(tmp_path), "shop/orders", "rabbit/..")
+    taken = TakenMessages(str(tmp_path), "rabbit/..")
     messages = [message("1", body=b"\xff\x00"), message("", headers='{"n": 1}')]
     staged, ids = taken.stage(0, messages), taken.stage_ids(2, [bytes([n]) * 16 for n in range(3)])
     assert read_taken(staged) == messages
@@ -68,7 +76,7 @@ def test_what_is_staged_is_read_as_it_was(tmp_path: Path) -> None:
 
 
 def test_what_no_transaction_has_is_left_until_it_is_committed(tmp_path: Path) -> None:
-    taken = TakenMessages(str(tmp_path), "orders", "rabbit/q")
+    taken = TakenMessages(str(tmp_path), "rabbit/q")
     for number in (0, 2, 10):
         taken.stage(number, [message(str(number))])
     assert [each.message_id for each in taken.left(2)] == ["2", "10"]
@@ -76,9 +84,24 @@ def test_what_no_transaction_has_is_left_until_it_is_committed(tmp_path: Path) -
     assert [each.message_id for each in taken.left(0)] == ["0", "10"]
 
 
+def test_what_was_taken_while_a_ledger_was_lost_is_left_to_the_next_transaction_of_the_rebuilt_one(
+    tmp_path: Path,
+) -> None:
+    area = StagingArea(str(tmp_path))
+    lost, made_anew = (TakenMessages(area.of_topology(life).root, "rabbit/q") for life in ("lost", "anew"))
+    lost.stage(0, [message("1"), message("2")])
+    lost.stage_ids(2, [bytes(16), bytes(16)])
+    lost.note_committed(1, 0)
+    for number in (0, 10, 2):
+        made_anew.stage(number, [message(f"n{number}")])
+    for _ in range(2):
+        adopt_taken(area, "anew", "lost")
+    assert [each.message_id for each in lost.left(2)] == ["n0", "n2", "n10"]
+
+
 def test_ids_are_kept_from_where_the_last_committed_transaction_begins(tmp_path: Path) -> None:
     """A ledger that is rebuilt may begin it anew, from the position before it."""
-    taken = TakenMessages(str(tmp_path), "orders", "rabbit/q")
+    taken = TakenMessages(str(tmp_path), "rabbit/q")
     ids = [taken.stage_ids(number, [bytes(16)]) for number in (3, 5, 9)]
     batches = [taken.stage(number, [message(str(number))]) for number in (3, 5)]
     taken.note_committed(2, 5)

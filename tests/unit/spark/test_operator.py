@@ -70,12 +70,13 @@ class Processing:
 
     def __init__(self, staging: StagingArea) -> None:
         self.attempt = TransactionAttempt(3, 2)
-        self.begun = SimpleNamespace(txid=3, attempt=self.attempt, position=None, replaces=None)
+        begun: Any = SimpleNamespace(txid=3, attempt=self.attempt, position=None, replaces=None, incarnation="")
+        self.begun = begun
         paths = SimpleNamespace(root="/tx")
         self.spec = SimpleNamespace(staging=lambda: staging, ackers=None, acker_store=None, paths=paths, tables={})
         self.anchored = True
         spec: Any = self.spec
-        self.messages = TaskMessages(spec, self.attempt, TaskTry("partial_counts", -1, "try-1"), anchored=True)
+        self.messages = TaskMessages(spec, begun, TaskTry("partial_counts", -1, "try-1"), anchored=True)
         self.metadata: dict[str, Any] = {"folder": "/data", "files": ["x" * 1000] * 1000}
         self.task = TaskTry("partial_counts", -1, "try-1")
         self.staging = staging

@@ -1,0 +1,106 @@
+"""Two installations with ledgers of their own have the same names, one staging place and one store of ackers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.commit.commit import Completion
+from airflow_tx.processing.batch import CurrentBatch
+from airflow_tx.staging import StagingArea
+from airflow_tx.state import Count, MemoryState
+from airflow_tx.store.memory import MemoryStore
+from tests.stage import update
+from tests.unit.bench import CountingStore, MemorySpec, Numbers
+from tests.unit.commit.message_run import MessageRun, MessageSpec
+from tests.unit.commit.run import Run, committed, counts, read, told
+
+ROWS = [{"word": "here", "count": 3}]
+MakeRun = Callable[[str], Run]
+
+
+def words() -> MemoryState:
+    return MemoryState("words", keys=["word"], values={"count": Count()})
+
+
+@pytest.fixture
+def installation(log: Any, tmp_path: Path) -> Callable[[], MakeRun]:
+    def made() -> MakeRun:
+        store, state = CountingStore(), words()
+        area = StagingArea(str(tmp_path), "ledger")
+        fields: Any = {"tasks": ("count",), "inside": ("count", "commit"), "max_pending": 4}
+        spec = MemorySpec("numbers", "numbers", Numbers(), memory=store, area=area, **fields)
+        return lambda run_id: Run(spec, run_id, [update(state, new_values="words")], log)
+
+    return made
+
+
+def staged(run: Run) -> Any:
+    """Begin a run, whose task stages its output, and return the reference."""
+    run.begin()
+    processing = run.start()
+    ref: Any = CurrentBatch(processing).stage(ROWS)
+    run.end(processing, ref)
+    return ref
+
+
+def test_a_commit_sweeps_no_output_of_another_ledger_that_stages_in_the_same_place(
+    installation: Callable[[], MakeRun],
+) -> None:
+    here, there = installation(), installation()
+    own, other = here("r1"), there("r1")
+    ref = staged(own)
+    staged(other)
+    told(other)
+    for run_id in ("r2", "r3"):
+        staged(run := there(run_id))
+        run.committer.runs = {"r1": "success", "r2": "success"}
+        told(run)
+    assert read(own, ref) == ROWS
+    told(own)
+    state: Any = own.updates[0].state
+    assert counts(state) == {"here": 3}
+
+
+def test_new_values_of_another_ledger_that_are_kept_in_the_same_place_are_neither_swept_nor_taken(
+    installation: Callable[[], MakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TX__KEEP_NEW_VALUES", "1")
+    here, there = installation(), installation()
+    own = here("r1")
+    left = committed(own, [{"word": "here", "count": 3}])
+    for run_id in ("r1", "r2", "r3"):
+        committed(there(run_id), [{"word": "there", "count": 9}])
+    assert [row["word"] for row in read(own, left["words"])] == ["here"]
+
+
+def test_a_commit_leaves_the_trees_of_another_ledger_in_the_same_store_of_ackers(log: Any, tmp_path: Path) -> None:
+    nodes = MemoryStore()
+
+    def made() -> MessageRun:
+        fields: Any = {"tasks": ("count",), "inside": ("count", "commit"), "ackers": 2}
+        spec = MessageSpec(
+            "numbers",
+            "numbers",
+            Numbers(),
+            memory=CountingStore(),
+            make_ackers=lambda: ZnodeAckers(nodes, "/airflow_tx"),
+            broken=[],
+            area=StagingArea(str(tmp_path)),
+            **fields,
+        )
+        return MessageRun(spec, words(), log)
+
+    own, other = made(), made()
+    own.begin()
+    (emitted,) = own.work()
+    other.begin()
+    other.ack(*other.work())
+    assert other.commit_now() is None
+    assert own.commit().complete() is Completion.MESSAGES
+    own.ack(emitted)
+    assert own.commit_now() is None
