@@ -59,6 +59,15 @@ class LoginRefused(StoreRefused):
     )
 
 
+class StoreDeclined(StoreError):
+    """The ledger's store did not carry out a request, and not for lack of rights; nothing was written."""
+
+    template = (
+        "ZooKeeper {hosts} (connection {connection}) did not carry out a request about {path}: {reason}. "
+        "Nothing was changed; {remedy}, then clear the task."
+    )
+
+
 class UnreadableRecord(StoreError):
     """A record that is damaged or of a newer format; it is never taken for empty."""
 

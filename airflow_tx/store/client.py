@@ -16,16 +16,19 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     KazooException,
     NoAuthError,
     NodeExistsError,
+    NotReadOnlyCallError,
+    QuotaExceededError,
     SessionClosedRequireSaslError,
+    ThrottledOpError,
 )
 from kazoo.protocol.states import KeeperState  # type: ignore[import-untyped]
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_acl, make_digest_acl  # type: ignore[import-untyped]
 
-from airflow_tx.errors import ConfigError, LoginRefused, NoConnection, StoreRefused
+from airflow_tx.errors import ConfigError, LoginRefused, NoConnection, StoreDeclined, StoreRefused
 from airflow_tx.store.handler import ConnectionHandler, ConnectionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_tx.errors import StoreError
 
@@ -222,8 +225,8 @@ def _explained(
         client.handler.error, _BY_LOGIN
     ):
         return LoginRefused(**server, reason=f"login {config.login!r} was refused")
-    if isinstance(error, FORBIDDEN):
-        return access_refused(error, **server, path=config.chroot or "/")
+    if isinstance(error, (*FORBIDDEN, *_DECLINED)):
+        return request_refused(error, **server, path=config.chroot or "/")
     waited = isinstance(error, client.handler.timeout_exception)
     reason = (
         f"no answer within {config.connect_timeout:g} s"
@@ -235,11 +238,32 @@ def _explained(
     return NoConnection(**server, reason=reason, remedy=remedy)
 
 
-def access_refused(error: BaseException, *, hosts: str, connection: str, path: str) -> StoreRefused:
-    """Word one of `FORBIDDEN`: the servers accept no client without a login, or refuse this login a path."""
+_DECLINED: Mapping[type[KazooException], tuple[str, str]] = {
+    QuotaExceededError: (
+        "the quota of a path is used up",
+        "raise the quota (listquota and setquota of zkCli.sh), or delete topologies that are not used",
+    ),
+    ThrottledOpError: ("it has too much to do", "wait until it has less to do"),
+    NotReadOnlyCallError: (
+        "this server has lost the others and is read-only",
+        "start the other servers",
+    ),
+}
+
+
+def request_refused(
+    error: BaseException, *, hosts: str, connection: str, path: str
+) -> StoreRefused | StoreDeclined:
+    """Word what servers answer that do not carry out a request about a path."""
     if isinstance(error, _BY_LOGIN):
         return LoginRefused(hosts=hosts, connection=connection, reason="they want a login by SASL")
-    return StoreRefused(hosts=hosts, connection=connection, path=path, reason=type(error).__name__)
+    name = type(error).__name__
+    if isinstance(error, FORBIDDEN):
+        return StoreRefused(hosts=hosts, connection=connection, path=path, reason=name)
+    reason, remedy = _DECLINED.get(type(error), (name, "look into the log of its servers"))
+    return StoreDeclined(
+        hosts=hosts, connection=connection, path=path, reason=reason, remedy=remedy
+    )
 
 
 def _logger() -> logging.Logger:

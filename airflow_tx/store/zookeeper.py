@@ -22,6 +22,7 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     RuntimeInconsistency,
     SessionExpiredError,
     SessionMovedError,
+    ZookeeperError,
 )
 from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
 from kazoo.protocol.states import Callback, KeeperState  # type: ignore[import-untyped]
@@ -30,7 +31,6 @@ from airflow_tx.errors import (
     OutcomeUnknown,
     RequirementFailed,
     StoreError,
-    StoreRefused,
     StoreUnavailable,
 )
 from airflow_tx.protocol.api import (
@@ -47,7 +47,7 @@ from airflow_tx.protocol.api import (
     Watch,
     Write,
 )
-from airflow_tx.store.client import FORBIDDEN, access_refused
+from airflow_tx.store.client import request_refused
 from airflow_tx.store.sizes import LIMIT, check_sizes, explain_loss
 
 _LOST = (ConnectionLoss, SessionExpiredError, SessionMovedError, OperationTimeoutError)
@@ -206,8 +206,10 @@ class ZooKeeperStore(Store):
                     raise self._unavailable(self._reason(error)) from error
             except KazooTimeoutError as error:
                 raise self._unavailable(self._reason(error)) from error
-            except FORBIDDEN as error:
-                raise self._forbidden(path, error) from error
+            except (NoNodeError, NodeExistsError):
+                raise
+            except ZookeeperError as error:
+                raise self._refused(path, error) from error
 
     def _settle(self) -> None:
         """Let events that have arrived reach their waiters: kazoo reports them in a thread of its own, and
@@ -260,8 +262,8 @@ class ZooKeeperStore(Store):
     def _unavailable(self, reason: str) -> StoreUnavailable:
         return StoreUnavailable(hosts=self._hosts, connection=self._conn, reason=reason)
 
-    def _forbidden(self, path: str, error: BaseException) -> StoreRefused:
-        return access_refused(error, hosts=self._hosts, connection=self._conn, path=path)
+    def _refused(self, path: str, error: BaseException) -> StoreError:
+        return request_refused(error, hosts=self._hosts, connection=self._conn, path=path)
 
     def _raise_refusal(
         self, operations: Sequence[Requirement | Write], results: Sequence[Any]
@@ -271,7 +273,7 @@ class ZooKeeperStore(Store):
             if isinstance(result, KazooException) and not isinstance(
                 result, (RolledBackError, RuntimeInconsistency)
             ):
-                raise _refusal(operation, result) or self._forbidden(operation.path, result)
+                raise _refusal(operation, result) or self._refused(operation.path, result)
 
 
 def _checks(requirements: Sequence[Requirement], writes: Sequence[Write]) -> list[Requirement]:

@@ -43,6 +43,7 @@ REMEDIES = {
     "RunNotStarted": "Remove the cause, then repeat the command, or clear the run in Airflow.",
     "SeveralRefused": "Do what each line says.",
     "SourceElsewhere": "Do what the line says.",
+    "StoreDeclined": "Do what the line says, then clear the task.",
     "TurnNotReached": "You need to do nothing: the coordinator starts a run, which waits.",
     "UnclearRequest": "Correct the command, or reload the page.",
 }

@@ -10,15 +10,21 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from kazoo.exceptions import (  # type: ignore[import-untyped]
+    NotReadOnlyCallError,
+    SystemZookeeperError,
+    ThrottledOpError,
+)
 
 from airflow_tx.coordinator.snapshot import SnapshotReader
-from airflow_tx.errors import OutcomeUnknown, StoreRefused, StoreUnavailable, TooMuchMetadata
+from airflow_tx.errors import OutcomeUnknown, StoreDeclined, StoreRefused, StoreUnavailable, TooMuchMetadata
 from airflow_tx.protocol.api import Create, Node, Put, Unchanged
 from airflow_tx.protocol.view import topologies, topology_view
 from airflow_tx.state.api import Grant
-from airflow_tx.store.client import ClientConfig, connect, disconnect
+from airflow_tx.store.client import ClientConfig, connect, disconnect, request_refused
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
+from airflow_tx.testing.servers import zookeeper
 from airflow_tx.testing.servers.server import free_ports
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.pipeline import Pipeline
@@ -428,3 +434,39 @@ def test_two_roots_on_one_ensemble_and_two_ensembles_know_nothing_of_each_other(
         assert topologies(pipeline.store, pipeline.paths.root) == ("flights",)
     incarnations = {topology_view(each.store, each.paths).record.incarnation for each in (one, two, far)}
     assert len(incarnations) == 3
+
+
+def test_a_quota_that_is_used_up_is_not_taken_for_a_lack_of_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zookeeper, "_CONFIG", zookeeper._CONFIG + "enforceQuota=true\n")
+    with LocalZooKeeper(fsync=False) as server:
+        client = connect(ClientConfig(server.hosts, conn_id="zk_test"))
+        store = ZooKeeperStore(client, conn="zk_test", hosts=server.hosts)
+        store.ensure("/small")
+        client.create("/zookeeper/quota/small/zookeeper_stats", b"count=1,bytes=0", makepath=True)
+        client.create(
+            "/zookeeper/quota/small/zookeeper_limits", b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=1"
+        )
+        steps: list[Callable[[], object]] = [
+            lambda: store.multi([], [Create("/small/x", b"")]),
+            lambda: store.ensure("/small/x"),
+            lambda: connect(ClientConfig(server.hosts, conn_id="zk_test", chroot="/small/x")),
+        ]
+        for step in steps:
+            with pytest.raises(
+                StoreDeclined, match=r"about /small/x: the quota of a path is used up\. .* raise the quota"
+            ):
+                step()
+        disconnect(client)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ThrottledOpError(), "it has too much to do. Nothing was changed; wait until it has less to do"),
+        (NotReadOnlyCallError(), "read-only. Nothing was changed; start the other servers, then clear the task."),
+        (SystemZookeeperError(), "SystemZookeeperError. Nothing was changed; look into the log of its servers"),
+    ],
+)
+def test_what_servers_do_not_carry_out_is_said_with_what_to_do(error: Exception, said: str) -> None:
+    refused = request_refused(error, hosts="zk:2181", connection="zk_test", path="/tx")
+    assert said in str(refused)
