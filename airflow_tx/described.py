@@ -121,7 +121,8 @@ def check_no_template(what: str, arguments: Mapping[str, Any]) -> None:
     :raises ConfigError: naming the first one.
     """
     for name, value in arguments.items():
-        for text in value if isinstance(value, list | tuple) else [value]:
+        within = value.values() if isinstance(value, Mapping) else value
+        for text in within if isinstance(value, list | tuple | Mapping) else [value]:
             if isinstance(text, str | PathLike) and "{{" in fspath(text):
                 remedy = "No template is rendered here, so each run would get this very text: write a fixed one."
                 raise ConfigError(option=f"{what}({name}=)", value=fspath(text), remedy=remedy)

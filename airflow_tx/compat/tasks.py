@@ -206,6 +206,7 @@ class RunInfo:
 
     :param interval_start: of its data interval; None, as the other dates are, if the run has none.
     :param partition_date: what a partitioned run is known by; its key may be given another name.
+    :param started: when Airflow has started it, if it was not its schedule that made it, and it is no trial.
     """
 
     run_id: str
@@ -216,11 +217,13 @@ class RunInfo:
     partition_key: str | None
     partition_date: datetime | str | None
     conf: dict[str, Any]
+    started: datetime | None = None
 
 
 def run_info(context: Mapping[str, Any]) -> RunInfo:
     """The run in a task's context, which lacks the keys of the dates that the run does not have."""
     run = context["dag_run"]
+    by_schedule = text(run.run_type) == "scheduled" or is_test_run()
     return RunInfo(
         run_id=run.run_id,
         run_type=text(run.run_type),
@@ -230,6 +233,7 @@ def run_info(context: Mapping[str, Any]) -> RunInfo:
         partition_key=run.partition_key,
         partition_date=run.partition_date,
         conf=dict(run.conf or {}),
+        started=None if by_schedule else run.start_date,
     )
 
 

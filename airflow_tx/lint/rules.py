@@ -70,7 +70,7 @@ _RULES = (
     LintRule(
         "TX109",
         "max_active_runs is not above max_pending. No run is left for a replay",
-        "set max_active_runs of the DAG above max_pending of the Transaction",
+        "set max_active_runs of the DAG above max_pending; replace @continuous by a coordinator_dag",
     ),
     LintRule(
         "TX110",

@@ -139,12 +139,21 @@ def _interval(block: Block) -> None:
 def _window(block: Block) -> None:
     if not isinstance(block.window, int) or block.window < 1:
         raise block.refusal(f"max_pending = {block.window!r}", "Give a whole number from 1 on.")
+    most = block.dag.timetable.active_runs_limit
+    if most is not None and most <= block.window:
+        raise block.refusal(
+            f"its schedule ({type(block.dag.timetable).__name__}, such as @continuous) allows {most} run at a time, "
+            "and a cleared run needs a run slot beside it",
+            f"Give the DAG schedule=None and max_active_runs={block.window + 1}, and add "
+            f'coordinator_dag("{block.dag.dag_id}"): it starts a run whenever the source has data.',
+        )
     runs = block.dag.max_active_runs
     if runs <= block.window:
+        smaller = ", or a smaller max_pending" if block.window > 1 else ""
         raise block.refusal(
             f"max_active_runs = {runs} is not larger than max_pending = {block.window}: "
             "waiting runs could take the run slot that a cleared one needs",
-            f"Set DAG(max_active_runs={block.window + 1}) or more, or a smaller max_pending.",
+            f"Set DAG(max_active_runs={block.window + 1}) or more{smaller}.",
         )
     if failed := block.dag.max_consecutive_failed_dag_runs:
         raise block.refusal(

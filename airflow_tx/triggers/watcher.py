@@ -17,6 +17,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 
 from airflow_tx.config import Settings
+from airflow_tx.described import check_no_template
 from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.protocol.api import Store, SystemClock, SystemIds
 from airflow_tx.protocol.ledger import Ledger
@@ -164,6 +165,8 @@ def committed_asset(
         raise ConfigError(
             option=f"every of committed_asset({topology!r})", value=every, remedy=remedy
         )
+    texts = {"topology": topology, "zookeeper_conn_id": zookeeper_conn_id, "root": root}
+    check_no_template("committed_asset", texts)
     settings = Settings.load()
     conn_id = zookeeper_conn_id or settings.zookeeper_conn_id
     where = root or settings.root

@@ -366,6 +366,16 @@ def test_a_run_knows_its_dates_if_it_has_any(dated: bool) -> None:
         assert found == compat.RunInfo("r", "backfill", None, None, None, None, None, {})
 
 
+@pytest.mark.parametrize(("run_type", "is_told"), [("manual", True), ("backfill", True), ("scheduled", False)])
+def test_a_run_that_its_schedule_has_not_made_says_when_it_was_started(run_type: str, is_told: bool) -> None:
+    now = dt.datetime.now(dt.timezone.utc)
+    fields: dict[str, Any] = dict.fromkeys(
+        ("data_interval_start", "data_interval_end", "logical_date", "partition_key", "partition_date", "conf")
+    )
+    run = SimpleNamespace(run_id="r", run_type=run_type, start_date=now, **fields)
+    assert compat.run_info({"dag_run": run}).started == (now if is_told else None)
+
+
 def test_runs_of_commands_that_try_a_dag_out_are_told_from_others() -> None:
     assert {"dag_id", "run_id", "triggering_user_name"} <= DagRun.model_fields.keys()
     assert _generate_temporary_run_id().startswith("__airflow_temporary_run_")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx import FileSource, SqlSource
+from airflow_tx import DataIntervalSource, FileSource, SqlSource, committed_asset
 from airflow_tx.described import Described
 from airflow_tx.errors import ConfigError
 from airflow_tx.state import DeltaTable, RedisState, SqlState, Sum
@@ -100,6 +100,8 @@ VALUES: Any = {"keys": ["word"], "values": {"n": Sum()}}
         (lambda: DeltaTable(Path("/lake", DAY)), r"DeltaTable\(uri=\)"),
         (lambda: FileSource(f"in/{DAY}/*.csv"), r"FileSource\(path_glob=\)"),
         (lambda: SqlSource("shop", table="orders", order_by=["id", DAY]), r"SqlSource\(order_by=\)"),
+        (lambda: DataIntervalSource("a.reader", options={"day": DAY}), r"DataIntervalSource\(options=\)"),
+        (lambda: committed_asset(f"flights_{DAY}"), r"committed_asset\(topology=\)"),
     ],
 )
 def test_a_template_where_none_is_rendered_is_refused_in_one_line(make: Callable[[], Any], argument: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.errors import AheadOfOrder, OtherSource
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_tx.compat import RunInfo
 
+_SKEW = timedelta(minutes=1)  # between the clocks of Airflow's own hosts
 Interval: TypeAlias = tuple[datetime, datetime]
 PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
 
@@ -26,7 +27,8 @@ class DataIntervalSource(ReaderSource):
 
     A run is known by its interval: another run of the same one, as after a backfill, is the same transaction.
     Runs may come in any order. An interval that overlaps one that was taken is refused, since the rows of both would
-    count twice: so it is when the schedule has changed from a day to an hour.
+    count twice: so it is when the schedule has changed from a day to an hour. A run by hand is refused, too, if Airflow
+    has started it before its interval has ended.
 
     With `in_order` txids follow the dates: a run that is ahead waits for the interval before it, and one that is late,
     before the last interval that has a txid, is refused.
@@ -146,6 +148,12 @@ class DataIntervalSource(ReaderSource):
                 f"run {run.run_id} has the empty data interval {_iso(start)}/{_iso(end)}: it is older than the "
                 "Transaction in its DAG, or its timetable gives no intervals",
                 'Delete an older run. Use schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC") or "@daily".',
+            )
+        if run.started is not None and run.started + _SKEW < end:
+            raise self.refused(
+                f"the data interval {_words((start, end))} of run {run.run_id} had not ended when the run was "
+                f"started, at {_iso(run.started)}: rows that come until then would never count",
+                "Nothing was allocated. Clear the run once its interval has ended, or delete it.",
             )
         return start, end
 

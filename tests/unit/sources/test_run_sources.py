@@ -63,6 +63,11 @@ def run(start: datetime | None, length: timedelta | None = DAY, run_id: str = "r
     return RunInfo(run_id, "scheduled", start, end, start, key, date, {})
 
 
+def by_hand(started: datetime) -> RunInfo:
+    """A run by hand for the first day, which Airflow starts then."""
+    return RunInfo("r", "manual", FIRST, FIRST + DAY, FIRST, None, None, {}, started)
+
+
 def source(**arguments: Any) -> DataIntervalSource:
     return DataIntervalSource("tx_unit_readers.sales", **arguments)
 
@@ -281,3 +286,15 @@ def test_an_interval_without_a_reader_is_decided_as_ever_and_has_no_rows() -> No
     assert again.for_run(run(FIRST)).decide(ATTEMPT, None) == take(FIRST)
     with pytest.raises(SourceError, match=r"no reader that gives rows.*return current_batch\(\).stage\(rows\)"):
         rows_of(again, take(FIRST).metadata)
+
+
+@pytest.mark.parametrize("too_early", [timedelta(minutes=2), DAY, 400 * DAY])
+def test_an_interval_that_has_not_ended_when_its_run_is_started_by_hand_is_refused(too_early: timedelta) -> None:
+    with pytest.raises(SourceError, match=r"run r had not ended .* Clear the run once its interval has ended"):
+        source().for_run(by_hand(FIRST + DAY - too_early))
+
+
+def test_clocks_of_airflow_that_differ_a_little_refuse_no_run() -> None:
+    early = source().for_run(by_hand(FIRST + DAY - timedelta(seconds=20)))
+    late = source().for_run(by_hand(FIRST + DAY))
+    assert early.decide(ATTEMPT, None) == late.decide(ATTEMPT, None)

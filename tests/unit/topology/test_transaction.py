@@ -225,6 +225,21 @@ def test_max_active_runs_is_larger_than_max_pending() -> None:
             commit(count(tx.batch))
 
 
+def test_a_continuous_schedule_is_refused_with_what_to_use_in_its_place() -> None:
+    continuous = {"schedule": "@continuous", "start_date": datetime(2026, 1, 1), "max_active_runs": 1}
+    with (
+        dag(**continuous),
+        refused(r'@continuous.*schedule=None and max_active_runs=5, and add coordinator_dag\("words"\)'),
+        block() as tx,
+    ):
+        commit(count(tx.batch))
+
+
+def test_a_window_of_one_cannot_be_smaller() -> None:
+    with dag(max_active_runs=1), refused(r"Set DAG\(max_active_runs=2\) or more\.$"), block(max_pending=1) as tx:
+        commit(count(tx.batch))
+
+
 def test_a_block_without_a_committer_is_refused() -> None:
     with dag(), refused("it has no committer"), block() as tx:
         count(tx.batch)

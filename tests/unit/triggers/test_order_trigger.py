@@ -198,6 +198,7 @@ def test_the_operator_defers_with_the_trigger_and_names_the_gap(
     run = SimpleNamespace(
         run_id=info.run_id,
         run_type="backfill",
+        start_date=None,
         data_interval_start=info.interval_start,
         data_interval_end=info.interval_end,
         logical_date=info.logical_date,
