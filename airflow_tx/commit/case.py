@@ -128,21 +128,36 @@ class CommitPorts:
 
 
 @dataclass(frozen=True)
+class Replacing:
+    """The differences of a restatement, formed before its turn.
+
+    :param differences: by state, the rows in place of the output; none, if it is no restatement.
+    :param taken_back: per state that the restated transaction named, the state that it is taken from.
+    :param held: the ledger's knowledge of these states, see `held_at`: they are formed again if it has changed.
+    """
+
+    differences: Mapping[str, Difference] = field(default_factory=dict)
+    taken_back: Mapping[str, str] = field(default_factory=dict)
+    held: str = ""
+
+
+NOTHING_REPLACED = Replacing()
+
+
+@dataclass(frozen=True)
 class Prepared:
     """The data to commit, read before the turn.
 
     :param outputs: per transactional state, a text of what is about to be written.
     :param journal: name of the journal entry with its contributions; "": the topology keeps no journal.
-    :param differences: by state, what a restatement writes in place of the output; none, if it is no restatement.
-    :param taken_back: per state that the restated transaction named, the state that it is taken from.
+    :param replacing: what a restatement writes in place of the output.
     """
 
     processed: Processed
     rows: Sequence[RowsToWrite]
     outputs: Mapping[str, str]
     journal: str = ""
-    differences: Mapping[str, Difference] = field(default_factory=dict)
-    taken_back: Mapping[str, str] = field(default_factory=dict)
+    replacing: Replacing = NOTHING_REPLACED
 
 
 @dataclass(frozen=True)

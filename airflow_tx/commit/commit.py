@@ -225,12 +225,10 @@ def _check_failed(case: CommitCase, states: InstanceStates) -> None:
 def read(case: CommitCase, processed: Processed) -> Prepared:
     """Read the acked output of every update, form what a restatement writes, and write the journal entry."""
     rows = [whole(update, rows_of(case, update, processed)) for update in case.updates]
-    replacing, taken_back = differences(case, rows)
+    replacing = differences(case, rows)
     journal = write_entry(case, processed, rows)
     # A replay is compared by the output: a difference of two outputs that are equal may have other digits.
-    return Prepared(
-        processed, rows, output_digests(case.updates, rows), journal, replacing, taken_back
-    )
+    return Prepared(processed, rows, output_digests(case.updates, rows), journal, replacing)
 
 
 def rows_of(case: CommitCase, update: Update, processed: Processed) -> RowsToWrite:
@@ -262,7 +260,8 @@ def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswe
         code=code_of(processed.acks, case.run.dag_version),
         unproven=processed.unproven,
         journal=prepared.journal,
-        taken_back=prepared.taken_back,
+        taken_back=prepared.replacing.taken_back,
+        held=prepared.replacing.held,
     )
     return partial(commit.acquire, request=request)
 
@@ -300,18 +299,18 @@ def write(
 
     :raises NotTakenBack: a state lacks a key that a restatement takes back.
     """
-    if len(case.updates) == 1 and not prepared.differences:
+    if len(case.updates) == 1 and not prepared.replacing.differences:
         update, rows = case.updates[0], prepared.rows[0]
         if fits_one_write(update, rows):
             return {update.state.name: write_at_once(update, grant, rows, staged.of(update))}
     # Raise every fence before the first write: an outranked attempt may still write to a state without rows here.
     for update in case.updates:
         update.state.raise_fence(grant)
-    check_taken(case, prepared.differences)
+    check_taken(case, prepared.replacing.differences)
     written = dict[str, Written]()
     for update, found in zip(case.updates, prepared.rows, strict=True):
         failpoint("commit.before_write", state=update.state.name, **case.where)
-        replacing = prepared.differences.get(update.state.name)
+        replacing = prepared.replacing.differences.get(update.state.name)
         written[update.state.name] = write_update(
             update,
             grant,
@@ -335,6 +334,11 @@ def mark_step(
         rows=processed.rows,
         ack_val=processed.ack_val,
         written=written,
+        columns={
+            name: list(state.columns.values)
+            for name, state in case.states.items()
+            if state.columns is not None
+        },
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -14,10 +15,11 @@ from airflow_tx.state.aggregators import difference, is_same
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import converted
 from airflow_tx.state.columns import REFUSALS, Cells, Columns
-from airflow_tx.state.keys import canonical_number
+from airflow_tx.state.keys import canonical_number, encode_key
 
 if TYPE_CHECKING:
     from airflow_tx.journal.entry import Contribution
+    from airflow_tx.state.api import QueryableState
 
 _ROWS_AT_ONCE = 10_000
 LOST = 2.0**-53
@@ -34,12 +36,14 @@ class Side:
     """One of the two contributions, in the types of the state.
 
     :param columns: of the state, without the value columns that the rows lack.
+    :param gone: names of keys, as `key_name` gives them, that are left out.
     """
 
     columns: Columns
     key_types: Mapping[str, str]
     rows: Iterable[Mapping[str, Any]]
     whose: str
+    gone: Set[str] = frozenset()
 
     def portions(self) -> Iterator[list[Cells]]:
         """Read the rows as cells: keys first, then values.
@@ -52,7 +56,10 @@ class Side:
             while portion := list(islice(rows, _ROWS_AT_ONCE)):
                 # Each portion alone: the check for keys that come twice would keep all of them.
                 for columns in checked.portions(portion, self.key_types, size=_ROWS_AT_ONCE):
-                    yield self._cells(columns)
+                    cells = self._cells(columns)
+                    yield (
+                        [each for each in cells if not self._is_gone(each)] if self.gone else cells
+                    )
         except StateError as error:
             problem = f"{self.whose}: {error.fields['problem']}"
             raise type(error)(**{**error.fields, "problem": problem}) from None
@@ -82,6 +89,14 @@ class Side:
                 found[key] = cells[split:]
         return found
 
+    def key_name(self, key: Cells) -> str:
+        """Name a key by a digest: a record may outlive the right to keep the key itself."""
+        types = [self.key_types[name] for name in self.columns.keys]
+        return hashlib.sha256(encode_key(types, key)).hexdigest()[:16]
+
+    def _is_gone(self, cells: Cells) -> bool:
+        return self.key_name(cells[: len(self.columns.keys)]) in self.gone
+
     def _cells(self, columns: list[Sequence[Any]]) -> list[Cells]:
         for at, name in enumerate(self.columns.keys):
             if self.key_types[name] == "numeric":
@@ -90,8 +105,13 @@ class Side:
         return list(zip(*columns, strict=True))
 
 
-def old_side(columns: Columns, key_types: Mapping[str, str], old: Contribution) -> Side:
-    """Give the earlier contribution; value columns that it lacks are new."""
+def old_side(state: QueryableState, old: Contribution, gone: Set[str] = frozenset()) -> Side:
+    """Give the earlier contribution; value columns that it lacks are new.
+
+    :param gone: the keys of it that the state has lost since.
+    """
+    columns = state.columns
+    key_types = {**old.keys, **columns.types, **(state.key_types() or {})}
     known = {
         name: each
         for name, each in columns.aggregators.items()
@@ -99,15 +119,26 @@ def old_side(columns: Columns, key_types: Mapping[str, str], old: Contribution) 
         <= old.values.keys()
     }
     own = replace(columns, aggregators=known)
-    return Side(own, key_types, _Again(old.rows), "what the earlier transaction contributed")
+    rows = _Again(old.rows, frozenset((*own.keys, *own.values, *known)))
+    return Side(own, key_types, rows, "what the earlier transaction contributed", gone)
 
 
 @dataclass(frozen=True)
 class _Again(Iterable[Mapping[str, Any]]):
+    """Rows that can be read again.
+
+    :param names: of the columns that are taken: a state may have lost others since.
+    """
+
     read: Callable[[], Iterator[Mapping[str, Any]]]
+    names: Set[str]
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        return self.read()
+        for row in self.read():
+            yield row if row.keys() <= self.names else self._taken(row)
+
+    def _taken(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {name: each for name, each in row.items() if name in self.names}
 
 
 # --- one portion --------------------------------------------------------------------------------------------------

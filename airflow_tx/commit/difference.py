@@ -10,7 +10,7 @@ import math
 import pickle
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set, Sized
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,13 +66,14 @@ class Difference:
     :param rows: none, if the contributions are equal.
     :param taken: the keys that are taken back, in portions; the state has to hold each of them.
     :param lost: per column of doubles, by how much its sums may be wrong afterwards.
-    :param remedy: what else there is to do about a key that is not there.
+    :param remedy: what else there is to do about a key that is not there, in a state of `topology`.
     """
 
     rows: RowsToWrite
     taken: Callable[[], Iterator[list[Cells]]]
     lost: Mapping[str, float] = field(default_factory=dict)
     remedy: str = ""
+    topology: str = ""
 
     def check_taken(self, state: QueryableState) -> None:
         """Refuse to take back a missing key: a deleted key would become minus its value.
@@ -86,7 +87,8 @@ class Difference:
                         state=state.name,
                         problem=f"key {shown_key(state.columns, key)} is missing, although the "
                         "restated transaction wrote it: it was deleted",
-                        remedy=f"Restore the key. {self.remedy}",
+                        remedy="Restore the key. Or accept that it is gone, and replay: airflow tx accept-change "
+                        f"{self.topology} --state {state.name} --why TEXT. {self.remedy}",
                     )
 
 
@@ -97,19 +99,21 @@ def difference_of(
     place: StagingPlace,
     *,
     staged: bool = False,
+    gone: Set[str] = frozenset(),
 ) -> Difference:
     """Form the difference of two contributions, in flat memory if they are large.
 
     :param old: what counts now; `new`: what counts once the restatement is committed.
     :param staged: whether even a few rows are staged, as Spark takes no others.
+    :param gone: the keys of `old` that the state has lost since, which are not taken back.
     :raises NotTakenBack: what counts now cannot be taken back.
     :raises StateError: a row does not fit the state.
     """
     if not old.count:
         return Difference(new, lambda: iter(()))
     columns = state.columns
-    key_types = {**old.keys, **columns.types, **(state.key_types() or {})}
-    counting = old_side(columns, key_types, old)
+    counting = old_side(state, old, gone)
+    key_types = counting.key_types
     if not isinstance(new, Sized):
         new = list(new)
     coming = Side(columns, key_types, new, "what this transaction contributes")
@@ -126,7 +130,7 @@ def difference_of(
         rows = StagedRows(place.area, _stage(place, parts, types), state, place.attempt)
     if compared.equal:
         return Difference([], lambda: iter(()))
-    return Difference(rows, counting.keys, compared.lost, place.remedy)
+    return Difference(rows, counting.keys, compared.lost, place.remedy, place.topology)
 
 
 def _in_portions(

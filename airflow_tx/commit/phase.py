@@ -110,11 +110,9 @@ def _read_before_phase(case: CommitCase, processed: Processed) -> Prepared:
         else ()
         for update in case.updates
     ]
-    replacing, taken_back = differences(case, rows, staged=True)
+    replacing = differences(case, rows, staged=True)
     journal = write_entry(case, processed, rows)
-    return Prepared(
-        processed, rows, output_digests(case.updates, rows), journal, replacing, taken_back
-    )
+    return Prepared(processed, rows, output_digests(case.updates, rows), journal, replacing)
 
 
 def _share_turn(
@@ -128,8 +126,8 @@ def _share_turn(
         for state in case.states.values():
             state.raise_fence(grant)
         take_other_output(case.ledger, case.states, granted, prepared.outputs)
-        check_taken(case, prepared.differences)
-        shared = shared_differences(prepared.differences)
+        check_taken(case, prepared.replacing.differences)
+        shared = shared_differences(prepared.replacing.differences)
         healed = _heal(case, prepared.processed, grant, shared)
     return _as_shared(grant, healed, shared)
 

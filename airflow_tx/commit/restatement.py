@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.commit.case import NOTHING_REPLACED, Replacing
 from airflow_tx.commit.difference import Difference, StagingPlace, difference_of
 from airflow_tx.commit.entry import no_contribution
 from airflow_tx.commit.rows import RowsToWrite, StagedRows
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import NotTakenBack, RestateRefused
 from airflow_tx.journal.area import JournalArea
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.repair import keys_gone
+from airflow_tx.protocol.wish import held_at
 from airflow_tx.state.api import FencedState, QueryableState
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ def refuses_restatement(
     *,
     inside: Collection[str] = (),
     renamed: Mapping[str, str],
+    columns: Mapping[str, Mapping[str, int]] | None = None,
 ) -> str | None:
     """Say, as a clause, why the updates of a block cannot replace what an entry contributed; None: they can.
 
@@ -37,6 +43,7 @@ def refuses_restatement(
     :param updates: of all committers of the block.
     :param inside: ids of the tasks between the first and the last one of its commit phase.
     :param renamed: per earlier name of a state, its name now.
+    :param columns: per state, since which transaction each of its columns holds values.
     """
     by_name = {update.state.name: update for update in updates}
     for name, update in by_name.items():
@@ -52,7 +59,10 @@ def refuses_restatement(
             return f"it has written state {name!r}, which the DAG does not write any more"
         if by_name[name].state.appends:
             continue
-        problem = contribution.refusal or misfit(by_name[name].state, contribution)
+        lives = (columns or {}).get(name)
+        problem = contribution.refusal or misfit(
+            by_name[name].state, contribution, lives, entry.txid
+        )
         if problem:
             return f"what it contributed to state {name!r} cannot be taken back: {problem}"
     return None
@@ -66,7 +76,13 @@ def refused_by_dag(
     :param dag: with all committers of the block.
     """
     updates = [update for task in dag.tasks for update in getattr(task, "updates", ())]
-    return refuses_restatement(updates, entry, inside=_inside(spec), renamed=topology.renamed)
+    return refuses_restatement(
+        updates,
+        entry,
+        inside=_inside(spec),
+        renamed=topology.renamed,
+        columns=topology.columns,
+    )
 
 
 def check_entry(spec: TransactionSpec, dag: Any, entry: Entry, topology: TopologyRecord) -> None:
@@ -93,8 +109,33 @@ def contributions(entry: Entry, renamed: Mapping[str, str]) -> dict[str, Contrib
     return {renamed.get(name, name): each for name, each in entry.contributions.items()}
 
 
-def misfit(state: FencedState, old: Contribution) -> str:
+def _began_since(lives: Mapping[str, int] | None, column: str, txid: int) -> bool:
+    """Ask whether a column of a state is newer than a transaction: it was dropped since, and added again.
+
+    :param lives: since which transaction each column of the state holds values; None: this is unknown.
+    """
+    return lives is not None and lives.get(column, txid + 1) > txid
+
+
+def still_held(
+    state: FencedState, old: Contribution, lives: Mapping[str, int] | None, txid: int
+) -> Contribution:
+    """Leave out the columns of an earlier contribution that the state has lost, and has new ones of their names."""
+    assert state.columns is not None
+    now = state.columns.values
+    values = {
+        name: each
+        for name, each in old.values.items()
+        if name not in now or not _began_since(lives, name, txid)
+    }
+    return replace(old, values=values, count=old.count if values else 0)
+
+
+def misfit(
+    state: FencedState, whole: Contribution, lives: Mapping[str, int] | None, txid: int
+) -> str:
     """Say which column of an earlier contribution was changed in the state; "": none."""
+    old = still_held(state, whole, lives, txid)
     columns = state.columns
     assert columns is not None
     if set(old.keys) != set(columns.keys):
@@ -106,6 +147,15 @@ def misfit(state: FencedState, old: Contribution) -> str:
         if dict(aggregator) != now[name]:
             was, found = ("{aggregator}({type})".format(**each) for each in (aggregator, now[name]))
             return f"column {name} was a {was} and is a {found} now"
+    for name in whole.values.keys() - old.values.keys():
+        since = (lives or {}).get(name, txid + 1)
+        others = (
+            each
+            for each in now.keys() - whole.values.keys()
+            if txid < (lives or {}).get(each, since) <= since
+        )
+        if (other := min(others, default=None)) is not None:
+            return f"column {name} was dropped and added again since, and column {other} may have been renamed from it"
     return ""
 
 
@@ -114,24 +164,27 @@ def misfit(state: FencedState, old: Contribution) -> str:
 
 def differences(
     case: CommitCase, rows: Sequence[RowsToWrite], *, staged: bool = False
-) -> tuple[dict[str, Difference], dict[str, str]]:
-    """Form what a restatement writes, before it asks for the turn: by state; none, if it is no restatement.
+) -> Replacing:
+    """Form what a restatement writes, before it asks for the turn.
 
     The states have their current names. `acquire` refuses the turn if a name was given to another state since.
 
     :param rows: per update, its whole output.
     :param staged: whether even a few rows are staged, for other tasks.
-    :return: the differences; and per state that the entry names, the state that it is taken from.
     :raises NotTakenBack: what counts now cannot be taken back.
     :raises JournalError: its entry is missing or was changed.
     """
     replaces = case.begun.replaces
     if replaces is None:
-        return {}, {}
+        return NOTHING_REPLACED
     topology = case.ledger.topology()
     entry = JournalArea(case.spec.staging(), topology.incarnation).read(replaces.entry)
     problem = refuses_restatement(
-        case.updates, entry, inside=_inside(case.spec), renamed=topology.renamed
+        case.updates,
+        entry,
+        inside=_inside(case.spec),
+        renamed=topology.renamed,
+        columns=topology.columns,
     )
     if problem is not None:
         # The DAG was changed since this transaction began.
@@ -139,17 +192,28 @@ def differences(
     own = case.begun.attempt
     place = StagingPlace(case.area, case.spec.topology, own, case.run.task_id)
     taken = contributions(entry, topology.renamed)
+    taken_back = {name: topology.renamed.get(name, name) for name in entry.contributions}
+    read = Reader(case.ledger.store)
+    paths = case.spec.paths
+    held = held_at(read, paths, topology, taken_back)
     found = dict[str, Difference]()
     for update, new in zip(case.updates, rows, strict=True):
         state = update.state
         if state.name not in taken or state.appends:
             continue
         assert isinstance(state, QueryableState)
+        lives = topology.columns.get(state.name)
+        old = still_held(state, taken[state.name], lives, replaces.txid)
         found[state.name] = difference_of(
-            state, taken[state.name], new, place, staged=staged or update.writers == "spark"
+            state,
+            old,
+            new,
+            place,
+            staged=staged or update.writers == "spark",
+            gone=keys_gone(read, paths, state.name, replaces.txid, topology.renamed),
         )
         _log(case, state.name, found[state.name], replaces.txid)
-    return found, {name: topology.renamed.get(name, name) for name in entry.contributions}
+    return Replacing(found, taken_back, held)
 
 
 def check_taken(case: CommitCase, found: Mapping[str, Difference]) -> None:

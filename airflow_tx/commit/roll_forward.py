@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.commit.difference import StagingPlace, difference_of
-from airflow_tx.commit.restatement import contributions, misfit
+from airflow_tx.commit.restatement import contributions, misfit, still_held
 from airflow_tx.commit.state_history import StateHistory, StateLook
 from airflow_tx.commit.write import ROWS_A_WRITE, output_digest
 from airflow_tx.errors import JournalError, NotTakenBack, RollForwardRefused, StateError
@@ -223,7 +223,10 @@ class RollForward:
         own = contributions(entry, self._ledger.topology.renamed).get(state.name)
         if own is None:
             return None
-        problem = own.refusal or misfit(state, own)
+        lives = self._ledger.topology.columns.get(state.name)
+        problem = own.refusal or misfit(state, own, lives, entry.txid)
+        if not problem and still_held(state, own, lives, entry.txid) != own:
+            problem = "a column that it wrote was dropped and added again since"
         if problem:
             raise history.refused(f"transaction {receipt.txid}: {problem}")
         return own
@@ -247,9 +250,10 @@ class RollForward:
             raise history.refused(
                 f"transaction {receipt.txid} is a restatement from before column {names}, which its journal entry lacks"
             )
+        gone = history.gone(entry.txid, receipt.txid)
         attempt = TransactionAttempt(receipt.txid, receipt.attempt, receipt.birth)
         place = StagingPlace(self._area, self._ledger.name, attempt, "roll-forward")
-        return difference_of(state, old, rows, place).rows
+        return difference_of(state, old, rows, place, gone=gone).rows
 
     # --- the writes -------------------------------------------------------------------------------------------------
 

@@ -91,6 +91,11 @@ class StateHistory:
             if each.what == ACCEPT_CHANGE and each.change["state"] == self.state.name
         ]
 
+    def gone(self, first: int, before: int) -> frozenset[str]:
+        """Name the keys that were deleted on purpose after one transaction, and before another one."""
+        changes = [each.change for each in self.accepted if first <= each.change["txid"] < before]
+        return frozenset(key for change in changes for key in change["keys"])
+
     def before(self, txid: int) -> int | None:
         """Return the transaction of the state before another one."""
         return max((each for each in self.written if each < txid), default=None)

@@ -283,7 +283,10 @@ class NotYet:
 
 @dataclass(frozen=True)
 class Restarted:
-    """A task of this attempt started again after its output was read; ask `processed` again."""
+    """The output, as read before the turn, does not count any more; ask `processed` again.
+
+    A task of this attempt has started again, or a state holds something else of what a restatement takes back.
+    """
 
 
 @dataclass(frozen=True)

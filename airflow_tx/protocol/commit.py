@@ -33,7 +33,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import Written
 from airflow_tx.protocol.records import Counter, Outcome, Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put
-from airflow_tx.protocol.wish import check_still_held
+from airflow_tx.protocol.wish import check_still_held, held_at
 
 AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
 
@@ -51,6 +51,7 @@ class AcquireRequest:
     :param rows: rows of the batch, if counted; `tasks`, `code` and `unproven` go into its receipt.
     :param journal: name of the journal entry with its contribution; "": there is none.
     :param taken_back: of a restatement: per state that the earlier transaction named, the state that it is taken from.
+    :param held: what was known of these states when that was read, as `held_at` gives it.
     """
 
     attempt: TransactionAttempt
@@ -67,6 +68,7 @@ class AcquireRequest:
     unproven: tuple[str, ...] = ()
     journal: str = ""
     taken_back: Mapping[str, str] = field(hash=False, default_factory=dict)
+    held: str = ""
 
 
 def acquire(
@@ -97,6 +99,9 @@ def acquire(
     topology, before = check_grant(read, paths, attempt.txid, record, request.states)
     if record.replaces is not None:
         check_still_held(paths, topology, attempt.txid, record.replaces["txid"], request.taken_back)
+        taken_back = request.taken_back
+        if taken_back and request.held != held_at(read, paths, topology, taken_back):
+            return Decision(Restarted())
     epoch = record.epoch + 1
     changed = {
         state: found
@@ -221,12 +226,14 @@ def commit(
     rows: int | None = None,
     ack_val: int = 0,
     written: Mapping[str, Written] | None = None,
+    columns: Mapping[str, Collection[str]] | None = None,
 ) -> Decision[Committed]:
     """Make the transaction final and pass the turn on: history, rotation and `current` + 1 in one multi.
 
     :param states: names of the states whose fence its grant has raised.
     :param rows: rows of the batch, if counted.
     :param written: per state what it was given.
+    :param columns: per state with columns, its value columns.
     :raises Outranked: the token is not the one the ledger holds.
     """
     txid = token.txid
@@ -251,4 +258,5 @@ def commit(
         rows=rows,
         ack_val=ack_val,
         written=written,
+        columns=columns,
     )

@@ -213,11 +213,13 @@ def ended(
     rows: int | None = None,
     ack_val: int = 0,
     written: Mapping[str, Written] | None = None,
+    columns: Mapping[str, Collection[str]] | None = None,
 ) -> Decision[Committed]:
     """Decide to make a transaction final, and to pass the turn on.
 
     :param states: names of the states whose fence its grant has raised.
     :param written: per state the rows that it got; other states got none.
+    :param columns: per state with columns, its value columns in this transaction.
     """
     read.get(Counter, paths.current)  # a repair that sets the turn back refuses this end
     assert record.claim is not None, "its grant has noted it"
@@ -236,7 +238,12 @@ def ended(
     )
     after = _topology_after(topology, history, states, stamp)
     grants = {**after.grants, **{state: [record.attempt, record.epoch] for state in states}}
-    after = replace(after, receipt=receipt.hash, grants=grants)
+    after = replace(
+        after,
+        receipt=receipt.hash,
+        grants=grants,
+        columns={**topology.columns, **columns_after(topology.columns, columns or {}, txid)},
+    )
     acks = paths.acks(record.acks)
     gone = garbage.deletes(acks, read.names(acks))
     if gone is None:
@@ -278,6 +285,22 @@ def _topology_after(
         hours=hours_after(topology.hours, history),
         op=stamp.op,
     )
+
+
+def columns_after(
+    known: Mapping[str, Mapping[str, int]], columns: Mapping[str, Collection[str]], txid: int
+) -> dict[str, dict[str, int]]:
+    """Note which value columns states have, and from which transaction on each holds values.
+
+    :param known: what the topology record says; of a state that it does not name, every column holds what the state
+        holds.
+    """
+    return {
+        state: {
+            name: known[state].get(name, txid) if state in known else 0 for name in sorted(names)
+        }
+        for state, names in columns.items()
+    }
 
 
 def _forgotten_history(read: Reader, paths: Paths, txid: int) -> list[Write]:

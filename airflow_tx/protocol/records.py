@@ -65,6 +65,8 @@ class TopologyRecord:
     :param grants: per state, attempt and epoch of the grant that its last final transaction was marked under.
     :param rolling: who lets which states be written again from the journal, since when, and what each had; `nonces`: of
         the runs of the command.
+    :param columns: per state its value columns, each with the first txid that it holds; 0: it is as old as the state. A
+        column that was dropped and added again is a new one.
     """
 
     incarnation: str
@@ -94,6 +96,7 @@ class TopologyRecord:
     zone: str = ""
     grants: dict[str, list[int]] = field(default_factory=dict)
     rolling: dict[str, Any] | None = None
+    columns: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -333,7 +336,8 @@ class RepairRecord:
 
     :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss`, `accept-change`,
         `roll-forward` or `rename`; `told`: finding and result; `generation`: of the ledger after it.
-    :param change: of `accept-change`: the `state`, and how much more the total of each of its `columns` is than known.
+    :param change: of `accept-change`: the `state`, and how much more the total of each of its `columns` is than known,
+        the last final `txid`, and digests of the `keys` that are gone.
         Of `state-lost`: the `state`, the `txid` whose turn it was, and since when the state was sure to hold its
         transactions before (`held_from`). Of `roll-forward`: the `states`, and the `nonces` of its runs.
     :param losses: of `accept-loss`: partition ("" if none), position (`place`), where it `goes_on`, and what is lost.
@@ -380,7 +384,7 @@ def decode(cls: type[_R], path: str, data: bytes) -> _R:
 
 
 _LEFT_OUT = frozenset(
-    "entry grants journal renamed replaces restates restating rolling taken_back_from wish zone".split()
+    "columns entry grants journal renamed replaces restates restating rolling taken_back_from wish zone".split()
 )
 """Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 

@@ -23,6 +23,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.rebuild_plan import LEDGER_LOST, HeldState, RebuildPlan, plan_rebuild
 from airflow_tx.protocol.records import (
     Counter,
+    RepairRecord,
     TopologyRecord,
     TransactionRecord,
     decode,
@@ -135,6 +136,7 @@ def rename_state(
         births=births,
         grants=grants,
         taken_back_from=since,
+        columns={renamed(name): each for name, each in topology.columns.items()},
         renamed={each: now for each, now in names.items() if each != now},
         op=stamp.op,
     )
@@ -156,12 +158,15 @@ def note_change(
     state: str,
     columns: Mapping[str, int],
     *,
+    keys: Sequence[str] | None,
     receipt: str,
     audit: Audit,
 ) -> Decision[Repaired]:
     """Note that the values of a state were changed on purpose, so that they are compared with what they are now.
 
     :param columns: by column, how much more its total is than receipts and earlier changes say.
+    :param keys: names of the keys that are gone, of which no restatement takes anything back; None: it is unknown which
+        ones are, so no transaction before can be restated.
     :param receipt: the hash of the last receipt when the totals were compared.
     :raises PreviewOutdated: a transaction has ended since.
     """
@@ -169,18 +174,52 @@ def note_change(
     if topology.receipt != receipt:
         raise PreviewOutdated(what=f"State {state!r}", topology=paths.topology)
     current = read.get(Counter, paths.current)
-    changed = "; ".join(f"the total of {name} by {by:+}" for name, by in sorted(columns.items()))
+    writes = list[Write]()
+    if keys is None:
+        since = {**topology.taken_back_from, state: current.txid}
+        after = replace(topology, taken_back_from=since, op=stamp.op)
+        writes.append(Put(paths.record, encode(after)))
+    changed = [f"the total of {name} by {by:+}" for name, by in sorted(columns.items())]
+    if keys:
+        changed.append(f"{len(keys)} keys are gone")
     return audit.repair(
         read,
         stamp,
         paths,
-        (),
+        writes,
         what=ACCEPT_CHANGE,
         after=topology,
         current=current.txid,
-        summary=f"{state}: its values were changed on purpose, {changed}",
-        change={"state": state, "columns": dict(columns)},
+        summary=f"{state}: its values were changed on purpose, {'; '.join(changed)}",
+        change={
+            "state": state,
+            "columns": dict(columns),
+            "txid": current.txid - 1,
+            "keys": [*(keys or ())],
+        },
     )
+
+
+def keys_gone(
+    read: Reader, paths: Paths, state: str, txid: int, renamed: Mapping[str, str]
+) -> frozenset[str]:
+    """Name the keys that a state has lost since a transaction by changes that a person accepted.
+
+    :param renamed: per earlier name of a state, its name now.
+    """
+    found = set[str]()
+    for number in sorted(map(int, read.names_if_any(paths.repairs))):
+        record = read.peek(RepairRecord, paths.repair(number))
+        change = record.change
+        if record.what == RESET:
+            found.clear()  # another life of the ledger begins
+        elif (
+            record.what == ACCEPT_CHANGE
+            and change["txid"] >= txid
+            and renamed.get(change["state"], change["state"]) == state
+        ):
+            found.update(change["keys"])
+    return frozenset(found)
 
 
 # --- --reset -----------------------------------------------------------------------------------------------------

@@ -20,10 +20,11 @@ from airflow_tx.protocol.records import (
     Skipped,
     TopologyRecord,
     TransactionRecord,
+    digest,
     encode,
 )
 from airflow_tx.protocol.replay import LIVE_RUN_STATES, BeginPass, decided_anew
-from airflow_tx.protocol.step import Audit, Decision, Stamp
+from airflow_tx.protocol.step import Audit, Decision, Stamp, next_repair
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,19 @@ def check_still_held(
                 remedy=f"Transaction {replaced} still counts. To leave {txid} out: "
                 f"airflow tx skip {paths.topology} {txid} --why TEXT",
             )
+
+
+def held_at(
+    read: Reader, paths: Paths, topology: TopologyRecord, taken_back: Mapping[str, str]
+) -> str:
+    """Digest what the ledger knows of the values that states hold: which columns they have, and how many repairs.
+
+    A difference counts only as long as this is unchanged: else a column was dropped since, or a person changed values.
+
+    :param taken_back: as for `check_still_held`.
+    """
+    columns = {state: topology.columns.get(state) for state in taken_back.values()}
+    return digest([columns, next_repair(read, paths)])
 
 
 def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:

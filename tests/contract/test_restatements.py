@@ -13,6 +13,7 @@ import pytest
 
 from airflow_tx.commit import difference as forming
 from airflow_tx.commit import write
+from airflow_tx.commit.contributions import old_side
 from airflow_tx.commit.difference import difference_of
 from airflow_tx.commit.rows import portions
 from airflow_tx.errors import NotTakenBack
@@ -160,6 +161,14 @@ def test_keys_that_somebody_deleted_are_named_and_nothing_is_written(make: Make,
     with pytest.raises(NotTakenBack, match=r"key \{'key': 'c'\} is missing"):
         restate(state, grants(2), area, contribution(state, OLD), NEW)
     assert read(state) == before
+
+
+def test_nothing_is_taken_back_of_a_key_that_was_lost_and_came_back(make: Make, area: StagingArea) -> None:
+    grants = Grants()
+    state = committed(make(), grants, BEFORE, rows(a=1, b=2), rows(c=3))
+    gone = {old_side(state, contribution(state, OLD)).key_name((key,)) for key in "cde"}
+    restate(state, grants(4), area, contribution(state, OLD), NEW, gone=gone)
+    assert read(state) == expected(make, BEFORE, NEW, rows(c=3))
 
 
 def test_a_map_of_trident_in_a_new_process_takes_the_key_types_of_the_entry(area: StagingArea) -> None:

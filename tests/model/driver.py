@@ -33,7 +33,7 @@ from airflow_tx.protocol.records import (
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 from airflow_tx.protocol.step import Audit, Decision, Stamp
-from airflow_tx.protocol.wish import WishRequest, want
+from airflow_tx.protocol.wish import WishRequest, held_at, want
 from airflow_tx.state.api import FencedState
 
 Deltas = Mapping[str, int]
@@ -433,11 +433,14 @@ class Committer:
         self.begun = run.begun
         self.states = run.topology.states
         self.topology = run.topology
+        self.taken_back = {state.name: state.name for state in self.states} if self.begun.replaces else {}
+        self.held = ""
         self.done: Processed | AlreadyCommitted | None = None
         self.grant: Grant | None = None
 
     def processed(self) -> Processed | AlreadyCommitted:
         self.done = self.ledger.run(processing.processed, self.begun.attempt, rows_digest=self.begun.rows_digest)
+        self.held = held_at(Reader(self.ledger.store), self.topology.paths, self.ledger.topology(), self.taken_back)
         return self.done
 
     @property
@@ -462,7 +465,8 @@ class Committer:
                 metadata=self.begun.metadata,
                 position=self.begun.position,
                 journal=self.topology.entry(self.begun.txid, self.begun.metadata, self.output),
-                taken_back={state.name: state.name for state in self.states} if self.begun.replaces else {},
+                taken_back=self.taken_back,
+                held=self.held,
             ),
         )
 
@@ -492,13 +496,14 @@ class Committer:
             if state in (None, index):
                 target.write(self.grant, [{"key": k, "n": n} for k, n in given.items() if self._index(k) == index])
 
-    def mark(self) -> Any:
+    def mark(self, columns: Sequence[str] = ("n",)) -> Any:
         assert self.grant is not None
         return self.ledger.run(
             commit.commit,
             self.grant.token,
             states=[state.name for state in self.states],
             rows=sum(self.output.values()),
+            columns={state.name: columns for state in self.states},
         )
 
     def _index(self, key: str) -> int:

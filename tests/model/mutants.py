@@ -588,6 +588,19 @@ MUTANTS = (
         _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_begin_refuses_the_turn"),
     ),
     Mutant(
+        "a difference outlives what it was formed from",
+        ((commit.acquire, "if taken_back and request.held", "if False and request.held"),),
+        _restated(
+            test_restatements.TestWant,
+            "test_a_difference_from_before_a_change_that_a_person_accepted_is_formed_again",
+        ),
+    ),
+    Mutant(
+        "which columns a state has is not looked at",
+        ((wish.held_at, "topology.columns.get(state)", "None"),),
+        _restated(test_restatements.TestWant, "test_a_difference_from_before_a_column_was_dropped_is_formed_again"),
+    ),
+    Mutant(
         "a state that went back is not noted",
         ((repair.state_lost, "taken_back_from={**topology.taken_back_from, state: current.txid},", ""),),
         _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from airflow_tx.protocol.answers import (
     GivenUp,
     Replaced,
     ReplayNoted,
+    Restarted,
     WindowFull,
 )
 from airflow_tx.protocol.api import Delete, Put
@@ -32,7 +34,7 @@ from airflow_tx.protocol.commit import note_commit_failed
 from airflow_tx.protocol.evidence import ledger_evidence
 from airflow_tx.protocol.rebuild_plan import HeldState
 from airflow_tx.protocol.records import Binding, Phase, digest, encode
-from airflow_tx.protocol.repair import Repairs, rename_state, state_lost
+from airflow_tx.protocol.repair import Repairs, note_change, rename_state, state_lost
 from airflow_tx.protocol.skip import note_readmission, withdraw_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.verification import verified
@@ -58,6 +60,12 @@ def bound(topology: Topology, key: str) -> int:
     binding = topology.binding(key)
     assert binding is not None
     return binding.txid
+
+
+def change(topology: Topology, keys: Sequence[str] | None = ("d1",)) -> None:
+    """A person accepts that values were changed, and keys deleted."""
+    receipt = topology.topology.receipt
+    topology.ledger().run(note_change, "s0", {"n": -2}, keys=keys, receipt=receipt, audit=ADA)
 
 
 def verify(topology: Topology) -> list[str]:
@@ -423,6 +431,36 @@ class TestWant:
         with pytest.raises(NotTakenBack, match="may lack transaction 1: .* airflow tx skip trace 2 "):
             run.committer().acquire()
         assert journaled.totals() == {"a": 2}
+
+    def test_a_difference_from_before_a_change_that_a_person_accepted_is_formed_again(
+        self, journaled: Topology
+    ) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 5})
+        committer = run.committer()
+        committer.processed()
+        change(journaled)
+        assert committer.ask() == Restarted()
+        assert committer.acquire() is not None
+
+    def test_a_difference_from_before_a_column_was_dropped_is_formed_again(self, journaled: Topology) -> None:
+        committed(journaled, {"a": 2})
+        journaled.want(1)
+        before = Run(journaled, "r2")
+        before.processed(2, {"a": 2})
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 5})
+        committer = run.committer()
+        committer.processed()
+        other = before.committer()
+        other.acquire()
+        other.raise_fences()
+        other.write()
+        other.mark(columns=["m"])
+        assert journaled.topology.columns == {"s0": {"m": 2}}
+        assert committer.ask() == Restarted()
 
     def test_what_is_committed_after_a_state_was_lost_can_be_restated(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})

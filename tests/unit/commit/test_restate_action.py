@@ -14,19 +14,23 @@ from typing import Any
 import pytest
 
 from airflow_tx import compat
+from airflow_tx.actions import changed_values
 from airflow_tx.actions.action import ActionTarget
+from airflow_tx.actions.changed_values import ChangeAcceptance
 from airflow_tx.actions.preview import EffectLine
 from airflow_tx.actions.restatement import SeveralRefused, TransactionRestatement
 from airflow_tx.actions.withdrawal import WishWithdrawal
 from airflow_tx.cli.progress import Progress, WorkStatus
 from airflow_tx.cli.restatement import RestatedWork, dated_transactions, left_over
 from airflow_tx.commit.handoff import DagStates, take_skip
-from airflow_tx.errors import ConfigError, RestateRefused
+from airflow_tx.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused
 from airflow_tx.failpoints import VARIABLE, FailpointError
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.protocol.api import Create
+from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, encode
+from airflow_tx.protocol.repair import keys_gone, reset
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import wishes
@@ -359,3 +363,93 @@ def test_while_it_is_open_and_after_it_was_skipped_the_interval_is_committed(wor
     take_skip(world.ledger, 6, {"words": world.state}, log=run.log)
     assert commit_of(world.spec.memory, world.spec.paths, interval) == found
     assert world.total == 5
+
+
+# --- keys that a person has deleted
+
+
+def accepted(world: World, state: str = "words") -> list[str]:
+    return [each.what for each in ChangeAcceptance(world.target(), state).execute(Audit("ada", "a customer's right"))]
+
+
+def deleted(world: World, key: str = "count") -> None:
+    """A person deletes a key from the table."""
+    del world.state.database.rows[key,]
+
+
+def test_nothing_is_taken_back_of_a_key_whose_deletion_was_accepted(world: World) -> None:
+    deleted(world)
+    assert accepted(world)[-1] == "accepted: 1 keys are gone, of which no restatement takes anything back"
+    world.execute("r6")  # it comes back
+    assert world.follow(2) == ["All 1 are restated."]
+    assert world.total == 2 + 2
+
+
+def test_a_key_that_came_back_is_restated_as_ever_for_later_transactions(world: World) -> None:
+    deleted(world)
+    accepted(world)
+    world.counted = 1
+    world.execute("r6")
+    world.counted = 2
+    assert world.follow(6) == ["All 1 are restated."]
+    assert world.total == 2
+    assert world.follow(1) == ["All 1 are restated."]
+    assert world.follow(8) == ["All 1 are restated."]
+    assert world.total == 4
+
+
+def test_a_restatement_that_meets_a_deleted_key_goes_on_once_that_is_accepted(world: World) -> None:
+    deleted(world)
+    world.restate(2)
+    with pytest.raises(NotTakenBack, match="airflow tx accept-change numbers --state words --why TEXT"):
+        world.execute("r2")
+    accepted(world)
+    world.execute("r2")
+    assert world.total == 2
+
+
+def test_a_deletion_that_is_accepted_while_a_restatement_waits_is_noticed_at_its_turn(world: World) -> None:
+    world.restate(2)
+    run = world.run_of("r2")
+    run.begin()
+    run.work(count=2)
+    commit = run.commit()
+    commit.complete()
+    commit.prepare()
+    deleted(world)
+    accepted(world)
+    assert not commit.commit()
+    commit.complete()
+    assert commit.commit()
+    assert world.total == 2
+
+
+def test_what_is_gone_is_accepted_once(world: World) -> None:
+    deleted(world)
+    accepted(world)
+    with pytest.raises(AcceptanceRefused, match="its values add up to what its receipts say"):
+        accepted(world)
+
+
+def test_a_journal_that_is_too_large_for_a_look_ends_what_can_be_restated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changed_values, "MOST_ENTRIES", 4)
+    deleted(world)
+    assert accepted(world)[-1].startswith("accepted: no transaction until now can be restated: ")
+    world.execute("r6")
+    with pytest.raises(SeveralRefused, match="a repair has accepted what state 'words' held before transaction 6"):
+        world.restate(2)
+    assert world.follow(6) == ["All 1 are restated."]
+
+
+def test_keys_that_were_lost_before_a_reset_say_nothing_of_the_next_life(world: World) -> None:
+    deleted(world)
+    accepted(world)
+    ledger = world.ledger
+    read = Reader(ledger.store)
+    assert keys_gone(read, ledger.paths, "words", 5, {})
+    assert not keys_gone(read, ledger.paths, "words", 6, {})
+    assert keys_gone(read, ledger.paths, "terms", 5, {"words": "terms"})
+    ledger.run(reset, TopologyRequest("numbers", "opaque", 4, False), Audit("ada", "again"))
+    assert not keys_gone(Reader(ledger.store), ledger.paths, "words", 1, {})

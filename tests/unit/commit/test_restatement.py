@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -19,13 +20,14 @@ from airflow_tx.journal.area import JOURNAL
 from airflow_tx.protocol.repair import rename_state, state_lost
 from airflow_tx.protocol.replay import note_changed
 from airflow_tx.protocol.step import Audit
-from airflow_tx.state import Avg, Count, Max, MemoryState, Sum
+from airflow_tx.state import Avg, Count, Max, MemoryDatabase, MemoryState, Sum
 from airflow_tx.state.persisted import PersistedState
+from airflow_tx.state.trident.values import OpaqueValue
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from tests.stage import begin_run, update
 from tests.unit.bench import CountingStore, Numbers
 from tests.unit.commit.phase_run import PhaseRun
-from tests.unit.commit.restated_run import begun, committed, entry_of, journal_of, processed, rows, wanted
+from tests.unit.commit.restated_run import Rows, begun, committed, entry_of, journal_of, processed, rows, wanted
 from tests.unit.commit.run import Noted, counts, dies, record
 
 
@@ -175,6 +177,92 @@ def test_from_rows_to_none_and_back(makes: Any, state: MemoryState) -> None:
     assert counts(state) == {"a": 2}
 
 
+# --- a column that was dropped and added again
+
+
+def with_columns(database: MemoryDatabase, was: Sequence[str] = (), **values: Any) -> dict[str, Any]:
+    """Give the state these value columns, as a person does who alters its table: a column that is added is NULL."""
+
+    def altered(cells: Any) -> Any:
+        found = dict(zip(was, cells, strict=True)) if cells is not None else None
+        return None if found is None else tuple(found.get(name) for name in values)
+
+    for key, each in database.rows.items():
+        assert isinstance(each, OpaqueValue)
+        database.rows[key] = replace(each, value=altered(each.value), prev=altered(each.prev))
+    made = MemoryState("words", keys=["word"], values=values, database=database)
+    return {"updates": [update(made)]}
+
+
+def filled(**values: int) -> Rows:
+    return [{"word": "a", **values}]
+
+
+def values_now(how: dict[str, Any]) -> dict[str, Any]:
+    (row,) = how["updates"][0].state.read()
+    return {name: value for name, value in row.items() if name != "word"}
+
+
+def test_a_column_that_was_dropped_and_added_again_gets_the_whole(makes: Any) -> None:
+    database = MemoryDatabase()
+    how = with_columns(database, count=Sum(), n=Sum())
+    committed(makes, filled(count=1, n=100), **how)
+    how = with_columns(database, ("count", "n"), count=Sum())
+    committed(makes, filled(count=1), **how)
+    how = with_columns(database, ("count",), count=Sum(), n=Sum())
+    committed(makes, filled(count=1, n=3), **how)
+    committed(makes, filled(count=5, n=70), instead_of=1, **how)
+    assert values_now(how) == {"count": 7, "n": 73}
+
+
+def test_a_restatement_is_the_first_to_write_a_column_that_was_added_again(makes: Any) -> None:
+    database = MemoryDatabase()
+    how = with_columns(database, count=Sum(), n=Sum())
+    committed(makes, filled(count=1, n=100), **how)
+    how = with_columns(database, ("count", "n"), count=Sum())
+    committed(makes, filled(count=1), **how)
+    how = with_columns(database, ("count",), count=Sum(), n=Max())
+    committed(makes, filled(count=5, n=70), instead_of=1, **how)
+    assert values_now(how) == {"count": 6, "n": 70}
+    committed(makes, filled(count=5, n=80), instead_of=3, **how)
+    assert values_now(how) == {"count": 6, "n": 80}
+
+
+def test_a_column_that_was_dropped_while_a_restatement_waits_gets_the_whole(makes: Any) -> None:
+    database = MemoryDatabase()
+    how = with_columns(database, count=Sum(), n=Sum())
+    committed(makes, filled(count=1, n=100), **how)
+    dropped = begun(makes, filled(count=1), **with_columns(database, ("count", "n"), count=Sum(), n=Sum()))
+    commit = begun(makes, filled(count=5, n=70), instead_of=1, **how).commit()
+    commit.complete()
+    commit.prepare()
+    dropped.updates = with_columns(database, ("count", "n"), count=Sum())["updates"]
+    dropped.commit_now()
+    with_columns(database, ("count",), count=Sum(), n=Sum())
+    assert not commit.commit()
+    commit.complete()
+    assert commit.commit()
+    assert values_now(how) == {"count": 6, "n": 70}
+
+
+def test_a_column_that_may_have_been_renamed_beside_one_that_was_added_again_is_named(makes: Any) -> None:
+    database = MemoryDatabase()
+    how = with_columns(database, count=Sum(), n=Sum())
+    committed(makes, filled(count=1, n=100), **how)
+    committed(makes, filled(count=1, total=1), **with_columns(database, ("count", "total"), count=Sum(), total=Sum()))
+    how = with_columns(database, ("count", "total"), count=Sum(), total=Sum(), n=Sum())
+    committed(makes, filled(count=1, total=1, n=3), **how)
+    with pytest.raises(NotTakenBack, match="column n was dropped and added again since, and column total may have"):
+        committed(makes, filled(count=5, total=70, n=70), instead_of=1, **how)
+
+
+def test_a_column_stays_known_by_the_name_that_its_state_has_now(makes: Any, state: MemoryState) -> None:
+    run = committed(makes, rows(a=1))
+    ledger = run.spec.ledger(run.spec.memory)
+    ledger.run(rename_state, state.name, "terms", audit=Audit("ada", "a better name"))
+    assert ledger.topology().columns == {"terms": {"count": 0}}
+
+
 # --- killed and replayed
 
 
@@ -205,7 +293,7 @@ def test_what_is_compared_between_replays_is_the_output(makes: Any) -> None:
     commit.complete()
     prepared = commit.prepare()
     assert prepared.outputs == output_digests(run.updates, [rows(a=0.3, b=2.0)])
-    assert list(prepared.differences["words"].rows) != list(prepared.rows[0])
+    assert list(prepared.replacing.differences["words"].rows) != list(prepared.rows[0])
 
 
 # --- refused
