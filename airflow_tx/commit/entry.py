@@ -33,7 +33,8 @@ def write_entry(case: CommitCase, processed: Processed, rows: Sequence[RowsToWri
     begun = case.begun
     incarnation = case.ledger.incarnation()
     journal = JournalArea(case.spec.staging(), incarnation)
-    written = case.ledger.clock.now().isoformat(timespec="milliseconds")
+    # The clock of this machine may be behind: no transaction is committed before it began.
+    written = max(case.ledger.clock.now().isoformat(timespec="milliseconds"), processed.began)
     entry = Entry(
         case.spec.topology,
         incarnation,

@@ -116,9 +116,10 @@ def clean_up(spec: TransactionSpec, ledger: Ledger, ti: Any, txid: int, *, log: 
 
 def sweep_journal(spec: TransactionSpec, ledger: Ledger) -> None:
     """Remove the days of the journal that are too old to be restated, unless an entry is about to be used."""
-    before = ledger.clock.now() - spec.journal_time - GRACE
+    kept = spec.journal_time + GRACE
     journal = JournalArea(spec.staging(), ledger.incarnation())
-    journal.sweep(before.date(), lambda: entries_in_use(ledger))
+    if journal.days((ledger.clock.now() - kept).date()):
+        journal.sweep((ledger.past_time() - kept).date(), lambda: entries_in_use(ledger))
 
 
 def entries_in_use(ledger: Ledger) -> set[str]:

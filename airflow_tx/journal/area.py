@@ -187,15 +187,20 @@ class JournalArea:
 
         An entry that no binding and no record names counts for nothing.
         """
-        found = (f"{day}/{name}" for day in self._days() for name in self._entries(day))
+        found = (f"{day}/{name}" for day in self.days() for name in self._entries(day))
         named = ((parts, parts[0]) for each in found if (parts := _NAME.fullmatch(each)))
         return [name for parts, name in named if txid is None or int(parts[2]) == txid]
 
     def _entries(self, day: str) -> list[str]:
         return sorted(self._files.list(self._path(day)))
 
-    def _days(self) -> list[str]:
-        return sorted(self._files.list(self._folder), reverse=True)
+    def days(self, before: date | None = None) -> list[str]:
+        """List the days that have entries, the last one first.
+
+        :param before: only days before this one.
+        """
+        found = sorted(self._files.list(self._folder), reverse=True)
+        return [day for day in found if before is None or day < before.isoformat()]
 
     # --- remove -------------------------------------------------------------------------------------------------
 
@@ -205,7 +210,7 @@ class JournalArea:
         :param kept: asked for names of entries once a folder is due.
         :return: the days that are removed.
         """
-        due = [day for day in self._days() if day < before.isoformat()]
+        due = self.days(before)
         if not due:
             return []
         held = {name.partition("/")[0] for name in kept()}

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Protocol
 
 
 @dataclass(frozen=True)
 class Node:
-    """A record as read: its bytes, and the version that a later multi checks."""
+    """A record as read: its bytes, and the version that a later multi checks.
+
+    :param modified: when it was last written, by the clock of the store; None: it is not known.
+    """
 
     data: bytes
     version: int
+    modified: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -274,6 +275,12 @@ class Ledger:
     def topology(self) -> TopologyRecord:
         """Read what holds for all transactions."""
         return Reader(self.store).peek(TopologyRecord, self.paths.record)
+
+    def past_time(self) -> datetime:
+        """Read a time that is past by the clock of this machine and by that of the store, as one may be wrong."""
+        now = self.clock.now()
+        node = self.store.get(self.paths.record)
+        return min(now, (node and node.modified) or now)
 
     def incarnation(self) -> str:
         """Name this life of the ledger; what was just read is not read again."""

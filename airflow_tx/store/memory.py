@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timezone
 
 from airflow_tx.errors import RequirementFailed
 from airflow_tx.protocol.api import (
@@ -100,11 +101,11 @@ class MemoryStore(Store):
                 )
             if parent and parent not in nodes:
                 raise RequirementFailed(path=parent, expected="a record", found="nothing")
-            nodes[write.path] = Node(write.data, 0)
+            nodes[write.path] = Node(write.data, 0, datetime.now(timezone.utc))
         elif before is None:
             raise RequirementFailed(path=write.path, expected="a record", found="nothing")
         elif isinstance(write, Put):
-            nodes[write.path] = Node(write.data, before.version + 1)
+            nodes[write.path] = Node(write.data, before.version + 1, datetime.now(timezone.utc))
         elif isinstance(write, Delete):
             if any(name.startswith(f"{write.path}/") for name in nodes):
                 raise RequirementFailed(path=write.path, expected="no children", found="children")

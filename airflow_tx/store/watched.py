@@ -11,7 +11,7 @@ from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from kazoo.exceptions import NoNodeError  # type: ignore[import-untyped]
 
 from airflow_tx.protocol.api import Children, Node
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.store.zookeeper import ZooKeeperStore, node_of
 
 MOST_KEPT = 200_000
 """Records and folders that are remembered at most."""
@@ -81,7 +81,7 @@ class WatchedStore(ZooKeeperStore):
                     data, stat = self._read(
                         path, partial(self._client.get_async, path, watch=watch)
                     )
-                    return Node(data, stat.version)
+                    return node_of(data, stat)
                 request = partial(
                     self._client.get_children_async, path, watch=watch, include_data=True
                 )

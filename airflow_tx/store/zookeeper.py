@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     ZookeeperError,
 )
 from kazoo.handlers.threading import KazooTimeoutError  # type: ignore[import-untyped]
-from kazoo.protocol.states import Callback, KeeperState  # type: ignore[import-untyped]
+from kazoo.protocol.states import Callback, KeeperState, ZnodeStat  # type: ignore[import-untyped]
 
 from airflow_tx.errors import (
     OutcomeUnknown,
@@ -117,7 +118,7 @@ class ZooKeeperStore(Store):
             data, stat = self._read(path, lambda: self._client.get_async(path))
         except NoNodeError:
             return None
-        return Node(data, stat.version)
+        return node_of(data, stat)
 
     def children(self, path: str) -> Children | None:
         try:
@@ -274,6 +275,11 @@ class ZooKeeperStore(Store):
                 result, (RolledBackError, RuntimeInconsistency)
             ):
                 raise _refusal(operation, result) or self._refused(operation.path, result)
+
+
+def node_of(data: bytes, stat: ZnodeStat) -> Node:
+    """Make a record of an answer of ZooKeeper, whose clock says when it was written."""
+    return Node(data, stat.version, datetime.fromtimestamp(stat.mtime / 1000, timezone.utc))
 
 
 def _checks(requirements: Sequence[Requirement], writes: Sequence[Write]) -> list[Requirement]:

@@ -54,6 +54,16 @@ class StoreSuite:
         store.multi([], [Put(f"{root}/a", b"two")])
         assert store.get(f"{root}/a") == Node(b"two", 2)
 
+    def test_a_record_says_when_it_was_last_written(self, store: Store, root: str) -> None:
+        times = []
+        for data in (b"one", b"two"):
+            store.multi([], [Put(root, data)])
+            node = store.get(root)
+            assert node is not None
+            assert node.modified is not None
+            times.append(node.modified)
+        assert times == sorted(times)
+
     def test_a_record_made_anew_starts_at_version_0(self, store: Store, root: str) -> None:
         store.multi([], [Create(f"{root}/a", b"one"), Put(f"{root}/a", b"two")])
         store.multi([], [Delete(f"{root}/a"), Create(f"{root}/a", b"")])

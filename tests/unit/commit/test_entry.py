@@ -279,6 +279,37 @@ def test_commits_remove_days_a_week_after_they_could_last_be_restated(make: Any)
     assert gone not in journal_of(run).names()
 
 
+class Skewed:
+    """A clock that is wrong by some days."""
+
+    def __init__(self, days: int) -> None:
+        self.wrong = timedelta(days=days)
+
+    def now(self) -> datetime:
+        return datetime.now(timezone.utc) + self.wrong
+
+
+def test_a_clock_that_is_ahead_alone_removes_nothing(make: Any) -> None:
+    run = begun(make, journal=timedelta(days=3))
+    run.commit_now()
+    before = journal_of(run).names()
+    ledger = run.spec.ledger(run.spec.memory)
+    ledger.clock = Skewed(60)
+    sweep_journal(run.spec, ledger)
+    assert journal_of(run).names() == before
+
+
+def test_an_entry_is_no_older_than_the_begin_of_its_transaction_by_another_clock(make: Any) -> None:
+    run = begun(make, journal=timedelta(days=3))
+    commit = run.commit()
+    commit.case.ledger.clock = Skewed(-60)
+    commit.complete()
+    commit.prepare()
+    assert commit.commit()
+    entry = journal_of(run).read(named(run))
+    assert entry.written >= entry.began
+
+
 def test_an_entry_that_a_wish_or_an_open_restatement_needs_stays(make: Any, store: CountingStore) -> None:
     run = begun(make, journal=timedelta(days=3))
     run.commit_now()
