@@ -4,6 +4,7 @@
 
     <root>/<ledger>/<incarnation>/@journal/<day>/<txid>-<sha256>
     <root>/<ledger>/<incarnation>/@journal/<day>/rows/<sha256>.parquet
+    <root>/<ledger>/<incarnation>/@journal/<day>/restated/<later day>
 
 A renamed topology keeps its incarnation, and so its journal. Files are named by their content: an entry that is
 written twice is the same entry, and no writer overwrites what another one has written.
@@ -43,6 +44,8 @@ INLINE_SIZE = 256 * 1024
 """Characters of them."""
 ROWS_A_FILE = 10_000
 FILES = "rows"
+RESTATED = "restated"
+"""Folder of a day. It has a file for each later day that restates an entry of this one."""
 _NAME = re.compile(r"(\d{4}-\d\d-\d\d)/(\d+)-([0-9a-f]{64})")
 
 
@@ -101,6 +104,9 @@ class JournalArea:
         :raises StagingUnavailable, StagingUnreachable: it is not written.
         """
         name = entry.name
+        if entry.replaces is not None:
+            day = entry.replaces["entry"].partition("/")[0]
+            self._files.write(self._path(f"{day}/{RESTATED}/{entry.written[:10]}"), b"{}")
         self._files.write(self._path(name), entry.content)
         return name
 
@@ -204,8 +210,14 @@ class JournalArea:
 
     # --- remove -------------------------------------------------------------------------------------------------
 
+    def _restated(self, day: str) -> str:
+        """Name the last day with an entry that restates one of this day; "": there is none."""
+        return max(self._files.list(self._path(f"{day}/{RESTATED}")), default="")
+
     def sweep(self, before: date, kept: Callable[[], Collection[str]]) -> list[str]:
         """Remove the folders of days before a day, unless a kept name is in one.
+
+        A later day may restate an entry: its difference can only be formed again from both.
 
         :param kept: asked for names of entries once a folder is due.
         :return: the days that are removed.
@@ -214,7 +226,9 @@ class JournalArea:
         if not due:
             return []
         held = {name.partition("/")[0] for name in kept()}
-        removed = [day for day in due if day not in held]
+        removed = [
+            day for day in due if day not in held and self._restated(day) < before.isoformat()
+        ]
         for day in removed:
             self._files.remove_tree(self._path(day))
         return removed

@@ -168,7 +168,7 @@ def test_an_entry_that_is_gone_is_named_and_nothing_is_changed(makes: Any, place
     backups["2"]()
     before = place.content()
     folder = Path(run.spec.staging().files.uri(JOURNAL).removeprefix("file://"))
-    (entry,) = folder.glob("*/*/5-*")
+    (entry,) = folder.parent.rglob("5-*")
     entry.unlink()
     assert any("transaction 5" in each and "--state-lost" in each for each in rolled(run, place))
     assert place.content() == before
@@ -227,7 +227,7 @@ def test_it_stops_before_a_change_by_hand(makes: Any, place: Any) -> None:
     run, backups = story(makes, place)
     ledger = run.spec.ledger(run.spec.memory)
     receipt = ledger.topology().receipt
-    ledger.run(note_change, place.state.name, {"count": 3}, receipt=receipt, audit=ADA)
+    ledger.run(note_change, place.state.name, {"count": 3}, keys=[], receipt=receipt, audit=ADA)
     committed(makes, rows(a=1))
     backups["2"]()
     assert rolled(run, place) == []

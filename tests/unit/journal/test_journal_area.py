@@ -272,6 +272,15 @@ def test_the_day_of_an_entry_that_is_needed_stays_with_its_rows(journal: Journal
     assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-01"]
 
 
+def test_the_day_of_an_entry_stays_as_long_as_the_day_that_restates_it(journal: JournalArea) -> None:
+    first, second, _ = written_on(journal, "2013-01-01", "2013-01-02", "2013-01-03")
+    journal.write(entry(8, "2013-01-03T00:00:00+00:00", replaces={"txid": 7, "entry": first}))
+    assert journal.sweep(dt.date(2013, 1, 3), list) == ["2013-01-02"]
+    assert first in journal.names()
+    assert second not in journal.names()
+    assert journal.sweep(dt.date(2013, 1, 4), list) == ["2013-01-03", "2013-01-01"]
+
+
 def test_nobody_asks_what_is_needed_before_a_day_is_due(journal: JournalArea) -> None:
     written_on(journal, "2013-01-03")
 
