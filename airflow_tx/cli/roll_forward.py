@@ -31,7 +31,7 @@ def roll_forward(args: Namespace, store: Store) -> None:
         ledger_on(store, args),
         states,
         JournalArea(area, record.incarnation),
-        area,
+        area.of_topology(record.incarnation),
         chosen=args.roll_forward,
         until=args.until,
         changed=args.changed,
