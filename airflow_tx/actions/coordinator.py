@@ -41,7 +41,8 @@ class CoordinatorPause(PersonalAction):
         return self.answer(version, sentence, [EffectLine(None, None, f"DAG {self.dag_id} {what}")])
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
-        if not compat.pause_dag(self.dag_id, self.paused):
+        is_seen = version in (None, str(compat.is_paused_there(self.dag_id)))
+        if not is_seen or not compat.pause_dag(self.dag_id, self.paused):
             raise PreviewOutdated(what="The coordinator", topology=self.target.topology)
         yield EffectLine(
             None, None, f"DAG {self.dag_id} {'is paused' if self.paused else 'is unpaused'}"

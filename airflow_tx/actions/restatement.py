@@ -17,13 +17,13 @@ from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.contribution_words import contribution_in_words, state_readers
 from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.commit.restatement import INSTEAD, refused_by_dag
-from airflow_tx.errors import Refused, RestateRefused, TxError
+from airflow_tx.errors import PreviewOutdated, Refused, RestateRefused, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.processing.begin import asked
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import LedgerReader
-from airflow_tx.protocol.records import Binding, Outcome, TopologyRecord
+from airflow_tx.protocol.records import Binding, Outcome, TopologyRecord, digest
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.step import Audit, is_committed
 from airflow_tx.protocol.wish import (
@@ -111,7 +111,6 @@ class TransactionRestatement(PersonalAction):
         self.chosen: list[RestatedRun] = []
 
     def preview(self) -> PreviewAnswer:
-        version = self.target.version(self.txids)
         chosen, refused = self._choose(self.txids)
         told = [self._outlook(each) for each in chosen]
         told += [EffectLine(None, None, _READ.format(task)) for task in self._readers(chosen)]
@@ -126,16 +125,22 @@ class TransactionRestatement(PersonalAction):
             held = "not restated, since others are refused"
             refused += [EffectLine(each.txid, each.run_id, held) for each in told if self.txids]
             told = []
-        return self.answer(
-            version, self._sentence([each.request.txid for each in chosen]), told, refused
-        )
+        sentence = self._sentence([each.request.txid for each in chosen])
+        return self.answer(self._version(chosen), sentence, told, refused)
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         """Write all wishes, or none, and start as many runs as there is room for.
 
+        Of two people who act on one preview, `want` refuses the second.
+
+        :raises PreviewOutdated: another transaction counts by now, or another person asked; nothing was changed.
         :raises RestateRefused, SeveralRefused: one of them cannot be restated; nothing was changed.
         """
         chosen, refused = self._choose(self.txids)
+        if version not in (None, self._version(chosen)):
+            named = f"Transaction {', '.join(map(str, self.txids))}"
+            what = named if self.txids else "The list of requests"
+            raise PreviewOutdated(what=what, topology=self.target.topology)
         if refused:
             raise SeveralRefused(lines="\n".join(each.what for each in refused))
         done = [each for each in chosen if self._is_done(each, audit)]
@@ -201,6 +206,20 @@ class TransactionRestatement(PersonalAction):
             else:
                 chosen.setdefault(each.request.txid, each)
         return list(chosen.values()), refused
+
+    def _version(self, chosen: Sequence[_Chosen]) -> str:
+        """Make the version of a preview: the transactions that count, their restatements and their requests."""
+        waiting = () if self.txids else self._wishes()
+        return digest(
+            [
+                self.changed_rows,
+                [
+                    [each.run.named, each.run.txid, each.run.begun, each.wish and each.wish.op]
+                    for each in chosen
+                ],
+                [[each.txid, each.op] for each in waiting],
+            ]
+        )
 
     def _checked(self, txid: int, wished: Mapping[int, Wish]) -> _Chosen:
         """Check one transaction, and change nothing.

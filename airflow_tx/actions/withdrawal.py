@@ -22,8 +22,8 @@ class WishWithdrawal(PersonalAction):
         self.txids = sorted(set(txids))
 
     def preview(self) -> PreviewAnswer:
-        version = self.target.version(self.txids)
         found = self._wishes()
+        version = self.target.version(self.txids or list(found))
         effects = [
             EffectLine(
                 wish.txid, wish.run_id, f"is not restated, as {wish.who} wanted ({wish.why})"
@@ -39,6 +39,7 @@ class WishWithdrawal(PersonalAction):
 
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         found = self._wishes()
+        self.target.take(self.txids or list(found), version)
         for txid in self.txids or found:
             self.ledger.run(withdraw, txid)
             run_id = found[txid].run_id if txid in found else None

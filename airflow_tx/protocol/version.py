@@ -12,8 +12,10 @@ from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Skipped, TransactionRecord, digest, encode
 from airflow_tx.protocol.step import Decision, Stamp
+from airflow_tx.protocol.wish import Wish
 
-Records = dict[int, "TransactionRecord | Skipped"]
+Record = TransactionRecord | Skipped | Wish
+Records = dict[int, Record]
 
 
 def version_of(read: Reader, paths: Paths, txids: Sequence[int]) -> str:
@@ -32,27 +34,27 @@ def note_action(
     if _version(txids, records) != version:
         raise PreviewOutdated(what=_named(txids), topology=paths.topology)
     writes = tuple(
-        Put(
-            paths.transaction(txid)
-            if isinstance(found, TransactionRecord)
-            else paths.skipped(txid),
-            encode(after),
-        )
+        Put(_path(paths, txid, found), encode(replace(found, op=stamp.op)))
         for txid, found in records.items()
-        for after in [replace(found, op=stamp.op)]
     )
     return Decision(Done(), writes, writes[0].path if writes else "")
 
 
-def _records(
-    read: Reader, paths: Paths, txids: Sequence[int]
-) -> Iterator[tuple[int, TransactionRecord | Skipped]]:
+def _records(read: Reader, paths: Paths, txids: Sequence[int]) -> Iterator[tuple[int, Record]]:
     for txid in sorted(set(txids)):
-        found = read.find(TransactionRecord, paths.transaction(txid)) or read.find(
-            Skipped, paths.skipped(txid)
+        found = (
+            read.find(TransactionRecord, paths.transaction(txid))
+            or read.find(Skipped, paths.skipped(txid))
+            or read.find(Wish, paths.wish(txid))
         )
         if found is not None:
             yield txid, found
+
+
+def _path(paths: Paths, txid: int, found: Record) -> str:
+    if isinstance(found, TransactionRecord):
+        return paths.transaction(txid)
+    return paths.skipped(txid) if isinstance(found, Skipped) else paths.wish(txid)
 
 
 def _version(txids: Sequence[int], records: Records) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -175,3 +177,49 @@ def test_while_the_dag_is_paused_nothing_is_wanted(
         "DAG the_dag is paused and starts no run: airflow dags unpause the_dag, then repeat this command."
     )
     assert wishes(committed.store, committed.paths) == ()
+
+
+_ACT = """
+import json
+from airflow_tx.actions.dag_server import DagServer
+from airflow_tx.errors import TxError
+try:
+    print(json.dumps(DagServer().answer(json.loads(arguments[0]))))
+except TxError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def act(airflow: Commands, root: str, name: str, *txids: int, **more: str) -> Any:
+    """Ask for a preview, or with a version for the action itself, as the page does."""
+    request = {"topology": "flights", "conn_id": "zookeeper_default", "root": root, "coordinator": "", "name": name}
+    asked = {"what": "execute" if more else "preview", "request": {**request, "txids": txids}, **more}
+    return json.loads(airflow.run("python", _ACT, json.dumps(asked), root=root).splitlines()[-1])
+
+
+OUTDATED = "Transaction 1 of topology 'flights' has changed since. Nothing was done; have another look, then repeat."
+
+
+def test_a_restatement_is_refused_if_another_transaction_counts_since_its_preview(
+    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
+) -> None:
+    runs.make(r1="success", r2="success")
+    shown, again = (act(airflow, zookeeper_root, "restate", 1)["version"] for _ in range(2))
+    act(airflow, zookeeper_root, "restate", 1, version=shown, who="ann", why="a bug")
+    assert committed.commit("r1").replaces is not None
+    done = act(airflow, zookeeper_root, "restate", 1, version=again, who="bob", why="another bug")
+    assert done == OUTDATED
+    assert wishes(committed.store, committed.paths) == ()
+
+
+def test_a_withdrawal_is_refused_if_the_request_is_another_one_since_its_preview(
+    airflow: Commands, committed: _Journaled, runs: Runs, zookeeper_root: str
+) -> None:
+    runs.make(r1="success", r2="success")
+    ask = {"who": "ann", "why": "a bug"}
+    act(airflow, zookeeper_root, "restate", 1, version=act(airflow, zookeeper_root, "restate", 1)["version"], **ask)
+    shown = act(airflow, zookeeper_root, "withdraw", 1)["version"]
+    act(airflow, zookeeper_root, "withdraw", 1, version=shown, **ask)
+    act(airflow, zookeeper_root, "restate", 1, version=act(airflow, zookeeper_root, "restate", 1)["version"], **ask)
+    assert act(airflow, zookeeper_root, "withdraw", 1, version=shown, who="bob", why="") == OUTDATED
+    assert [wish.txid for wish in wishes(committed.store, committed.paths)] == [1]

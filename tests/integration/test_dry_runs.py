@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.actions.request import ActionName
 from airflow_tx.protocol import run_slots, skip
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.batch import Batch, BeginRequest
@@ -197,6 +198,11 @@ def a_coordinator(world: World) -> None:
     world.pause(paused=False)
 
 
+def a_paused_coordinator(world: World) -> None:
+    world.pipeline.begin("r1")
+    world.pause(paused=True)
+
+
 def replay(*txids: int, **options: bool) -> dict[str, Any]:
     return {"name": "replay", "txids": txids, **options}
 
@@ -352,13 +358,7 @@ def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
     case.prepare(world)
     before, stood = world.everything(), world.summary()
 
-    def ask(what: str, **more: Any) -> Any:
-        place = {"conn_id": "zookeeper_default", "root": zookeeper_root, "coordinator": "flights_coordinator"}
-        request = {"topology": "flights", **place, "txids": (), **case.request}
-        question = json.dumps({"what": what, "request": request, **more})
-        return json.loads(airflow.run("python", _ASK, question, root=zookeeper_root).splitlines()[-1])
-
-    preview = ask("preview")
+    preview = ask(airflow, zookeeper_root, case.request, "preview")
     would, refused = said(preview["effects"]), said(preview["refused"])
     if case.command:
         shown = airflow.json("tx", *case.command.split(), "--dry-run", root=zookeeper_root)
@@ -366,12 +366,40 @@ def test_a_preview_says_what_the_action_then_does_and_changes_nothing(
     assert world.everything() == before
     assert_said(would, case.would, pipeline)
     assert_said(refused, case.refused, pipeline)
-    done = ask("execute", who="ann", why="bad file", version=preview["version"])
+    version = preview["version"]
+    done = ask(airflow, zookeeper_root, case.request, "execute", who="ann", why="bad file", version=version)
     if isinstance(case.did, str):
         assert_said({None: done}, {None: case.did}, pipeline)
     else:
         assert_said(said(done), case.did, pipeline)
     assert (world.summary() == stood) == (not would)
+
+
+_PREPARED = {"replay": one_failed, "replay-failed": one_failed, "skip": one_failed, "readmit": one_skipped,
+             "accept-loss": one_failed, "pause": a_coordinator, "unpause": a_paused_coordinator}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [each.value for each in ActionName])
+def test_an_action_on_a_version_that_no_preview_gave_is_refused_and_changes_nothing(
+    airflow: Commands, pipeline: Pipeline, runs: Runs, zookeeper_root: str, name: str
+) -> None:
+    world = World(airflow, pipeline, runs)
+    _PREPARED.get(name, one_committed)(world)
+    before = world.everything()
+    request = {"name": name, "txids": (1,) if name in ("replay", "skip", "readmit", "restate", "withdraw") else ()}
+    done = ask(airflow, zookeeper_root, request, "execute", who="ann", why="bad file", version="nonsense")
+    assert str(done).endswith(
+        "of topology 'flights' has changed since. Nothing was done; have another look, then repeat."
+    )
+    assert world.everything() == before
+
+
+def ask(airflow: Commands, root: str, request: dict[str, Any], what: str, **more: Any) -> Any:
+    """Ask the process of the DAG files for a preview, or for the action, as the page does."""
+    place = {"conn_id": "zookeeper_default", "root": root, "coordinator": "flights_coordinator"}
+    full = {"topology": "flights", **place, "txids": (), **request}
+    question = json.dumps({"what": what, "request": full, **more})
+    return json.loads(airflow.run("python", _ASK, question, root=root).splitlines()[-1])
 
 
 def said(effects: list[dict[str, Any]]) -> dict[Any, str]:
