@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
@@ -20,6 +21,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request, status
+from pydantic import AfterValidator
 
 FORGERY_HEADER = "X-Requested-With"
 """A header that no page of another origin can send unless this server lets it."""
@@ -151,6 +153,20 @@ def access_of(user: GetUserDep) -> Access:
 
 
 AccessDep = Annotated[Access, Depends(access_of)]
+
+
+def plain_name(segment: str) -> str:
+    """Read a name that a page wrote into an address.
+
+    `~2F` stands for a slash: a server or a proxy decodes `%2F`, and then takes a part of the name for another segment.
+    """
+    escaped = _ESCAPED.sub(lambda found: f"%{found[1]}", segment.replace("%", "%25"))
+    return unquote(escaped)
+
+
+_ESCAPED = re.compile(r"~([0-9A-F]{2})")
+Name = Annotated[str, AfterValidator(plain_name)]
+"""A name in an address."""
 
 
 def _own_hosts(request: Request) -> set[str]:

@@ -17,7 +17,7 @@ from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.actions.request import ActionName, ActionRequest
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_controls
-from airflow_tx.plugin.api.access import CREATE_RUNS, PAUSE, Access, AccessDep, check_same_origin
+from airflow_tx.plugin.api.access import CREATE_RUNS, PAUSE, Access, AccessDep, Name, check_same_origin
 from airflow_tx.plugin.api.dag_process import dag_process
 from airflow_tx.plugin.api.ledger_client import ledger_client
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
@@ -84,7 +84,7 @@ action_router = APIRouter(
 
 @action_router.post("/{action}/preview")
 def preview_action(
-    access: AccessDep, topology: str, action: ActionName, body: PreviewBody
+    access: AccessDep, topology: Name, action: ActionName, body: PreviewBody
 ) -> PreviewAnswer:
     """Say what an action would do, and change nothing."""
     snapshot = _checked(access, topology, action)
@@ -94,7 +94,7 @@ def preview_action(
 
 @action_router.post("/{action}")
 def execute_action(
-    access: AccessDep, topology: str, action: ActionName, body: ActionBody
+    access: AccessDep, topology: Name, action: ActionName, body: ActionBody
 ) -> ActionAnswer:
     """Do what was previewed; 409 if something has changed since, or it is refused."""
     snapshot = _checked(access, topology, action)

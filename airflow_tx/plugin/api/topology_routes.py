@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
 from airflow_tx.actions.ledger_places import ledger_places
-from airflow_tx.plugin.api.access import SEE_TASKS, Access, AccessDep
+from airflow_tx.plugin.api.access import SEE_TASKS, Access, AccessDep, Name
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
 from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
@@ -122,7 +122,7 @@ def list_topologies(
 
 
 @topology_router.get("/topologies/{topology:path}/transactions/{txid}")
-def get_transaction(access: AccessDep, topology: str, txid: int) -> TransactionPage:
+def get_transaction(access: AccessDep, topology: Name, txid: int) -> TransactionPage:
     """Show one transaction, whole."""
     snapshot = topology_for(access, topology)
     found = ledger_snapshots().transaction(snapshot, txid)
@@ -135,7 +135,7 @@ def get_transaction(access: AccessDep, topology: str, txid: int) -> TransactionP
 def list_transactions_of(
     *,
     access: AccessDep,
-    topology: str,
+    topology: Name,
     since: datetime | None = None,
     until: datetime | None = None,
     before: Annotated[int | None, Query(ge=1)] = None,
@@ -158,7 +158,7 @@ def list_transactions_of(
 @topology_router.get("/topologies/{topology:path}/figures", response_model=Figures)
 def get_figures(
     access: AccessDep,
-    topology: str,
+    topology: Name,
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Response:
@@ -181,7 +181,7 @@ def get_figures(
 @topology_router.get("/topologies/{topology:path}/search", responses=PROBLEMS_OF_SEARCHES)
 def search_transactions(
     access: AccessDep,
-    topology: str,
+    topology: Name,
     what: Annotated[str, Query(min_length=1, max_length=200)],
 ) -> SearchAnswer:
     """Find the transactions that have a file, an offset, an id or a date, as `airflow tx find` does."""
@@ -194,7 +194,7 @@ def _check_zones(*moments: datetime | None) -> None:
 
 
 @topology_router.get("/topologies/{topology:path}")
-def get_topology(access: AccessDep, topology: str) -> TopologyPage:
+def get_topology(access: AccessDep, topology: Name) -> TopologyPage:
     """Show one topology."""
     found = topology_for(access, topology)
     lag_board().ask_for([found])
@@ -202,7 +202,7 @@ def get_topology(access: AccessDep, topology: str) -> TopologyPage:
 
 
 @topology_router.get("/dags/{dag_id}")
-def get_dag(access: AccessDep, dag_id: str) -> DagAnswer:
+def get_dag(access: AccessDep, dag_id: Name) -> DagAnswer:
     """Tell which topology a DAG has, or coordinates: the current file decides."""
     found = _dag_answer(access, dag_id) if access.may_read(dag_id) else None
     if found is None:
@@ -232,7 +232,7 @@ def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
 
 
 @topology_router.get("/dags/{dag_id}/runs/{run_id:path}")
-def get_run(access: AccessDep, dag_id: str, run_id: str) -> RunAnswer:
+def get_run(access: AccessDep, dag_id: Name, run_id: Name) -> RunAnswer:
     """Tell which transaction a run is, or why it is none."""
     if access.may_read(dag_id):
         found = run_answer(ledger_snapshots().of_dag(dag_id), dag_id, run_id, access)

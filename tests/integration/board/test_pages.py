@@ -254,3 +254,20 @@ def test_on_a_phone_a_tab_leads_to_the_page_of_its_own(
         expect(vera.board.get_by_role("heading", level=1)).to_have_text(title)
         expect(vera.board.get_by_role("link", name=re.compile("as a page$"))).to_have_count(0)
     vera.page.set_viewport_size(WIDE)
+
+
+ODD_NAMES = ("net/figures", "a/transactions/5", "..", "~2F%2F", "<b> #?&\u00fc")
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_topology_of_any_name_is_opened_from_the_overview(
+    board: Board, store: ZooKeeperStore, people: People, name: str
+) -> None:
+    _topologies(store, **{name: True})
+    eventually(lambda: board.get("topologies", text="the_dag")["total"] == 1, 60, "it is seen")
+    vera = people("vera")
+    vera.open()
+    vera.board.get_by_role("row").get_by_role("link", name=name, exact=True).click()
+    expect(vera.row(1)).to_have_accessible_name(re.compile("failed"))
+    vera.row(1).click()
+    expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 1")

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { titleOf } from "../actions/words";
 import { lagWords } from "../overview/lag";
-import { Refusal, sentence } from "./client";
+import { Refusal, segment, sentence } from "./client";
 
 describe("refusals", () => {
   it("says the sentence of the server", () => {
@@ -17,6 +17,15 @@ describe("refusals", () => {
 
   it("knows what passes by itself", () => {
     expect([404, 409, 429, 503].map((status) => new Refusal(status, "").final)).toEqual([true, true, false, false]);
+  });
+});
+
+describe("the address of a name", () => {
+  it("is one segment, whatever the name has", () => {
+    expect(segment("flights_2-a")).toBe("flights_2-a");
+    expect(segment("net/figures")).toBe("net~2Ffigures");
+    expect(segment("..")).toBe("~2E~2E");
+    expect(segment("~2F%")).toBe("~7E2F~25");
   });
 });
 

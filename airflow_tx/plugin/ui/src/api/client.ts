@@ -42,6 +42,11 @@ export function sentence(status: number, body: unknown): string {
   return `The server answered ${status}.`;
 }
 
+/** Writes a name as one segment of a path: a server or a proxy would decode `%2F`, and a browser would follow `..`. */
+export function segment(name: string): string {
+  return encodeURIComponent(name).replace(/~/g, "%7E").replace(/\./g, "%2E").replace(/%/g, "~");
+}
+
 /** Gives the path of Airflow below its host, with a slash at its end: `/`, or that of `[api] base_url`. */
 export const airflow = () => new URL(document.baseURI).pathname;
 
@@ -65,30 +70,30 @@ export const api = {
     need(client.GET("/api/v1/topologies", { params: { query }, signal })),
 
   topology: (topology: string, signal: AbortSignal) =>
-    need(client.GET("/api/v1/topologies/{topology}", { params: { path: { topology } }, signal })),
+    need(client.GET("/api/v1/topologies/{topology}", { params: { path: { topology: segment(topology) } }, signal })),
 
   timeline: (topology: string, query: { since?: string; until?: string; before?: number; limit: number }, signal: AbortSignal) =>
-    need(client.GET("/api/v1/topologies/{topology}/transactions", { params: { path: { topology }, query }, signal })),
+    need(client.GET("/api/v1/topologies/{topology}/transactions", { params: { path: { topology: segment(topology) }, query }, signal })),
 
   figures: (topology: string, query: { since?: string; until?: string }, signal: AbortSignal) =>
-    need(client.GET("/api/v1/topologies/{topology}/figures", { params: { path: { topology }, query }, signal })),
+    need(client.GET("/api/v1/topologies/{topology}/figures", { params: { path: { topology: segment(topology) }, query }, signal })),
 
   search: (topology: string, what: string, signal: AbortSignal) =>
-    need(client.GET("/api/v1/topologies/{topology}/search", { params: { path: { topology }, query: { what } }, signal })),
+    need(client.GET("/api/v1/topologies/{topology}/search", { params: { path: { topology: segment(topology) }, query: { what } }, signal })),
 
   transaction: (topology: string, txid: number, signal: AbortSignal) =>
-    need(client.GET("/api/v1/topologies/{topology}/transactions/{txid}", { params: { path: { topology, txid } }, signal })),
+    need(client.GET("/api/v1/topologies/{topology}/transactions/{txid}", { params: { path: { topology: segment(topology), txid } }, signal })),
 
   dag: (dag_id: string, signal: AbortSignal) =>
-    need(client.GET("/api/v1/dags/{dag_id}", { params: { path: { dag_id } }, signal })),
+    need(client.GET("/api/v1/dags/{dag_id}", { params: { path: { dag_id: segment(dag_id) } }, signal })),
 
   run: (dag_id: string, run_id: string, signal: AbortSignal) =>
-    need(client.GET("/api/v1/dags/{dag_id}/runs/{run_id}", { params: { path: { dag_id, run_id } }, signal })),
+    need(client.GET("/api/v1/dags/{dag_id}/runs/{run_id}", { params: { path: { dag_id: segment(dag_id), run_id: segment(run_id) } }, signal })),
 
   preview: (topology: string, action: ActionName, body: PreviewBody) =>
     need(
       client.POST("/api/v1/topologies/{topology}/actions/{action}/preview", {
-        params: { path: { topology, action } },
+        params: { path: { topology: segment(topology), action } },
         body: { txids: [], force: false, changed_rows: false, ...body },
         headers: OURS,
       }),
@@ -97,7 +102,7 @@ export const api = {
   act: (topology: string, action: ActionName, body: PreviewBody & { version: string; why: string }) =>
     need(
       client.POST("/api/v1/topologies/{topology}/actions/{action}", {
-        params: { path: { topology, action } },
+        params: { path: { topology: segment(topology), action } },
         body: { txids: [], force: false, changed_rows: false, ...body },
         headers: OURS,
       }),
