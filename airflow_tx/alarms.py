@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_tx.errors import typed
 from airflow_tx.metrics import oldest_seconds
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class AlarmTopology:
             topology=self.name,
             dag_id=self.dag_id,
             reason=reason,
-            remedy=remedy,
+            remedy=typed(remedy, self.name),
             txid=txid,
             attempt=None if record is None else record.attempt,
             run_id=None if record is None else record.run_id,

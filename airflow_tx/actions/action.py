@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.actions.runs import CommandRuns
-from airflow_tx.errors import Refused, TxError
+from airflow_tx.errors import Refused, TxError, typed
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
@@ -45,6 +45,10 @@ class ActionTarget:
     def runs(self) -> CommandRuns:
         """Give the runs of its DAG."""
         return CommandRuns(self.record.dag_id, self.may_create)
+
+    def typed(self, effect: EffectLine) -> EffectLine:
+        """Write the commands of an effect as a shell takes them."""
+        return replace(effect, what=typed(effect.what, self.topology))
 
     def version(self, txids: Sequence[int]) -> str:
         """Read the version of these transactions, with every write until now."""
@@ -98,7 +102,13 @@ class PersonalAction(ABC):
         refused: Iterable[EffectLine] = (),
     ) -> PreviewAnswer:
         """Make a preview."""
-        return PreviewAnswer(version, sentence, tuple(effects), tuple(refused), self.needs_reason)
+        return PreviewAnswer(
+            version,
+            typed(sentence, self.target.topology),
+            tuple(map(self.target.typed, effects)),
+            tuple(map(self.target.typed, refused)),
+            self.needs_reason,
+        )
 
     def refusal(
         self, version: str, why: object, txid: int | None = None, run_id: str | None = None
@@ -114,7 +124,7 @@ class PersonalAction(ABC):
         done: list[EffectLine] = []
         try:
             for effect in self.execute(audit, version):
-                done.append(effect)
+                done.append(self.target.typed(effect))
         except TxError as error:
             if not done:
                 raise

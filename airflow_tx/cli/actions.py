@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_tx.cli import render
@@ -20,6 +21,7 @@ from airflow_tx.cli.context import (
     store_of,
     wrong_usage,
 )
+from airflow_tx.errors import typed
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.records import dumps
 from airflow_tx.protocol.view import topology_record
@@ -136,7 +138,7 @@ def show_effects(effects: Iterable[EffectLine], args: Namespace) -> None:
     rows: list[render.TableRow] = []
     try:
         for each in effects:
-            rows.append(render.effect(each))
+            rows.append(render.effect(replace(each, what=typed(each.what, args.topology))))
     except BaseException:
         if rows:
             render.print_rows(rows, args.output)

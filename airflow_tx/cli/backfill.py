@@ -16,7 +16,7 @@ from airflow_tx import compat
 from airflow_tx.cli import render
 from airflow_tx.cli.context import action, logical_dates
 from airflow_tx.cli.progress import Progress, WorkStatus
-from airflow_tx.errors import ConfigError
+from airflow_tx.errors import ConfigError, typed
 from airflow_tx.processing.order import is_in_lane
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.loss import next_position, note_origin
@@ -55,7 +55,7 @@ def backfill(args: Namespace) -> None:
         except KeyboardInterrupt:
             left = dates.read()
         for line in left_to_do(spec, left):
-            print(line)
+            print(typed(line, spec.topology))
         if any(each.status is not WorkStatus.DONE for each in left):
             print("To continue, repeat the command.")
             raise SystemExit(1)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_tx.cli import render
 from airflow_tx.config import Settings
-from airflow_tx.errors import ConfigError, TxError, UnknownTransaction, without_controls
+from airflow_tx.errors import ConfigError, TxError, UnknownTransaction, typed, without_controls
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.sources.dates import Span, span_of
@@ -50,7 +50,7 @@ def command(function: CommandFunction) -> CommandFunction:
                     raise
                 function(args)
         except TxError as error:
-            raise SystemExit(without_controls(str(error))) from error
+            raise SystemExit(without_controls(_typed(str(error), args))) from error
         except OperationalError as error:  # a state raises StateError for its own
             raise SystemExit(_database_trouble(error)) from error
 
@@ -226,7 +226,12 @@ def check_why(args: Namespace, command: str) -> None:
     :param command: the typed command, for the message.
     """
     if not without_controls(args.why or "").strip():
-        wrong_usage(f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT")
+        text = f"Say why, it is kept in the ledger: airflow tx {command} --why TEXT"
+        wrong_usage(_typed(text, args))
+
+
+def _typed(text: str, args: Namespace) -> str:
+    return typed(text, getattr(args, "topology", None) or "")
 
 
 def is_shown(args: Namespace, preview: PreviewAnswer) -> bool:

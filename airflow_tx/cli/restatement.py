@@ -14,7 +14,7 @@ from airflow_tx import compat
 from airflow_tx.cli.actions import check_reason, is_previewed, show_effects, target_of
 from airflow_tx.cli.context import action, audit_of, logical_dates, store_of, wrong_usage
 from airflow_tx.cli.progress import Progress, WorkStatus
-from airflow_tx.errors import ConfigError
+from airflow_tx.errors import ConfigError, typed
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding
 from airflow_tx.protocol.records import Counter as Turn
@@ -81,7 +81,7 @@ def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Na
     except KeyboardInterrupt:
         left = work.read()
     for line in left_over(target.topology, left):
-        print(line)
+        print(typed(line, target.topology))
     if any(each.status is not WorkStatus.DONE for each in left):
         raise SystemExit(1)
 

@@ -17,7 +17,7 @@ from airflow_tx.cli.context import (
     staging_of,
     store_of,
 )
-from airflow_tx.errors import ConfigError, MoveRefused
+from airflow_tx.errors import ConfigError, MoveRefused, typed
 from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -55,7 +55,9 @@ def rename(args: Namespace) -> None:
         lost = f", which has no state {missing}" if missing else ""
         opened = open_records(store, old)
         after = (
-            f"{_txids(opened)} Then: airflow tx replay {new.topology} --failed." if opened else ""
+            f"{_txids(opened)} Then: {typed(f'airflow tx replay {new.topology} --failed', new.topology)}."
+            if opened
+            else ""
         )
         if _is_dry(args, f"{what}{lost}. {after}"):
             return

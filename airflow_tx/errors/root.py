@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any, ClassVar
 
 
@@ -24,18 +25,42 @@ class TxError(Exception):
         self.fields = fields
         for name, value in fields.items():
             setattr(self, name, value)
-        super().__init__(self.template.format(**fields))
+        super().__init__(self._worded(self.template))
 
     @property
     def advice(self) -> str | None:
         """What to do, as the text says after its first sentence; None: the text is one sentence."""
-        return self.template.partition(". ")[2].format(**self.fields) or None
+        return self._worded(self.template.partition(". ")[2]) or None
+
+    def _worded(self, template: str) -> str:
+        return typed(template.format(**self.fields), str(self.fields.get("topology") or ""))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return _rebuild, (type(self), self.fields)
+
+
+_VALUED = "conn-id|dag-id|from|root|state|state-lost|to"
+
+
+def typed(text: str, topology: str) -> str:
+    """Write the commands of a text as a shell takes them, where they name this topology.
+
+    A name may have spaces, quotes or a dollar sign. Before a name with a dash at its beginning, `--` ends the options.
+    """
+    quoted = shlex.quote(topology)
+    is_option = topology.startswith("-")
+    if not topology or (quoted == topology and not is_option):
+        return text
+    command = rf"(airflow tx (?:state )?[a-z-]+)( OLD|) {re.escape(topology)}(?=[\s.,;:)`]|$)"
+    if not is_option:
+        return re.sub(command, lambda found: f"{found[1]}{found[2]} {quoted}", text, flags=re.M)
+    options = rf"((?: --(?:{_VALUED}) [^\s;,]*[^\s;,.:]| --[a-z-]+(?: TEXT| \.\.\.)?)*)"
+    command = rf"{command}((?: (?:\d+|[A-Z]+|\.\.\.)(?![^\s.,;:)]))*){options}"
+    moved = r"\1\4 --\2 {}\3".format(quoted.replace("\\", r"\\"))
+    return re.sub(command, moved, text, flags=re.M)
 
 
 def shortened_reason(text: str, most: int) -> str:

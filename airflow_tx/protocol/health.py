@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, TypeAlias
 
+from airflow_tx.errors import typed
 from airflow_tx.protocol.person import Words, moment
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.status import TransactionView
@@ -55,6 +56,8 @@ def topology_health(view: TopologyView, alarms: Alarms | None = None) -> Topolog
     :param alarms: the raised ones, see `protocol.alarm`.
     """
     health = _by_transactions(view)
+    if health.remedy is not None:
+        health = replace(health, remedy=typed(health.remedy, view.name))
     late = (alarms or {}).get("late")
     if late is None or health.code.urgency < HealthCode.LATE.urgency:
         return health

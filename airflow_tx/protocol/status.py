@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from airflow_tx.errors import typed
 from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.batch_words import batch_in_words, counted
 from airflow_tx.protocol.consumers import digest_text, unproven_rows
@@ -161,7 +162,7 @@ def view_open(
         ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
         failures=record.failures,
         error=record.error,
-        waiting_for=_waiting_for(topology, txid, ledger, acks),
+        waiting_for=typed(_waiting_for(topology, txid, ledger, acks), topology),
         open=True,
         pinned=record.pinned,
         stale=txid in ledger.stale,

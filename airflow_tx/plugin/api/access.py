@@ -158,7 +158,7 @@ AccessDep = Annotated[Access, Depends(access_of)]
 def plain_name(segment: str) -> str:
     """Read a name that a page wrote into an address.
 
-    `~2F` stands for a slash: a server or a proxy decodes `%2F`, and then takes a part of the name for another segment.
+    `~2F` means a slash: a server or a proxy decodes `%2F`, and then takes a part of the name for another segment.
     """
     escaped = _ESCAPED.sub(lambda found: f"%{found[1]}", segment.replace("%", "%25"))
     return unquote(escaped)

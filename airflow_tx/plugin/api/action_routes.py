@@ -17,7 +17,14 @@ from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.actions.request import ActionName, ActionRequest
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_controls
-from airflow_tx.plugin.api.access import CREATE_RUNS, PAUSE, Access, AccessDep, Name, check_same_origin
+from airflow_tx.plugin.api.access import (
+    CREATE_RUNS,
+    PAUSE,
+    Access,
+    AccessDep,
+    Name,
+    check_same_origin,
+)
 from airflow_tx.plugin.api.dag_process import dag_process
 from airflow_tx.plugin.api.ledger_client import ledger_client
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
