@@ -192,7 +192,7 @@ class DagServer:
         with self._parsing:
             at, found = self._parsed.get(dag_id, (float("-inf"), None))
             if found is None or time.monotonic() - at > PARSED_FOR:
-                found = transactional_dag(dag_id, anywhere=False)
+                found = transactional_dag(dag_id, anywhere=False, option="DAG")
                 self._parsed[dag_id] = (time.monotonic(), found)
             return found
 

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 def transactional_dag(
-    dag_id: str, *, anywhere: bool = True
+    dag_id: str, *, anywhere: bool = True, option: str = "--dag-id"
 ) -> tuple[TransactionSpec, dict[str, FencedState]]:
     """Find the transaction of a DAG, and by name the states that its committers update.
 
     The file is the one that Airflow knows the DAG by.
 
     :param anywhere: look into all files if Airflow does not know the DAG, or it is not there any more.
+    :param option: what names the DAG, for the error.
     :raises ConfigError: there is no such DAG, or its file does not parse.
     :raises TransactionDefinitionError: it has no transaction.
     """
@@ -43,12 +44,12 @@ def transactional_dag(
     trouble = (
         f" These files could not be read: {'; '.join(dict.fromkeys(broken))}." if broken else ""
     )
-    raise ConfigError(
-        option="--dag-id",
-        value=dag_id,
-        remedy=f"No DAG file {'defines it' if anywhere else 'that Airflow knows defines it'}.{trouble} Name the "
-        "topology's DAG: --dag-id DAG_ID",
+    remedy = (
+        f"No DAG file {'defines it' if anywhere else 'that Airflow knows defines it'}.{trouble}"
     )
+    if option == "--dag-id":
+        remedy += " Name the topology's DAG: --dag-id DAG_ID"
+    raise ConfigError(option=option, value=dag_id, remedy=remedy)
 
 
 def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:

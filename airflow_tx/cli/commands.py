@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces
@@ -24,6 +27,7 @@ from airflow_tx.cli.context import (
     ledger_on,
     paths_of,
     print_done,
+    print_table,
     root_of,
     staging_of,
     store_of,
@@ -86,22 +90,26 @@ def _check_list(args: Namespace) -> None:
 def _print_list(args: Namespace, store: Store) -> None:
     if args.topology is not None:
         (view,) = with_known_run_ends(
-            [topology_view(store, paths_of(args), recent=max(args.limit, 0))]
+            [topology_view(store, paths_of(args), recent=args.limit)]
         )
         waiters = render.waiters(view) if args.state in (None, "open") else []
         wished = render.wished(view) if args.state in (None, "committed") else []
         some = [each for each in view.transactions if render.is_in_state(each, args.state)]
         rows = [*waiters, *map(render.transaction, some), *wished]
-        columns = render.TRANSACTION_IN_SHORT
-        below = ["waiting_for", "note"]
-    else:
-        rows = [each for each in _topology_rows(args, store) if args.state in (None, each["state"])]
-        columns = render.TOPOLOGY_IN_SHORT
-        below = ["problem"]
-    if args.wide:
-        render.print_rows(rows, args.output)
-    else:
-        render.print_in_short(rows, columns, below, args.output)
+        print_table(args, rows, render.TRANSACTION_IN_SHORT, "waiting_for", "note")
+        return
+    # A ledger that does not answer delays no other one.
+    found = (
+        [each for each in some if args.state in (None, each["state"])]
+        for some in _topology_rows(args, store)
+    )
+    whole = found if args.output == "table" else [list(chain.from_iterable(found))]
+    is_printed = False
+    for rows in filter(None, whole):
+        print_table(args, rows, render.TOPOLOGY_IN_SHORT, "problem")
+        is_printed = True
+    if not is_printed:
+        print_table(args, [], render.TOPOLOGY_IN_SHORT, "problem")
 
 
 @dataclass(frozen=True)
@@ -118,26 +126,42 @@ class ListedTopology:
     alarms: Alarms
 
 
-def _topology_rows(args: Namespace, store: Store) -> list[render.TableRow]:
-    """List the topologies of the ledger, and topologies that DAGs of this Airflow keep elsewhere."""
-    names = topologies(store, root_of(args))
-    root = root_of(args)
-    conn_id = conn_id_of(args)
-    with ExitStack() as stores:
-        found = [_listed(store, LedgerPlace(name, conn_id, Paths(root, name))) for name in names]
-        if not (args.root or args.conn_id):
-            found += _listed_elsewhere(stores)
-        if not found:
-            _say_nothing_found(args)
+def _topology_rows(args: Namespace, store: Store) -> Iterator[list[render.TableRow]]:
+    """List the topologies of each ledger as it answers: of the named one, then where DAGs of this Airflow keep some."""
+    is_empty = True
+    for found in _listed_ledgers(args, store):
+        is_empty = is_empty and not found
         readable = [each for each in found if isinstance(each, ListedTopology)]
         lags_found = _lags(args, readable)
-    views = iter(with_known_run_ends([each.view for each in readable]))
-    return [
-        render.topology(next(views), lags_found.get(each.view.name), each.alarms)
-        if isinstance(each, ListedTopology)
-        else each
-        for each in found
-    ]
+        views = iter(with_known_run_ends([each.view for each in readable]))
+        yield [
+            render.topology(next(views), lags_found.get(each.view.name), each.alarms)
+            if isinstance(each, ListedTopology)
+            else each
+            for each in found
+        ]
+    if is_empty:
+        _say_nothing_found(args)
+
+
+def _listed_ledgers(
+    args: Namespace, store: Store
+) -> Iterator[list[ListedTopology | render.TableRow]]:
+    places = defaultdict[str, list[LedgerPlace]](list)
+    if not (args.root or args.conn_id):
+        known = LedgerPlaces()
+        for place in map(known.named, known.elsewhere()):
+            places[place.conn_id].append(place)
+    with ExitStack() as stores, ThreadPoolExecutor(len(places) + 1) as pool:
+        asked = [pool.submit(_listed_there, stores, *each) for each in places.items()]
+        root = root_of(args)
+        conn_id = conn_id_of(args)
+        yield [
+            _listed(store, LedgerPlace(name, conn_id, Paths(root, name)))
+            for name in topologies(store, root)
+        ]
+        for answer in as_completed(asked):
+            yield answer.result()
 
 
 def _say_nothing_found(args: Namespace) -> None:
@@ -161,37 +185,32 @@ def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
     return ListedTopology(view, ledger_at(store, place.paths), place.conn_id, alarms)
 
 
-def _listed_elsewhere(stores: ExitStack) -> list[ListedTopology | render.TableRow]:
-    places = LedgerPlaces()
-    found: list[ListedTopology | render.TableRow] = []
-    known: dict[str, Store | TxError] = {}
-    for place in map(places.named, places.elsewhere()):
-        if place.conn_id not in known:
-            known[place.conn_id] = _connected(stores, place.conn_id)
-        store = known[place.conn_id]
-        if isinstance(store, TxError):
-            found.append(render.unreadable(place.name, str(store)))
-        elif has_topology(store, place.paths):  # else it has not begun yet
-            found.append(_listed(store, place))
-    return found
-
-
-def _connected(stores: ExitStack, conn_id: str) -> Store | TxError:
+def _listed_there(
+    stores: ExitStack, conn_id: str, places: Sequence[LedgerPlace]
+) -> list[ListedTopology | render.TableRow]:
+    """List the topologies of one other ledger; if it is away, each with that problem."""
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
 
     try:
-        return stores.enter_context(ZooKeeperHook(conn_id).store())
+        store = stores.enter_context(ZooKeeperHook(conn_id).store())
+        # A topology that is not there has not begun yet.
+        return [_listed(store, each) for each in places if has_topology(store, each.paths)]
     except TxError as error:
-        return error
+        return [render.unreadable(each.name, str(error)) for each in places]
 
 
 def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag | LagUnknown]:
     """The lags, if they are wanted; why one is unknown goes beside the output, which may be piped."""
     found = {} if args.no_lag else lags_of(listed)
     for lag in found.values():
-        if isinstance(lag, LagUnknown):
+        is_old = isinstance(lag, SourceElsewhere) and args.topology is None
+        if isinstance(lag, LagUnknown) and not is_old:
             print(lag, file=sys.stderr)
     return found
+
+
+class SourceElsewhere(LagUnknown):
+    """A lag that is not asked for: the DAG of the topology has another one now."""
 
 
 def lags_of(listed: Iterable[ListedTopology]) -> dict[str, Lag | LagUnknown]:
@@ -214,9 +233,10 @@ def lags_of(listed: Iterable[ListedTopology]) -> dict[str, Lag | LagUnknown]:
 def _source_of(listed: ListedTopology) -> SourcePosition:
     from airflow_tx.actions.dags import elsewhere, transactional_dag
 
-    spec, _ = transactional_dag(listed.view.record.dag_id, anywhere=False)
+    dag_id = listed.view.record.dag_id
+    spec, _ = transactional_dag(dag_id, anywhere=False, option="DAG")
     if reason := elsewhere(spec, listed.ledger.paths, listed.conn_id):
-        raise LagUnknown(topology=listed.view.name, reason=reason)
+        raise SourceElsewhere(topology=listed.view.name, reason=reason)
     return spec.source, listed.ledger.position()
 
 

@@ -1,0 +1,76 @@
+"""`airflow tx list` over several ledgers: all are asked together, and each is given as it answers."""
+
+from __future__ import annotations
+
+import threading
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.cli import commands
+from airflow_tx.config import Settings
+from airflow_tx.errors import StoreUnavailable
+from airflow_tx.hooks import zookeeper
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.store.memory import MemoryStore
+from tests.integration.pipeline import Pipeline
+
+ARGS = Namespace(topology=None, root="", conn_id="", no_lag=True)
+TIMEOUT = 60
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, *conn_ids: str, connect: Callable[[str], Any]) -> None:
+    """Let DAGs name a topology in the ledger of each connection."""
+
+    class Places:
+        def elsewhere(self) -> dict[str, str]:
+            return {f"far@{each}/far": "dag" for each in conn_ids}
+
+        def named(self, name: str) -> LedgerPlace:
+            return LedgerPlace(name, name.partition("@")[2].partition("/")[0], Paths("/far", "far"))
+
+    class Hook:
+        def __init__(self, conn_id: str) -> None:
+            self.conn_id = conn_id
+
+        @contextmanager
+        def store(self) -> Iterator[Any]:
+            yield connect(self.conn_id)
+
+    monkeypatch.setattr(commands, "LedgerPlaces", Places)
+    monkeypatch.setattr(zookeeper, "ZooKeeperHook", Hook)
+
+
+def test_ledgers_that_are_away_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(2, timeout=TIMEOUT)
+
+    def connect(conn_id: str) -> Any:
+        together.wait()
+        raise StoreUnavailable(hosts="h", connection=conn_id, reason="it is away")
+
+    elsewhere(monkeypatch, "one", "two", connect=connect)
+    rows = [row for some in commands._topology_rows(ARGS, MemoryStore()) for row in some]
+    assert [each["state"] for each in rows] == ["unreadable"] * 2
+    assert sorted(each["topology"] for each in rows) == ["far@one/far", "far@two/far"]
+
+
+def test_the_topologies_of_a_ledger_are_given_while_another_one_has_still_to_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_seen = threading.Event()
+    store = MemoryStore()
+    Pipeline(store, Settings.load().root).begin("r1")
+
+    def connect(conn_id: str) -> Any:
+        assert is_seen.wait(TIMEOUT)
+        raise StoreUnavailable(hosts="h", connection=conn_id, reason="it is away")
+
+    elsewhere(monkeypatch, "one", connect=connect)
+    rows = commands._topology_rows(ARGS, store)
+    assert [each["topology"] for each in next(rows)] == ["flights"]
+    is_seen.set()
+    assert [each["topology"] for each in next(rows)] == ["far@one/far"]
