@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Action, ArgumentParser, Namespace
 from typing import Any
 
 from airflow.cli.cli_config import Arg, positive_int
@@ -15,8 +16,26 @@ def _flag(name: str, help: str) -> Arg:
     return _arg(name, action="store_true", default=False, help=help)
 
 
+class _Topology(Action):
+    """Keeps the topology, and lets the command itself ask for a missing reason: it knows when it needs one.
+
+    The reason is a required option of the parser, so that its help shows it without brackets.
+    """
+
+    def __call__(
+        self, parser: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        for each in parser._actions:
+            each.required = each.required and each.dest != "why"
+
+
+_FROM_ZERO = positive_int(allow_zero=True)  # type: ignore[no-untyped-call]
+_FROM_ONE = positive_int(allow_zero=False)  # type: ignore[no-untyped-call]
+
 ARG_TOPOLOGY = _arg(
     "topology",
+    action=_Topology,
     help="The name of the topology: the dag_id, unless its Transaction says otherwise; or NAME@CONNECTION/ROOT",
 )
 ARG_TOPOLOGY_OR_ALL = _arg(
@@ -40,7 +59,7 @@ ARG_WATCH = _flag(
 )
 ARG_LIMIT = _arg(
     "--limit",
-    type=int,
+    type=_FROM_ZERO,
     default=25,
     help="How many ended transactions to list at most (default: 25)",
 )
@@ -98,7 +117,17 @@ ARG_WHY = _arg(
     metavar="TEXT",
     help="The reason. Required with --reset; the ledger keeps it",
 )
-ARG_REASON = _arg("--why", metavar="TEXT", help="The reason. Required; the ledger keeps it")
+ARG_REASON = _arg(
+    "--why",
+    required=True,
+    metavar="TEXT",
+    help="The reason, which the ledger keeps. It is not needed with --dry-run",
+)
+ARG_RESTATED_WHY = _arg(
+    "--why",
+    metavar="TEXT",
+    help="The reason, which the ledger keeps. Required without --withdraw and --dry-run",
+)
 ARG_REPLAY_WHY = _arg(
     "--why", metavar="TEXT", help="The reason. Required with --changed-rows; the ledger keeps it"
 )
@@ -147,7 +176,10 @@ ARG_KEYS = _arg(
     help="Show these keys: one value for each key column, separated by commas (AA,JFK), or a JSON list",
 )
 ARG_KEYS_LIMIT = _arg(
-    "--limit", type=int, default=25, help="Without KEY: how many keys to show at most (default: 25)"
+    "--limit",
+    type=_FROM_ZERO,
+    default=25,
+    help="Without KEY: how many keys to show at most (default: 25)",
 )
 ARG_OLD = _arg(
     "old", metavar="OLD", help="The name that the ledger knows, such as tx_state.flight_totals"
@@ -183,7 +215,7 @@ ARG_TO = _arg(
 )
 ARG_RECOUNT = _arg(
     "--recount",
-    type=int,
+    type=_FROM_ZERO,
     default=0,
     metavar="N",
     help="Read the rows of the last N batches from the source again",
@@ -220,12 +252,12 @@ ARG_RESTATED_ROWS = _flag(
 )
 ARG_RESTATED_IN_FLIGHT = _arg(
     "--in-flight",
-    type=positive_int(allow_zero=False),  # type: ignore[no-untyped-call]
+    type=_FROM_ONE,
     help="How many transactions may be restated at once (default: max_pending of the block, minus 1)",
 )
 ARG_IN_FLIGHT = _arg(
     "--in-flight",
-    type=positive_int(allow_zero=True),  # type: ignore[no-untyped-call]
+    type=_FROM_ZERO,
     help="How many runs may be active and not committed (default: max_pending of the block). With 0 no run is created: "
     "the lane of the coordinator takes the dates",
 )

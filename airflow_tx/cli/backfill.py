@@ -40,7 +40,7 @@ def backfill(args: Namespace) -> None:
     from airflow_tx.actions.dags import transactional_dag
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
 
-    spec, _ = transactional_dag(args.dag_id)
+    spec, _ = transactional_dag(args.dag_id, option="DAG")
     with ZooKeeperHook(spec.conn_id).store() as store:
         dates = BackfilledDates(spec, spec.ledger(store), *logical_dates(args, spec.zone))
         dates.check_order(note=not args.dry_run)

@@ -250,6 +250,16 @@ def is_shown(args: Namespace, preview: PreviewAnswer) -> bool:
     return bool(args.dry_run)
 
 
+def print_table(
+    args: Namespace, rows: Sequence[render.TableRow], columns: Sequence[str], *below: str
+) -> None:
+    """Print a table in short, see `render.print_in_short`; with `--wide`, every column."""
+    if args.wide:
+        render.print_rows(rows, args.output)
+    else:
+        render.print_in_short(rows, columns, below, args.output)
+
+
 def confirm(args: Namespace, question: str) -> None:
     if args.yes:
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.actions.search import contains
 from airflow_tx.cli import render
-from airflow_tx.cli.context import command, dag_of, paths_of, staging_of, store_of
+from airflow_tx.cli.context import command, dag_of, paths_of, print_table, staging_of, store_of
 from airflow_tx.errors import without_controls
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.protocol.api import SystemClock
@@ -61,11 +61,16 @@ def verify(args: Namespace) -> None:
     found = verified(evidence.ledger, evidence.states, first=args.first or 1, last=args.last)
     recounted = _recounted(evidence, args) if args.recount else Verified(None, 0, (), ())
     findings = (*found.findings, *_entries(evidence, args), *recounted.findings)
-    for text in findings:
-        print(without_controls(text))
-    for text in (*found.notes, *_unknown_states(evidence), *recounted.notes):
-        print(without_controls(f"note: {text}"))
-    print(_in_words(args.topology, found, len(findings)))
+    notes = (*found.notes, *_unknown_states(evidence), *recounted.notes)
+    result = _in_words(args.topology, found, len(findings))
+    told = [*(("finding", text) for text in findings), *(("note", text) for text in notes)]
+    if args.output == "table":
+        for kind, text in told:
+            print(without_controls(text if kind == "finding" else f"note: {text}"))
+        print(result)
+    else:
+        rows = [{"kind": kind, "text": text} for kind, text in (*told, ("result", result))]
+        render.print_rows(rows, args.output)
     if findings:
         raise SystemExit(1)
 
@@ -78,8 +83,7 @@ def receipts(args: Namespace) -> None:
     if args.output == "json":
         print(dumps([each.to_json() for each in found]))
     else:
-        lines = [_line(each, args.output, evidence.restated) for each in found]
-        render.print_rows(lines, args.output)
+        _print_lines([_line(each, args.output, evidence.restated) for each in found], args)
 
 
 @command
@@ -105,7 +109,11 @@ def find(args: Namespace) -> None:
     if not found:
         since = f"receipts go back to transaction {min(kept)}" if kept else "there is no receipt"
         raise SystemExit(f"No final transaction of {args.topology} has {args.what!r}; {since}.")
-    render.print_rows(found, args.output)
+    _print_lines(found, args)
+
+
+def _print_lines(lines: list[render.TableRow], args: Namespace) -> None:
+    print_table(args, lines, render.RECEIPT_IN_SHORT, "restates", "restated_by", "replays")
 
 
 # --- what there is ------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ IN_SHORT = 80
 """Columns of a terminal that a list in short takes."""
 TOPOLOGY_IN_SHORT = "topology state next_commit open failed lag".split()
 TRANSACTION_IN_SHORT = "txid attempt status run_id rows".split()
+RECEIPT_IN_SHORT = "txid outcome run_id rows metadata".split()
 TOPOLOGY_STATES = tuple(each.value for each in HealthCode)
 TRANSACTION_STATES = (
     "open",

@@ -6,10 +6,11 @@ import sys
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
+from airflow_tx.cli import render
+from airflow_tx.cli.actions import check_reason
 from airflow_tx.cli.context import (
     action,
     audit_of,
-    check_why,
     confirm,
     conn_id_of,
     ledger_on,
@@ -17,7 +18,7 @@ from airflow_tx.cli.context import (
     staging_of,
     store_of,
 )
-from airflow_tx.errors import ConfigError, MoveRefused, typed
+from airflow_tx.errors import ConfigError, MoveRefused, typed, without_controls
 from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -42,7 +43,7 @@ def rename(args: Namespace) -> None:
     """`airflow tx rename TOPOLOGY [NEW] --why TEXT`."""
     old = paths_of(args)
     new = paths_of(args, args.new or args.topology)
-    check_why(args, " ".join(["rename", args.topology, *([args.new] if args.new else [])]))
+    check_reason(args, " ".join(["rename", args.topology, *([args.new] if args.new else [])]))
     with store_of(args) as store:
         mover = Mover(ledger_on(store, args))
         record = mover.record()
@@ -69,13 +70,14 @@ def rename(args: Namespace) -> None:
         )
         if new != old:
             _forget_output(args, old, record.incarnation)
-    print(f"Renamed: {done.summary}. Transaction {done.current} commits next. {after}".strip())
+    what = f"Renamed: {done.summary}. Transaction {done.current} commits next. {after}".strip()
+    _print_done(args, what)
 
 
 @action
 def delete(args: Namespace) -> None:
     """`airflow tx delete TOPOLOGY [--release-states] --why TEXT`."""
-    check_why(args, f"delete {args.topology}")
+    check_reason(args, f"delete {args.topology}")
     paths = paths_of(args)
     with store_of(args) as store:
         mover = Mover(ledger_on(store, args))
@@ -99,7 +101,14 @@ def delete(args: Namespace) -> None:
             state.release()
         staging_of(args).forget(record.incarnation)
         mover.delete()
-    print(f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
+    _print_done(args, f"Deleted: topology {args.topology}. Its states: {dumps(record.states)}")
+
+
+def _print_done(args: Namespace, what: str) -> None:
+    if args.output == "table":
+        print(without_controls(what))
+    else:
+        render.print_rows([{"topology": args.topology, "done": what}], args.output)
 
 
 def _forget_output(args: Namespace, paths: Paths, incarnation: str) -> None:
@@ -112,7 +121,7 @@ def _forget_output(args: Namespace, paths: Paths, incarnation: str) -> None:
 
 def _is_dry(args: Namespace, what: str) -> bool:
     if args.dry_run:
-        print(f"It would: {what} Nothing was changed.")
+        _print_done(args, f"It would: {what} Nothing was changed.")
     return bool(args.dry_run)
 
 

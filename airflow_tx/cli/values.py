@@ -29,8 +29,12 @@ def get_values(args: Namespace) -> None:
     state = _state(args)
     fence = state.fence()
     rows: list[render.TableRow] = []
+    missing: list[str] = []
     if isinstance(state, QueryableState):
-        rows = _of_keys(state, args.keys) if args.keys else state.read(limit=max(args.limit, 0))
+        if args.keys:
+            rows, missing = _of_keys(state, args.keys)
+        else:
+            rows = state.read(limit=args.limit)
     elif args.keys:
         raise ConfigError(
             option="KEY",
@@ -42,6 +46,11 @@ def get_values(args: Namespace) -> None:
     render.print_rows(
         [{name: _shown(value) for name, value in row.items()} for row in rows], args.output
     )
+    if missing:
+        told = without_controls(f"State {state.name} has no key {'; '.join(missing)}.")
+        if len(missing) == len(args.keys):
+            raise SystemExit(told)
+        print(told, file=sys.stderr)
 
 
 def _state(args: Namespace) -> FencedState:
@@ -76,17 +85,22 @@ def _last(name: str, fence: Fence | None) -> str:
 # --- keys --------------------------------------------------------------------------------------------------------
 
 
-def _of_keys(state: QueryableState, texts: Sequence[str]) -> list[render.TableRow]:
+def _of_keys(
+    state: QueryableState, texts: Sequence[str]
+) -> tuple[list[render.TableRow], list[str]]:
+    """Read the values of keys; also name the keys that the state has not."""
     names = (*state.columns.values, *state.columns.composites)
     types = state.key_types()
     keys = [parse_key(text, state.columns.keys, types) for text in texts]
-    return [
+    values = state.multi_get(keys)
+    rows = [
         {
             **dict(zip(state.columns.keys, key, strict=True)),
             **(found or dict.fromkeys(names)),
         }
-        for key, found in zip(keys, state.multi_get(keys), strict=True)
+        for key, found in zip(keys, values, strict=True)
     ]
+    return rows, [text for text, found in zip(texts, values, strict=True) if not found]
 
 
 def parse_key(text: str, names: Sequence[str], types: Any) -> tuple[Any, ...]:
@@ -160,7 +174,7 @@ def _state_of_dag(text: str) -> FencedState:
     from airflow_tx.actions.dags import transactional_dag
 
     dag_id, _, name = text.partition(":")
-    _, states = transactional_dag(dag_id)
+    _, states = transactional_dag(dag_id, option="DAG:STATE")
     known = ", ".join(f"{dag_id}:{each}" for each in sorted(states))
     if not name and len(states) == 1:
         return next(iter(states.values()))

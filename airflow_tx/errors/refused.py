@@ -275,6 +275,15 @@ class UnknownTransaction(Refused):
     template = "No {what} in the ledger at {path}. Check the name with `airflow tx list`, and the root in [tx] root."
 
 
+class UnknownTxid(UnknownTransaction):
+    """No such transaction in the ledger of a topology."""
+
+    template = (
+        "No transaction {txid} of topology {topology!r} in the ledger at {path}. To see the transactions that there "
+        "are: airflow tx list {topology}"
+    )
+
+
 class MoveRefused(Refused):
     """A topology that cannot be renamed or deleted now."""
 

@@ -11,7 +11,7 @@ from airflow_tx.errors import (
     Refused,
     RestatementSkipped,
     SkipRefused,
-    UnknownTransaction,
+    UnknownTxid,
 )
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.protocol.api import Create, Put
@@ -44,7 +44,7 @@ def note_skip(
 ) -> Decision[Done | AlreadySkipped]:
     """Note that a transaction is to be skipped at its turn; until then it may still be replayed.
 
-    :raises AlreadyFinal, UnknownTransaction: see `open_record`.
+    :raises AlreadyFinal, UnknownTxid: see `open_record`.
     """
     record = open_record(read, paths, txid)
     if record is None:
@@ -67,7 +67,7 @@ def withdraw_skip(
     """Withdraw the request to skip it: it must be replayed, since its states may be rolled back already.
 
     :param keeps_grant: the skip was refused before it got a grant: one that a committer has stays what it is.
-    :raises AlreadyFinal, UnknownTransaction: see `open_record`; NotSkipped: it is skipped already: re-admit it.
+    :raises AlreadyFinal, UnknownTxid: see `open_record`; NotSkipped: it is skipped already: re-admit it.
     """
     record = _still_open(read, paths, txid)
     if record.skip is None:
@@ -203,7 +203,7 @@ def open_record(read: Reader, paths: Paths, txid: int) -> TransactionRecord | No
     """Read the record of an open transaction; None if it is skipped.
 
     :raises AlreadyFinal: it is committed.
-    :raises UnknownTransaction: it was never allocated.
+    :raises UnknownTxid: it was never allocated.
     """
     record = read.find(TransactionRecord, paths.transaction(txid))
     if record is not None:
@@ -228,10 +228,8 @@ def _open_or_refused(
         return refused
 
 
-def _unknown(paths: Paths, txid: int) -> UnknownTransaction:
-    return UnknownTransaction(
-        what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions
-    )
+def _unknown(paths: Paths, txid: int) -> UnknownTxid:
+    return UnknownTxid(txid=txid, topology=paths.topology, path=paths.transactions)
 
 
 def _still_open(read: Reader, paths: Paths, txid: int) -> TransactionRecord:

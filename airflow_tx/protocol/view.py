@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_tx.errors import UnknownTransaction, UnreadableRecord
+from airflow_tx.errors import UnknownTransaction, UnknownTxid, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.paths import Paths, decode_name, encode_name
@@ -362,10 +362,8 @@ def _is_remembered(store: Store, paths: Paths, txid: int) -> bool:
     return txid in _txids(store, paths.histories) or txid in _txids(store, paths.all_skipped)
 
 
-def _unknown(paths: Paths, txid: int) -> UnknownTransaction:
-    return UnknownTransaction(
-        what=f"transaction {txid} of topology {paths.topology!r}", path=paths.history(txid)
-    )
+def _unknown(paths: Paths, txid: int) -> UnknownTxid:
+    return UnknownTxid(txid=txid, topology=paths.topology, path=paths.history(txid))
 
 
 def _txids(store: Store, path: str) -> list[int]:

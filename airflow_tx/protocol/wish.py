@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_tx.errors import NotTakenBack, RestateRefused, UnknownTransaction
+from airflow_tx.errors import NotTakenBack, RestateRefused, UnknownTxid
 from airflow_tx.protocol.answers import Done, NeedEntry, NeedRows, Replaced
 from airflow_tx.protocol.api import Create, Delete, Put, Store, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -70,7 +70,7 @@ def want(
 ) -> Decision[Wish]:
     """Note that a committed transaction is wanted restated; the next `begin` of its run does it.
 
-    :raises RestateRefused: it cannot be restated; UnknownTransaction: it was never allocated.
+    :raises RestateRefused: it cannot be restated; UnknownTxid: it was never allocated.
     """
     topology = read.get(TopologyRecord, paths.record)
     binding = _counting(read, paths, request)
@@ -234,9 +234,7 @@ def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:
     txid = request.txid
     current = read.peek(Counter, paths.current).txid
     if not 0 < txid <= read.peek(Counter, paths.allocated).txid:
-        raise UnknownTransaction(
-            what=f"transaction {txid} of topology {paths.topology!r}", path=paths.transactions
-        )
+        raise UnknownTxid(txid=txid, topology=paths.topology, path=paths.transactions)
     skipped = read.find(Skipped, paths.skipped(txid))
     if skipped is not None and skipped.replaces is not None:
         counts = f"it restated transaction {skipped.replaces}, and was skipped"

@@ -133,6 +133,16 @@ def test_what_does_not_exist_is_one_line(airflow: Commands, pipeline: Pipeline, 
         (("list", "--conn-id", "nosuch"), "zookeeper_conn_id = 'nosuch' cannot be used."),
         (("skip", "nosuch", "1"), "Say why, it is kept in the ledger: airflow tx skip nosuch 1 --why TEXT"),
         (("replay", "nosuch", "1"), "No topology 'nosuch' in the ledger"),
+        (
+            ("backfill", "nosuch", "--from", "2026-01-01", "--to", "2026-01-02"),
+            "DAG = 'nosuch' cannot be used. No DAG file defines it.",
+        ),
+        (("diff", "nosuch:a", "nosuch:b"), "DAG:STATE = 'nosuch' cannot be used. No DAG file defines it."),
+        (
+            ("backfill", "nosuch", "--from", "2026-01-01", "--to", "2026-01-02"),
+            "DAG = 'nosuch' cannot be used. No DAG file defines it.",
+        ),
+        (("diff", "nosuch:a", "nosuch:b"), "DAG:STATE = 'nosuch' cannot be used. No DAG file defines it."),
         (("repair", "nosuch"), "Give exactly one of"),
         (
             ("repair", "nosuch", "--reset"),
@@ -143,6 +153,38 @@ def test_what_does_not_exist_is_one_line(airflow: Commands, pipeline: Pipeline, 
         told = airflow.run("tx", *arguments, root=root, fails=True).strip().splitlines()
         assert len(told) == 1, told
         assert told[0].startswith(said)
+        assert "--dag-id" not in told[0] or arguments[0] == "repair"
+
+
+def test_a_wrong_number_of_a_transaction_is_no_wrong_name(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    pipeline.run("r1")
+    for arguments in (("replay", "flights", "99"), ("show", "flights", "99"), ("skip", "flights", "99", "--why", "x")):
+        told = airflow.run("tx", *arguments, root=zookeeper_root, fails=True).strip()
+        assert told.startswith("No transaction 99 of topology 'flights' in the ledger at ")
+        assert told.endswith("To see the transactions that there are: airflow tx list flights")
+
+
+@pytest.mark.parametrize("command", ["skip", "readmit", "accept-loss", "rename", "delete"])
+def test_the_help_shows_a_required_reason_without_brackets(airflow: Commands, command: str) -> None:
+    # A parser that has read a command line before shows brackets.
+    shown = "from airflow.cli.cli_parser import get_parser as parser; parser.__wrapped__().parse_args(arguments)"
+    told = airflow.tried("python", shown, "tx", command, "--help", root="/unused").output
+    usage = told.lower().partition("positional")[0]
+    assert "--why text" in usage
+    assert "[--why text]" not in usage
+
+
+def test_a_topology_is_deleted_with_an_answer_for_a_program(
+    airflow: Commands, pipeline: Pipeline, zookeeper_root: str
+) -> None:
+    pipeline.begin("r1")
+    delete = ("tx", "delete", "flights", "--why", "over", "--yes")
+    (told,) = airflow.json(*delete, "--dry-run", root=zookeeper_root)
+    assert told["done"].startswith("It would: Delete the ledger of topology flights")
+    (told,) = airflow.json(*delete, root=zookeeper_root)
+    assert told["done"].startswith("Deleted: topology flights.")
 
 
 def test_an_exit_code_says_done_or_refused_or_not_understood(
@@ -164,6 +206,11 @@ def test_an_exit_code_says_done_or_refused_or_not_understood(
         (2, ("nosuch",)),
         (2, ("list", "--nosuch")),
         (2, ("show", "flights", "one")),
+        (2, ("list", "flights", "--limit", "-5")),
+        (2, ("verify", "flights", "--recount", "-1")),
+        (2, ("state", "get", "flights", "tx_state.one", "--limit", "-5")),
+        (2, ("delete", "flights")),
+        (0, ("delete", "flights", "--dry-run")),
         (2, ("replay", "flights")),
         (2, ("replay", "flights", "1", "--failed")),
         (2, ("skip", "flights", "1")),

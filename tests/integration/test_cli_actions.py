@@ -129,7 +129,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
     assert done(told) == {
         "1": "refused: not replayed, since transaction 7 is refused",
         "7": "refused: No transaction 7 of topology 'flights' in the ledger at "
-        f"{pipeline.paths.transactions}. Check the name with `airflow tx list`, and the root in [tx] root.",
+        f"{pipeline.paths.transactions}. To see the transactions that there are: airflow tx list flights",
     }
     assert done(airflow.json("tx", "replay", "flights", "--failed", "--dry-run", root=root)) == {
         "1": "its run is cleared"

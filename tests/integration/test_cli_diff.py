@@ -138,7 +138,7 @@ def test_it_waits_until_they_are_at_one_position(airflow: Commands, tables: tupl
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((_OLD, "nosuch"), "--dag-id = 'nosuch' cannot be used"),
+        ((_OLD, "nosuch"), "DAG:STATE = 'nosuch' cannot be used"),
         (
             (_OLD, "flights_v2:nosuch"),
             "DAG:STATE = 'flights_v2:nosuch' cannot be used. Use flights_v2:tx_state.totals_v2",

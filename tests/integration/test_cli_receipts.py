@@ -277,3 +277,21 @@ def test_a_transaction_that_the_ledger_has_forgotten_is_shown_from_its_journal_e
     assert (shown["run_id"], shown["status"], shown["batch"]) == ("run 2", "COMMITTED", "2")
     told = airflow.run("tx", "show", "flights", "77", root=root, fails=True)
     assert "transaction 77 of topology 'flights'" in told
+
+
+def test_a_table_of_receipts_fits_into_a_narrow_terminal(airflow: Commands, root: str) -> None:
+    for command in (("receipts", "flights"), ("find", "flights", "3")):
+        told = airflow.run("tx", *command, root=root)
+        assert max(map(len, told.splitlines())) <= 80
+
+
+def test_a_program_reads_what_verify_found(airflow: Commands, root: str) -> None:
+    told = airflow.json("tx", "verify", "flights", root=root)
+    assert [each["kind"] for each in told] == ["result"]
+    execute(airflow, "DELETE FROM airflow_tx_receipts WHERE txid = 1")
+    tried = airflow.tried("tx", "verify", "flights", "--output", "json", root=root)
+    assert tried.code == 1
+    first, last = json.loads(tried.output)[0], json.loads(tried.output)[-1]
+    assert first["kind"] == "finding"
+    assert first["text"].startswith("transaction 1: its receipt in state tx_state.words is")
+    assert last["kind"] == "result"

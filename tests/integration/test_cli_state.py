@@ -106,9 +106,14 @@ def test_without_a_key_the_first_ones_are_shown_and_the_last_transaction(airflow
     command = ("tx", "state", "get", "flights", "tx_state.words", "dog")
     assert "dog" in airflow.run(*command, root=root)
     assert "State tx_state.words: transaction 7" in airflow.told(*command, root=root)
-    empty = ("tx", "state", "get", "flights", "tx_state.empty", "dog", "--dag-id", "dag")
+    empty = ("tx", "state", "get", "flights", "tx_state.empty", "--dag-id", "dag")
     assert "State tx_state.empty: no transaction noted" in airflow.told(*empty, root=root)
-    assert airflow.json(*empty, root=root) == [{"word": "dog", "n": None}]
+
+
+def test_a_key_that_the_state_has_not_is_named(airflow: Commands, root: str) -> None:
+    get = ("tx", "state", "get", "flights", "tx_state.words")
+    assert "State tx_state.words has no key cat." in airflow.told(*get, "dog", "cat", root=root)
+    assert airflow.run(*get, "cat", "cow", root=root, fails=True) == "State tx_state.words has no key cat; cow."
 
 
 def test_a_state_is_renamed_or_forgotten(airflow: Commands, store: ZooKeeperStore, root: str) -> None:

@@ -208,8 +208,8 @@ def replay(*txids: int, **options: bool) -> dict[str, Any]:
 
 
 NOT_OPEN = (
-    "No transaction 7 of topology 'flights' in the ledger at {transactions}. Check the name with `airflow tx list`, "
-    "and the root in [tx] root."
+    "No transaction 7 of topology 'flights' in the ledger at {transactions}. To see the transactions that there "
+    "are: airflow tx list flights"
 )
 ALONE = "its run is running; with force it is replayed all the same"
 LEFT = "its run was left alone: it is running (--force starts it again all the same)"
