@@ -9,7 +9,7 @@ from typing import Any
 from airflow_tx.errors import Refused
 from airflow_tx.plugin.api.dag_process import dag_process
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.protocol.person import Words
+from airflow_tx.plugin.api.redaction import BatchName
 from airflow_tx.protocol.status import TransactionView
 
 _WITHIN = 30.0
@@ -35,7 +35,7 @@ class FoundLine:
     txid: int
     run_id: str | None
     phase: str | None
-    batch_name: Words | None
+    batch_name: BatchName | None
     restates: int | None
     restated_by: int | None
 

@@ -11,6 +11,7 @@ from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.airflow_runs import TaskBar, task_tries
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.redaction import BatchName
 from airflow_tx.protocol.person import Words, moment
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.status import TransactionView
@@ -85,7 +86,7 @@ class TimelineRow:
     waiting: WaitBar | None
     commit: CommitBar | None
     rows: int | None
-    batch_name: Words | None
+    batch_name: BatchName | None
     waiting_for: Words | None
     blocked: Words | None
     error: Words | None

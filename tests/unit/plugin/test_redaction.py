@@ -120,3 +120,68 @@ def test_an_answer_is_redacted_when_it_is_sent_and_asks_no_database_before(monke
     answer = WhyNot(code=WhyCode.SOURCE, sentence="marked-host.example.org:5432 is away")
     assert redaction._redactor._pattern is None
     assert TypeAdapter(WhyNot).dump_python(answer)["sentence"] == "***:5432 is away"
+
+
+STAYS = (
+    "hive/user_id=17/day=1/2026-05-01.csv", "hive/host=web-01/day=1/x.csv", "events/token=abc/day=2/x.csv",
+    "events/server=eu/x.csv", "login=2026/a.csv", "uid=5/x.parquet", "s3://bucket/user=ann/2026.csv",
+    "logs/10.20.30.40/2026.csv", "version 1.2.3.4 of the file", "00:1b:63:84:45:e6 device",
+    'transaction 3: the user "ann" asked', "no column named host: it was renamed",
+    "column user: expected int, got str", "server: 17 rows", 'user "count_products" is a task',
+    "password: must not be empty", "KeyError: 'token' in row {'token': 'abc', 'n': 1}",
+    "schema {user: string, host: string}", "the topic redis:1 has ended",
+    "2026-05-01T00:00:00+00:00 to 2026-05-02", "offsets 0:17 to 0:20, partition 3", "file orders@2026.csv",
+    "https://data.example.org/a@b.csv", "airflow tx replay user_orders 3", 'a task of role "reader" failed',
+    "fe80::1 is no file", "C:1:2:3:4:5",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", STAYS)
+def test_a_text_that_names_no_credential_and_no_address_is_shown_as_it_is(text: str) -> None:
+    assert Redactor().redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("PGPASSWORD=hunter2 psql", "hunter2"), ("--password hunter3", "hunter3"), ("{'pwd': 'hunter5'}", "hunter5"),
+        ("AKIAIOSFODNN7EXAMPLE wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "wJalr"),
+        ("password is hunter6", "hunter6"), ("jdbc:oracle:thin:scott/tiger@//db:1521/x", "tiger"),
+        ("https://b.s3.amazonaws.com/k?X-Amz-Signature=abcdef01&X-Amz-Credential=AKIA", "abcdef01"),
+        ("https://acc.blob.core.windows.net/c?sv=2020&sig=abcd%3D", "abcd"),
+        ("mongodb+srv://a:b%40c@cluster0.mongodb.net", "b%40c"), ('"password" => "hunter8"', "hunter8"),
+        ("password=\"hun'ter 9\"", "ter 9"), ("password='a\\'b c'", "b c"), ("pw hunter9", "hunter9"),
+        ("passwd: hunter10", "hunter10"), ("secret: hunter11", "hunter11"), ("client_secret=hunter12", "hunter12"),
+        ("private_key: -----BEGIN RSA PRIVATE KEY-----\nMIIE...\n-----END", "MIIE"),
+        ("mysql -uroot -phunter13", "hunter13"), ("redis://:hunter14@redis:6379", "hunter14"),
+        ("snowflake://user:pw@acct/db?warehouse=w", "user:pw"), ("token tok_12345678", "tok_"),
+        ("api_key hunter15", "hunter15"), ("PASSWORD = hunter16", "hunter16"),
+        ("Password for svc_orders: hunter17", "hunter17"), ("MARKED-HOST.EXAMPLE.ORG refused", "MARKED"),
+        ("jdbc:postgresql://db2.x.org/x?user=a&password=b%20c d", "b%20c"),
+        ("AccountKey=abc+/==;EndpointSuffix=core", "abc+"), ("2001:db8::8a2e:370:7334 refused", "8a2e"),
+        ("login failed for 'sa'", "sa'"), ("ORA-01017: logon denied scott/tiger", "tiger"),
+        ("[::1]:5432 10.0.0.7:5432", "10.0.0.7"), ("broker kafka-1.corp.local:9092 is down", "kafka-1"),
+        ("POST https://hooks.corp.example/services/T0/SECRETPATH failed 404", "SECRETPATH"),
+    ],
+)  # fmt: skip
+def test_what_gives_access_is_hidden_wherever_it_stands(
+    monkeypatch: pytest.MonkeyPatch, text: str, secret: str
+) -> None:
+    hook = Connection(conn_id="w", conn_type="http", host="https://hooks.corp.example/services/T0/SECRETPATH")
+    kafka = Connection(conn_id="k", conn_type="kafka", extra='{"bootstrap.servers": "kafka-1.corp.local:9092"}')
+    monkeypatch.setattr(redaction, "_connections", lambda: iter([OWN, hook, kafka]))
+    shown = Redactor().redacted(text)
+    assert secret in text
+    assert secret not in shown
+    assert redaction.HIDDEN in shown
+
+
+@pytest.mark.parametrize("text", [*STAYS, "PASSWORD=x.csv", "marked-host.example.org/2026.csv"])
+def test_the_name_of_a_batch_is_data_and_no_error(text: str) -> None:
+    assert TypeAdapter(redaction.BatchName).dump_python(text) == text
+
+
+def test_the_rows_of_a_batch_are_shown_without_the_credentials_of_their_addresses() -> None:
+    rows = {"files": [{"name": "s3://AKIA:sec/ret@bucket/k.csv", "size": 7}], "https://u:p@h/x?sig=abc": None}
+    shown = TypeAdapter(redaction.BatchRows).dump_python(rows)
+    assert shown == {"files": [{"name": "s3://***@bucket/k.csv", "size": 7}], "https://***@h/x?sig=***": None}
