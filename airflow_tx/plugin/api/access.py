@@ -161,7 +161,10 @@ def plain_name(segment: str) -> str:
     `~2F` means a slash: a server or a proxy decodes `%2F`, and then takes a part of the name for another segment.
     """
     escaped = _ESCAPED.sub(lambda found: f"%{found[1]}", segment.replace("%", "%25"))
-    return unquote(escaped)
+    name = unquote(escaped)
+    if "\0" in name:
+        raise ValueError("no name has this character")  # and no database takes it
+    return name
 
 
 _ESCAPED = re.compile(r"~([0-9A-F]{2})")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +21,10 @@ from airflow_tx.plugin.api.redaction import redacted
 log = logging.getLogger(__name__)
 
 PREFIX = "/tx"
+MOST_BODY = 65_536
+"""Bytes; the longest action that is taken has less."""
+MOST_ERRORS = 10
+"""Of one request, that an answer names."""
 _NOSNIFF = {"X-Content-Type-Options": "nosniff"}
 """An answer may quote what people and tasks have written: no browser guesses that it is a page."""
 
@@ -38,6 +44,26 @@ class NoSniff:
         await self._app(scope, receive, send_with_header)
 
 
+class BoundedBody:
+    """Refuses a request with a long body before anything reads it whole: parsing one would stop this process."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = 0
+
+        async def receive_some() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > MOST_BODY:
+                raise HTTPException(413, f"Send at most {MOST_BODY} bytes.")
+            return message
+
+        await self._app(scope, receive_some, send)
+
+
 def make_app() -> FastAPI:
     """Make the application. Its own pages of documentation are left out: they would be open to everybody."""
     app = FastAPI(
@@ -52,6 +78,7 @@ def make_app() -> FastAPI:
     app.include_router(bundle.bundle_router)
     for error, answer in _ANSWERS.items():
         app.add_exception_handler(error, answer)
+    app.add_middleware(BoundedBody)
     app.add_middleware(NoSniff)
     return app
 
@@ -69,6 +96,22 @@ def _away(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": str(LedgerAway(reason=SILENT))}, status_code=503)
 
 
+def _malformed(request: Request, error: Exception) -> JSONResponse:
+    """Say what is wrong with a request, and do not repeat it: it may have characters that JSON cannot hold."""
+    assert isinstance(error, RequestValidationError)
+    found = [
+        {"loc": _known_place(each), "msg": each["msg"], "type": each["type"]}
+        for each in error.errors()[:MOST_ERRORS]
+    ]
+    return JSONResponse({"detail": found}, status_code=422)
+
+
+def _known_place(error: Mapping[str, Any]) -> list[str | int]:
+    """Name the part of a request as the API names it; a key that the API does not know is part of the request."""
+    place = list(error["loc"])
+    return place[:-1] if error["type"] == "extra_forbidden" else place
+
+
 def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s: %s", request.method, request.url.path, error, exc_info=error)
     # Starlette sends this answer outside of every middleware.
@@ -80,6 +123,7 @@ def _unexpected(request: Request, error: Exception) -> JSONResponse:
 
 
 _ANSWERS = {
+    RequestValidationError: _malformed,
     LedgerAway: _problem(503),
     UnreadableRecord: _problem(503),
     StoreError: _away,

@@ -87,9 +87,9 @@ class TaggedRoute(APIRoute):
 topology_router = APIRouter(prefix="/api/v1", route_class=TaggedRoute, responses=PROBLEMS)  # type: ignore[arg-type]
 
 
-def no_such(what: str, name: object) -> HTTPException:
-    """Make the one answer for what does not exist and for what the user may not see."""
-    return HTTPException(status.HTTP_404_NOT_FOUND, f"There is no {what} {name}.")
+def no_such(what: str) -> HTTPException:
+    """Make the one answer for what does not exist and for what the user may not see. It repeats no name."""
+    return HTTPException(status.HTTP_404_NOT_FOUND, f"There is no {what}.")
 
 
 def topology_for(access: Access, name: str) -> TopologySnapshot:
@@ -99,10 +99,10 @@ def topology_for(access: Access, name: str) -> TopologySnapshot:
     """
     dag_id = ledger_places().elsewhere().get(name)
     if dag_id is not None and not access.may_read(dag_id):
-        raise no_such("topology", name)  # also while its ledger is away
+        raise no_such("such topology")  # also while its ledger is away
     found = ledger_snapshots().find(name)
     if found is None or not access.may_read(found.record.dag_id):
-        raise no_such("topology", name)
+        raise no_such("such topology")
     return found
 
 
@@ -127,7 +127,7 @@ def get_transaction(access: AccessDep, topology: Name, txid: int) -> Transaction
     snapshot = topology_for(access, topology)
     found = ledger_snapshots().transaction(snapshot, txid)
     if found is None:
-        raise no_such("transaction", txid)
+        raise no_such("such transaction")
     return transaction_page(snapshot, found, access)
 
 
@@ -206,7 +206,7 @@ def get_dag(access: AccessDep, dag_id: Name) -> DagAnswer:
     """Tell which topology a DAG has, or coordinates: the current file decides."""
     found = _dag_answer(access, dag_id) if access.may_read(dag_id) else None
     if found is None:
-        raise no_such("topology of DAG", dag_id)
+        raise no_such("topology of this DAG")
     return found
 
 
@@ -238,4 +238,4 @@ def get_run(access: AccessDep, dag_id: Name, run_id: Name) -> RunAnswer:
         found = run_answer(ledger_snapshots().of_dag(dag_id), dag_id, run_id, access)
         if found is not None:
             return found
-    raise no_such("transaction of run", run_id)
+    raise no_such("transaction of this run")

@@ -187,7 +187,7 @@ def test_what_goes_wrong_in_the_middle_of_an_action_is_one_sentence(
     client.delete(pipeline.paths.base, recursive=True)
     disconnect(client)
     dialog.get_by_role("button", name="Preview again").click()
-    expect(alert).to_have_text("There is no topology flights.")
+    expect(alert).to_have_text("There is no such topology.")
     close(ulf)
-    expect(ulf.board).to_contain_text("There is no topology flights.")
+    expect(ulf.board).to_contain_text("There is no such topology.")
     assert runs.states() == {}
