@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.configuration import conf
+
 from airflow_tx import compat
 from airflow_tx.acks.load import AckerWatch
 from airflow_tx.acks.location import shared_ackers
@@ -26,6 +28,7 @@ from airflow_tx.actions.request import ActionRequest
 from airflow_tx.actions.search import search_ledger
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, TxError
+from airflow_tx.inquiry import Inquiry
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+READ_WITHIN = 30.0
 PARSED_FOR = 60.0
 """Seconds for which the source of a lag is taken from a file that was parsed before."""
 LAGS_WITHIN_THERE = 10.0
@@ -79,11 +83,56 @@ class _SourceQuestion:
         return Paths(self.root, self.topology)
 
 
+class DagNotRead(TxError):
+    """A DAG file that has not been read in time: most likely its code asks a server that does not answer."""
+
+    template = (
+        "The file of DAG {dag_id} has not been read within {seconds:g} s, as [core] dagbag_import_timeout says. Let "
+        "its code ask no server while the file is imported, then repeat it."
+    )
+
+
+class DagReader:
+    """Reads DAG files one after the other, since they share Airflow's context. One that hangs delays the others once.
+
+    :param seconds: how long a file may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._turn = threading.Lock()
+        self._hanging: dict[str, Inquiry[ParsedDag]] = {}
+
+    def read(self, dag_id: str, parse: Callable[[], ParsedDag]) -> ParsedDag:
+        """Read the file of a DAG.
+
+        :raises DagNotRead: it takes too long. It is not read again while its code still runs.
+        """
+        self._check(dag_id)
+        with self._turn:
+            self._check(dag_id)
+            reading = Inquiry["ParsedDag"](f"file of {dag_id}")
+            reading.ask(lambda: parse)
+            if not reading.wait(self._seconds):
+                self._hanging[dag_id] = reading
+                raise DagNotRead(dag_id=dag_id, seconds=self._seconds)
+        if reading.answer is None:
+            raise reading.error or DagNotRead(dag_id=dag_id, seconds=self._seconds)
+        return reading.answer
+
+    def _check(self, dag_id: str) -> None:
+        hanging = self._hanging.get(dag_id)
+        if hanging is not None and not hanging.wait(0.0):
+            raise DagNotRead(dag_id=dag_id, seconds=self._seconds)
+
+
 class DagServer:
     """Answers questions; those about a source that hangs hold up no others."""
 
     def __init__(self) -> None:
-        self._parsing = threading.Lock()
+        # Airflow itself takes a file that needs longer for broken; 0: Airflow has no limit.
+        limit = conf.getfloat("core", "dagbag_import_timeout", fallback=READ_WITHIN)
+        self._reader = DagReader(limit or READ_WITHIN)
         self._parsed: dict[str, tuple[float, ParsedDag]] = {}
         self._watches: dict[_SourceQuestion, LagWatch] = {}
         self._acker_watches: dict[_SourceQuestion, AckerWatch] = {}
@@ -189,20 +238,20 @@ class DagServer:
         return parsed[0]
 
     def _parsed_lately(self, dag_id: str) -> ParsedDag:
-        with self._parsing:
-            at, found = self._parsed.get(dag_id, (float("-inf"), None))
-            if found is None or time.monotonic() - at > PARSED_FOR:
-                found = transactional_dag(dag_id, anywhere=False, option="DAG")
-                self._parsed[dag_id] = (time.monotonic(), found)
-            return found
+        at, found = self._parsed.get(dag_id, (float("-inf"), None))
+        if found is None or time.monotonic() - at > PARSED_FOR:
+            parse = partial(transactional_dag, dag_id, anywhere=False, option="DAG")
+            found = self._reader.read(dag_id, parse)
+            self._parsed[dag_id] = (time.monotonic(), found)
+        return found
 
     def _action(self, request: ActionRequest) -> PersonalAction:
         ledger = _ledger(request.conn_id, Paths(request.root, request.topology))
         record = ledger.topology()
 
         def parsed() -> ParsedDag:
-            with self._parsing:
-                return checked_dag(record.dag_id, ledger.paths, request.conn_id)
+            parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id)
+            return self._reader.read(record.dag_id, parse)
 
         return request.action(ActionTarget(ledger, record, parsed, request.may_create))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Depends, HTTPException, status
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -198,7 +198,7 @@ def _previewed(request: ActionRequest, record: TopologyRecord) -> PreviewAnswer:
     """Preview an action. Raises as `PersonalAction.preview`."""
     if request.needs_dag:
         question = {"what": "preview", "request": request.to_json()}
-        return _PREVIEW.validate_python(dag_process().ask(question, seconds=_PREVIEW_WITHIN))
+        return _PREVIEW.validate_python(_asked(request, question, seconds=_PREVIEW_WITHIN))
     return _action(request, record).preview()
 
 
@@ -214,8 +214,13 @@ def _executed(
             "who": who,
             "why": why,
         }
-        return _EFFECTS.validate_python(dag_process().ask(question, seconds=_DONE_WITHIN))
+        return _EFFECTS.validate_python(_asked(request, question, seconds=_DONE_WITHIN))
     return _action(request, record).effects(Audit(who, why), version)
+
+
+def _asked(request: ActionRequest, question: dict[str, Any], *, seconds: float) -> Any:
+    place = f"{request.topology}@{request.conn_id}/{request.root.strip('/')}"
+    return dag_process().ask(question, seconds=seconds, about=place)
 
 
 def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:

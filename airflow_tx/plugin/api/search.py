@@ -12,10 +12,9 @@ from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.redaction import BatchName
 from airflow_tx.protocol.status import TransactionView
 
-_WITHIN = 30.0
+_WITHIN = 60.0
 _AT_ONCE = threading.BoundedSemaphore(2)
 """Searches of all viewers together: more would keep the process from the actions of others."""
-_PATIENCE = 1.0
 
 
 class SearchBusy(Refused):
@@ -72,10 +71,10 @@ def searched(snapshot: TopologySnapshot, what: str) -> SearchAnswer:
         ),
         "what": what,
     }
-    if not _AT_ONCE.acquire(timeout=_PATIENCE):
+    if not _AT_ONCE.acquire(blocking=False):
         raise SearchBusy
     try:
-        found: dict[str, Any] = dag_process().ask(question, seconds=_WITHIN)
+        found: dict[str, Any] = dag_process().ask(question, seconds=_WITHIN, about=snapshot.name)
     finally:
         _AT_ONCE.release()
     txids = found.pop("txids")
