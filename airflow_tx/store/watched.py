@@ -15,6 +15,8 @@ from airflow_tx.store.zookeeper import ZooKeeperStore, node_of
 
 MOST_KEPT = 200_000
 """Records and folders that are remembered at most."""
+MOST_BYTES = 64 * 2**20
+"""Size of the records and of the names of folders that are remembered."""
 
 
 class WatchedStore(ZooKeeperStore):
@@ -27,6 +29,7 @@ class WatchedStore(ZooKeeperStore):
     def __init__(self, client: KazooClient, **options: Any) -> None:
         self._kept = threading.Lock()
         self._found: dict[tuple[str, str], Any] = {}
+        self._size = 0
         # One for each running read. It is removed if the record changes during the read; then the answer is not kept.
         self._reads: dict[tuple[str, str], object] = {}
         # How often everything was forgotten, and how often records below a path were.
@@ -68,9 +71,11 @@ class WatchedStore(ZooKeeperStore):
         found = self._under_watch(kind, path)
         with self._kept:
             if self._reads.get(key) is read:
-                if len(self._found) >= MOST_KEPT:
+                if len(self._found) >= MOST_KEPT or self._size >= MOST_BYTES:
                     self._found.clear()  # what is read again is watched still
+                    self._size = 0
                 self._found[key] = found
+                self._size += _size_of(found)
         return found
 
     def _under_watch(self, kind: str, path: str) -> Node | Children | None:
@@ -97,7 +102,7 @@ class WatchedStore(ZooKeeperStore):
             return
         with self._kept:
             for kind in ("data", "names"):
-                self._found.pop((kind, event.path), None)
+                self._size -= _size_of(self._found.pop((kind, event.path), None))
                 self._reads.pop((kind, event.path), None)
             if len(self._changes) >= MOST_KEPT:
                 self._changes.clear()
@@ -114,6 +119,13 @@ class WatchedStore(ZooKeeperStore):
     def _forget_all(self) -> None:
         with self._kept:
             self._found.clear()
+            self._size = 0
             self._reads.clear()
             self._changes.clear()
             self._losses += 1
+
+
+def _size_of(found: Node | Children | None) -> int:
+    if isinstance(found, Node):
+        return len(found.data)
+    return 0 if found is None else sum(map(len, found.names))

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.store.client import ClientConfig, connect, disconnect
@@ -99,3 +101,31 @@ def test_what_changes_while_the_connection_is_lost_is_seen(
     store.multi([], [Put(path, b"2")])
     eventually(lambda: data_at(watched, path) == b"2", SOON, "the change is seen")
     assert watched.mark(path) != mark
+
+
+def test_long_records_are_remembered_up_to_a_size_together(
+    watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_tx.store.watched.MOST_BYTES", 2_000)
+    store.ensure(zookeeper_root)
+    paths = [f"{zookeeper_root}/{number}" for number in range(9)]
+    store.multi([], [Create(path, b"x" * 900) for path in paths])
+    for path in (*paths, *paths):
+        assert data_at(watched, path) == b"x" * 900
+        assert sum(len(each.data) for each in watched._found.values()) <= 2_000 + 900
+
+
+def test_a_committed_transaction_is_read_without_a_watch(
+    watched: WatchedStore, store: ZooKeeperStore, zookeeper_root: str
+) -> None:
+    pipeline = Pipeline(store, zookeeper_root)
+    pipeline.run("r1")
+    place = LedgerPlace("flights", "zookeeper_default", pipeline.paths)
+    record = topology_view(store, pipeline.paths).record
+    snapshot = TopologySnapshot(record, place, watched, None, (1,), unwatched=store)
+    asked = watched.requests
+    for _ in range(2):
+        found = snapshot.final_view(1)
+        assert found is not None
+        assert found.run_id == "r1"
+    assert watched.requests == asked

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces, ledger_places
 from airflow_tx.actions.run_ends import with_run_ends
 from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
+from airflow_tx.plugin.api.final_views import MOST_OF_ALL, FinalViews
 from airflow_tx.plugin.api.ledger_client import (
     LEDGER_PATIENCE,
     SILENT,
@@ -29,7 +30,7 @@ from airflow_tx.protocol.end import HOUR
 from airflow_tx.protocol.health import HealthCode, TopologyState, topology_health
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Outcome, TopologyRecord
+from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.view import (
     TopologyView,
@@ -59,7 +60,8 @@ class TopologySnapshot:
     :param view: its open transactions, and the skipped ones that may still be re-admitted; None: it cannot be read.
     :param final: the txids of the final transactions that are remembered, in order.
     :param alarms: the raised ones.
-    :param finals: what is known of committed transactions, which never changes; shared by all snapshots of a ledger.
+    :param finals: what is known of final transactions; shared by all snapshots of a ledger.
+    :param unwatched: the store without a memory, for what never changes; None: `store`.
     :param problem: why it cannot be read.
     """
 
@@ -69,7 +71,8 @@ class TopologySnapshot:
     view: TopologyView | None
     final: tuple[int, ...] = ()
     alarms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    finals: dict[int, TransactionView] = field(default_factory=dict)
+    finals: FinalViews = field(default_factory=FinalViews)
+    unwatched: Store | None = None
     problem: str | None = None
 
     @property
@@ -102,9 +105,12 @@ class TopologySnapshot:
         """Read a final transaction; None: it is not remembered any more."""
         found = self.finals.get(txid)
         if found is None and self.store is not None:
-            found = final_transaction(self.store, self.paths, txid)
-            if found is not None and found.status == Outcome.COMMITTED.value:
-                self.finals[txid] = found
+            is_watched = self.unwatched is None or self.finals.is_skipped(txid)
+            found = final_transaction(
+                self.store if is_watched else self.unwatched or self.store, self.paths, txid
+            )
+            if found is not None:
+                self.finals.note(found)
         return found
 
     def transaction_views(self, txids: Iterable[int]) -> list[TransactionView]:
@@ -139,9 +145,10 @@ class TopologySnapshot:
         """Find the index in `final` of the first transaction that ended at this time or later: they end in order."""
 
         def ended(txid: int) -> datetime:
-            found = self.final_view(txid)
-            # The ledger has forgotten it since: it is one of the oldest.
-            return _EVER if found is None or found.ended is None else found.ended
+            known = self.finals.ended(txid)
+            found = None if known is not None else self.final_view(txid)
+            # Without it, the ledger has forgotten it since: it is one of the oldest.
+            return known or (found.ended if found is not None else None) or _EVER
 
         return bisect_left(self.final, moment, lo=start, key=ended)
 
@@ -210,7 +217,8 @@ class LedgerSnapshots:
         self._places = places or ledger_places()
         self._kept: dict[_Key, _Kept[Any]] = {}
         self._answers = SharedAnswers(AGE)
-        self._finals: dict[str, tuple[tuple[str, int], dict[int, TransactionView]]] = {}
+        # The topology that was read longest ago is first.
+        self._finals: dict[str, tuple[tuple[str, int], FinalViews]] = {}
         self._lock = threading.Lock()
 
     def all(self) -> tuple[TopologySnapshot, ...]:
@@ -250,6 +258,7 @@ class LedgerSnapshots:
         if not name:
             return None
         place = self._places.named(name)
+        self._forget_finals(name)
         self._check(place.conn_id)
         if not self._asked(lambda store: has_topology(store, place.paths), place.conn_id):
             self.forget(name)
@@ -372,19 +381,30 @@ class LedgerSnapshots:
         opened = {each.txid for each in view.opened}
         final = tuple(txid for txid in final_txids(store, paths) if txid not in opened)
         finals = self._finals_of(place.name, record, final)
-        return TopologySnapshot(record, place, store, view, final, alarms, finals)
+        unwatched = ledger_client(place.conn_id).store_of_steps()
+        return TopologySnapshot(record, place, store, view, final, alarms, finals, unwatched)
 
-    def _finals_of(
-        self, name: str, record: TopologyRecord, final: Sequence[int]
-    ) -> dict[int, TransactionView]:
+    def _finals_of(self, name: str, record: TopologyRecord, final: Sequence[int]) -> FinalViews:
         # A ledger that was reset or repaired gives txids again.
         life = (record.incarnation, record.generation)
-        known = self._finals.get(name)
-        if known is None or known[0] != life:
-            known = self._finals[name] = (life, {})
-        for txid in known[1].keys() - set(final):
-            known[1].pop(txid, None)
+        with self._lock:
+            known = self._finals.get(name)
+            if known is None or known[0] != life:
+                known = self._finals[name] = (life, FinalViews())
+        known[1].keep_only(set(final))
         return known[1]
+
+    def _forget_finals(self, name: str) -> None:
+        """Forget transactions of the topologies that were looked at longest ago, if there are too many."""
+        with self._lock:
+            if name in self._finals:
+                self._finals[name] = self._finals.pop(name)
+            size = sum(len(known) for _, known in self._finals.values())
+            for _, known in list(self._finals.values())[:-1]:
+                if size <= MOST_OF_ALL:
+                    return
+                size -= len(known)
+                known.clear()
 
 
 _snapshots = LedgerSnapshots()

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_tx.actions.ledger_places import LedgerPlace
 from airflow_tx.plugin.api.figures import MOST_COUNTED, POINTS, Figures, FigureSpan, figures, spread
+from airflow_tx.plugin.api.final_views import FinalViews
 from airflow_tx.plugin.api.lag_board import LagPoint
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import TimelineWindow
@@ -32,10 +33,9 @@ def _history(txid: int, outcome: Outcome = Outcome.COMMITTED) -> History:
 
 
 def _figures(*txids: int, span: FigureSpan = SPAN, lags: Sequence[LagPoint] = (), skipped: int = 0) -> Figures:
-    finals = {
-        txid: view_final(_history(txid, Outcome.SKIPPED if txid == skipped else Outcome.COMMITTED), None)
-        for txid in txids
-    }
+    finals = FinalViews(
+        view_final(_history(txid, Outcome.SKIPPED if txid == skipped else Outcome.COMMITTED), None) for txid in txids
+    )
     place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))
     record = TopologyRecord("life", "dag", "opaque", 3)
     snapshot = TopologySnapshot(record, place, None, None, final=txids, finals=finals)

@@ -13,6 +13,7 @@ from airflow_tx.cli import receipts, render
 from airflow_tx.operators.commit import note_commit
 from airflow_tx.operators.lineage import LineageOperator
 from airflow_tx.plugin.api.figures import _point
+from airflow_tx.plugin.api.final_views import FinalViews
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import timeline_row
 from airflow_tx.plugin.api.transaction_page import _actions, _audit
@@ -21,7 +22,6 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.evidence import StateEvidence
 from airflow_tx.protocol.receipt import restated
 from airflow_tx.protocol.skip import note_readmission
-from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.verification import verified
 from airflow_tx.protocol.view import final_txids, topology_view, transaction_details
@@ -210,7 +210,7 @@ def test_what_a_person_skips_is_said_to_count_where_a_restatement_was_skipped(bo
 # --- the board
 
 
-def snapshot(books: Books, finals: dict[int, TransactionView]) -> TopologySnapshot:
+def snapshot(books: Books, finals: FinalViews) -> TopologySnapshot:
     """What the board has read, and what it keeps of committed transactions."""
     view = topology_view(books.store, books.pipeline.paths, recent=0)
     place: Any = SimpleNamespace(name="flights", paths=books.pipeline.paths)
@@ -225,7 +225,7 @@ def rows(found: TopologySnapshot) -> dict[int, tuple[int | None, int | None, boo
 
 
 def test_the_board_says_what_counts_now_also_of_what_it_has_read_before(books: Books) -> None:
-    finals = dict[int, TransactionView]()
+    finals = FinalViews()
     none = (None, None, False)
     assert rows(snapshot(books, finals)) == {1: (None, 4, False), 2: none, 3: none, 4: (1, None, False)}
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
@@ -238,7 +238,7 @@ def test_the_board_offers_no_readmission_of_a_skipped_restatement(books: Books) 
     books.pipeline.ledger.run(want, WishRequest(2, "run 2", "run 2"), ADA)
     books.pipeline.skip(books.pipeline.begin("run 2").txid)
     books.skip()
-    restatement, other = snapshot(books, {}).transaction_views([5, 6])
+    restatement, other = snapshot(books, FinalViews()).transaction_views([5, 6])
     assert (_actions(restatement), _actions(other)) == ([], ["readmit"])
 
 
@@ -248,7 +248,7 @@ def test_who_wanted_a_restatement_is_in_its_audit(books: Books) -> None:
 
 
 def test_figures_count_the_rows_of_a_restated_batch_once(books: Books) -> None:
-    views = snapshot(books, {}).transaction_views([1, 4])
+    views = snapshot(books, FinalViews()).transaction_views([1, 4])
     now = views[0].ended
     assert now is not None
     assert (_point(now, views).transactions, _point(now, views).rows) == (2, 1)

@@ -1,0 +1,55 @@
+"""What the api-server remembers of final transactions is bounded, whatever viewers look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx.plugin.api import ledger_snapshots
+from airflow_tx.plugin.api.final_views import FinalViews
+from airflow_tx.plugin.api.ledger_snapshots import LedgerSnapshots
+from airflow_tx.protocol.records import History, Outcome
+from airflow_tx.protocol.status import TransactionView, view_final
+
+ENDED = "2026-01-01T00:00:00.000+00:00"
+
+
+def view(txid: int, outcome: Outcome = Outcome.COMMITTED) -> TransactionView:
+    times = {"began": ENDED, "processed": ENDED, "granted_at": ENDED, "ended": ENDED}
+    run = {"run_id": f"r{txid}", "rows": 1, "ack_val": "0" * 16, "op": "op"}
+    history = History(txid=txid, attempts=1, outcome=outcome, **times, **run)  # type: ignore[arg-type]
+    return view_final(history, None)
+
+
+def test_of_one_topology_the_transactions_that_were_noted_first_are_forgotten_but_not_when_they_ended() -> None:
+    known = FinalViews(map(view, range(1, 6)), most=3)
+    assert [known.get(txid) is not None for txid in range(1, 6)] == [False, False, True, True, True]
+    assert all(known.ended(txid) is not None for txid in range(1, 6))
+
+
+def test_a_skipped_transaction_is_not_remembered_since_it_may_come_back() -> None:
+    known = FinalViews([view(1, Outcome.SKIPPED)])
+    assert known.get(1) is None
+    assert known.is_skipped(1)
+
+
+def test_what_the_ledger_has_forgotten_is_forgotten() -> None:
+    known = FinalViews([view(1), view(2), view(3, Outcome.SKIPPED)])
+    known.keep_only({2})
+    assert (known.get(1), known.ended(1), known.ended(3), known.is_skipped(3)) == (None, None, None, False)
+    assert known.get(2) is not None
+
+
+def test_of_all_topologies_the_one_that_was_looked_at_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_snapshots, "MOST_OF_ALL", 5)
+    places: Any = object()
+    snapshots = LedgerSnapshots(places)
+    record: Any = type("Record", (), {"incarnation": "a", "generation": 1})
+    for name in ("first", "second", "third"):
+        found = snapshots._finals_of(name, record, range(1, 4))
+        for txid in range(1, 3):
+            found.note(view(txid))
+    snapshots._forget_finals("first")
+    sizes = {name: len(snapshots._finals_of(name, record, range(1, 4))) for name in ("first", "second", "third")}
+    assert sizes == {"first": 2, "second": 0, "third": 2}
