@@ -6,27 +6,19 @@ import sys
 import time
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
-from typing import Any
 
 from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces
 from airflow_tx.cli import render
 from airflow_tx.cli.context import (
-    action,
-    audit_of,
-    check_why,
     command,
     conn_id_of,
-    is_shown,
     ledger_at,
-    ledger_on,
     paths_of,
-    print_done,
     print_table,
     root_of,
     staging_of,
@@ -34,15 +26,13 @@ from airflow_tx.cli.context import (
     with_known_run_ends,
     wrong_usage,
 )
-from airflow_tx.cli.roll_forward import roll_forward
-from airflow_tx.errors import RepairRefused, TxError, UnknownTransaction, UnreadableRecord
+from airflow_tx.errors import TxError, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.health import Alarms
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.view import (
     TopologyView,
@@ -54,7 +44,6 @@ from airflow_tx.protocol.view import (
     transaction_details,
 )
 from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
-from airflow_tx.state.api import FencedState
 
 WATCH_EVERY = 2.0
 """Seconds between two lists of `--watch`."""
@@ -89,9 +78,7 @@ def _check_list(args: Namespace) -> None:
 
 def _print_list(args: Namespace, store: Store) -> None:
     if args.topology is not None:
-        (view,) = with_known_run_ends(
-            [topology_view(store, paths_of(args), recent=args.limit)]
-        )
+        (view,) = with_known_run_ends([topology_view(store, paths_of(args), recent=args.limit)])
         waiters = render.waiters(view) if args.state in (None, "open") else []
         wished = render.wished(view) if args.state in (None, "committed") else []
         some = [each for each in view.transactions if render.is_in_state(each, args.state)]
@@ -203,13 +190,13 @@ def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag
     """The lags, if they are wanted; why one is unknown goes beside the output, which may be piped."""
     found = {} if args.no_lag else lags_of(listed)
     for lag in found.values():
-        is_old = isinstance(lag, SourceElsewhere) and args.topology is None
+        is_old = isinstance(lag, SourceMoved) and args.topology is None
         if isinstance(lag, LagUnknown) and not is_old:
             print(lag, file=sys.stderr)
     return found
 
 
-class SourceElsewhere(LagUnknown):
+class SourceMoved(LagUnknown):
     """A lag that is not asked for: the DAG of the topology has another one now."""
 
 
@@ -236,7 +223,7 @@ def _source_of(listed: ListedTopology) -> SourcePosition:
     dag_id = listed.view.record.dag_id
     spec, _ = transactional_dag(dag_id, anywhere=False, option="DAG")
     if reason := elsewhere(spec, listed.ledger.paths, listed.conn_id):
-        raise SourceElsewhere(topology=listed.view.name, reason=reason)
+        raise SourceMoved(topology=listed.view.name, reason=reason)
     return spec.source, listed.ledger.position()
 
 
@@ -277,142 +264,6 @@ def _with_run_end(store: Store, paths: Paths, view: TransactionView) -> Transact
     record = topology_record(store, paths)
     alone = TopologyView(paths.topology, record, 0, 0, (view,), rotating_state="")
     return with_known_run_ends([alone])[0].transactions[0]
-
-
-@action
-def repair(args: Namespace) -> None:
-    """`airflow tx repair TOPOLOGY (--roll-forward [STATE ...] | --state-lost STATE | --ledger-lost | --reset)`."""
-    kinds = {"state_lost": _state_lost, "ledger_lost": _ledger_lost, "reset": _reset}
-    chosen = [name for name in kinds if getattr(args, name)]
-    chosen += ["roll_forward"] if args.roll_forward is not None else []
-    if len(chosen) != 1:
-        wrong_usage(
-            "Give exactly one of --roll-forward [STATE ...], --state-lost STATE, --ledger-lost and --reset."
-        )
-    if args.roll_forward is None and (args.until is not None or args.changed):
-        wrong_usage("--until and --changed are for --roll-forward.")
-    if args.reset and not args.dry_run:
-        check_why(args, f"repair {args.topology} --reset")
-    with store_of(args) as store:
-        {**kinds, "roll_forward": roll_forward}[chosen[0]](args, store)
-
-
-# --- repairs -----------------------------------------------------------------------------------------------------
-
-
-def _state_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.cli import repair_previews
-    from airflow_tx.protocol.repair import state_lost
-
-    ledger = ledger_on(store, args)
-    audit = audit_of(args)
-    sentence = f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost."
-    planned = ledger.preview(state_lost, args.state_lost, audit)
-    if not is_shown(args, repair_previews.of_kept(ledger, planned, sentence)):
-        print_done("Repaired", ledger.run(state_lost, args.state_lost, audit))
-
-
-def _ledger_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.cli import repair_previews
-    from airflow_tx.protocol.rebuild_plan import LEDGER_LOST, HeldState
-    from airflow_tx.protocol.repair import Repairs, incarnation_of
-    from airflow_tx.sources.rabbit.taken import adopt_taken
-    from airflow_tx.state.api import StateKind
-
-    request, states = _dag(args, store, LEDGER_LOST)
-    found = {name: state.fence() for name, state in states.items()}
-    held = [
-        HeldState.of(
-            name,
-            undoable=states[name].kind is StateKind.OPAQUE,
-            fence=fence,
-            holds=states[name].holds,
-            receipts=states[name].receipts(),
-        )
-        for name, fence in found.items()
-        if fence is not None
-    ]
-    ledger = ledger_on(store, args)
-    audit = audit_of(args)
-    planned = Repairs(ledger).preview_ledger_lost(held, request, audit)
-    made_anew = incarnation_of(Reader(store), ledger.paths)
-    if is_shown(args, repair_previews.of_rebuilt(ledger, planned, found)):
-        return
-    for incarnation in {fence.incarnation for fence in found.values() if fence is not None}:
-        if made_anew not in ("", incarnation):
-            adopt_taken(staging_of(args), made_anew, incarnation)
-    print_done("Repaired", Repairs(ledger).ledger_lost(held, request, audit))
-
-
-def _reset(args: Namespace, store: Store) -> None:
-    from airflow_tx.cli import repair_previews
-    from airflow_tx.protocol.reader import Reader
-    from airflow_tx.protocol.repair import RESET, Repairs, incarnation_of, reset
-
-    request, states = _dag(args, store, RESET)
-    refused = partial(RepairRefused, what=RESET, topology=args.topology)
-    fences = {name: _clearable(name, state, refused) for name, state in states.items()}
-    ledger = ledger_on(store, args)
-    audit = audit_of(args)
-    incarnation = incarnation_of(Reader(store), ledger.paths)
-    planned = ledger.preview(reset, request, audit)
-    if is_shown(args, repair_previews.of_reset(ledger, planned, fences)):
-        return
-
-    def clear() -> None:
-        for state in states.values():
-            state.clear()
-        if incarnation:
-            staging_of(args).forget(incarnation)
-
-    print_done("Repaired", Repairs(ledger).reset(request, audit, clear=clear))
-
-
-def _clearable(name: str, state: FencedState, refused: Callable[..., RepairRefused]) -> Any:
-    """Read the fence of a state that can be emptied: once the ledger is emptied, what it held is lost.
-
-    :raises RepairRefused: the state cannot be emptied, or not be read.
-    """
-    from airflow_tx.protocol.repair import reason_of
-
-    if not state.can_clear:
-        raise refused(
-            problem=f"state {name!r} ({type(state).__name__}) cannot be emptied",
-            remedy="Empty it by hand, take it out of the DAG, and repeat.",
-        )
-    try:
-        return state.fence()
-    except Exception as error:
-        raise refused(
-            problem=f"state {name!r} cannot be read ({reason_of(error)})",
-            remedy="Let it be reached, or take it out of the DAG, and repeat.",
-        ) from error
-
-
-def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
-    """The DAG's description of its topology, and its states by name."""
-    from airflow_tx.actions.dags import elsewhere, transactional_dag
-    from airflow_tx.protocol.repair import RESET
-
-    paths = paths_of(args)
-    spec, states = transactional_dag(args.dag_id or _dag_id(store, paths) or args.topology)
-    if problem := elsewhere(spec, paths, conn_id_of(args)):
-        raise RepairRefused(
-            what=what,
-            topology=args.topology,
-            problem=problem,
-            remedy=f"Repeat: airflow tx repair {spec.topology} --{what} --dag-id {spec.dag_id} "
-            f"--conn-id {spec.conn_id} --root {spec.paths.root}{' --why TEXT' if what == RESET else ''}",
-        )
-    return spec.request, states
-
-
-def _dag_id(store: Store, paths: Paths) -> str | None:
-    try:
-        record = Reader(store).peek_if_any(TopologyRecord, paths.record)
-    except UnreadableRecord:
-        return None  # the repair will report the error, or repair it
-    return None if record is None else record.dag_id
 
 
 def _clear_screen() -> None:

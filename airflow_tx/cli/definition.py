@@ -22,6 +22,7 @@ def _command(function: str) -> Any:
 
 
 _LEDGER = (own.ARG_CONN_ID, own.ARG_ROOT, ARG_VERBOSE)
+_CONFIRMED = (own.ARG_DRY_RUN, ARG_YES, own.ARG_DAG_ID, ARG_OUTPUT, *_LEDGER)
 
 TX_COMMANDS = (
     ActionCommand(
@@ -131,11 +132,7 @@ TX_COMMANDS = (
             own.ARG_TOPOLOGY,
             own.ARG_TXID,
             own.ARG_REASON,
-            own.ARG_DRY_RUN,
-            ARG_YES,
-            own.ARG_DAG_ID,
-            ARG_OUTPUT,
-            *_LEDGER,
+            *_CONFIRMED,
         ),
     ),
     ActionCommand(
@@ -211,11 +208,7 @@ TX_COMMANDS = (
             own.ARG_TOPOLOGY,
             own.ARG_CHANGED_STATE,
             own.ARG_REASON,
-            own.ARG_DRY_RUN,
-            ARG_YES,
-            own.ARG_DAG_ID,
-            ARG_OUTPUT,
-            *_LEDGER,
+            *_CONFIRMED,
         ),
     ),
     ActionCommand(
@@ -227,7 +220,7 @@ TX_COMMANDS = (
             "First pause the DAG, end its runs, and try --dry-run. The ledger keeps every repair with who, when and "
             "--why."
         ),
-        func=_command("commands.repair"),
+        func=_command("repairs.repair"),
         args=(
             own.ARG_TOPOLOGY,
             own.ARG_ROLL_FORWARD,

@@ -63,10 +63,8 @@ class TopologyRecord:
     :param renamed: per earlier name of a state, its name now.
     :param zone: the time zone of the DAG's schedule, in which a date is a day; "" is UTC.
     :param grants: per state, attempt and epoch of the grant that its last final transaction was marked under.
-    :param rolling: who lets which states be written again from the journal, since when, and what each had; `nonces`: of
-        the runs of the command.
-    :param columns: per state its value columns, each with the first txid that it holds; 0: it is as old as the state. A
-        column that was dropped and added again is a new one.
+    :param rolling: who lets which states be written again from the journal, since when, and by which runs (`nonces`).
+    :param columns: per state its value columns, each with the first txid that it holds; 0: it is as old as the state.
     """
 
     incarnation: str
@@ -334,12 +332,10 @@ class Skipped:
 class RepairRecord:
     """`repairs/<number>`: what a person did to the ledger.
 
-    :param what: `state-lost`, `state-renamed`, `ledger-lost`, `reset`, `accept-loss`, `accept-change`,
-        `roll-forward` or `rename`; `told`: finding and result; `generation`: of the ledger after it.
-    :param change: of `accept-change`: the `state`, and how much more the total of each of its `columns` is than known,
-        the last final `txid`, and digests of the `keys` that are gone.
-        Of `state-lost`: the `state`, the `txid` whose turn it was, and since when the state was sure to hold its
-        transactions before (`held_from`). Of `roll-forward`: the `states`, and the `nonces` of its runs.
+    :param what: such as `state-lost` or `rename`; `told`: finding and result; `generation`: of the ledger after it.
+    :param change: of `accept-change`: the `state`, how much more the total of each of its `columns` is than known, the
+        last final `txid`, digests of the `keys` that are gone. Of `state-lost`: the `state`, the current `txid`, and
+        `taken_back_from` before (`held_from`). Of `roll-forward`: the `states`, and the `nonces` of its runs.
     :param losses: of `accept-loss`: partition ("" if none), position (`place`), where it `goes_on`, and what is lost.
     """
 

@@ -383,14 +383,10 @@ def with_alarms(
 def _check_lag(spec: TransactionSpec, max_lag: Any) -> None:
     source = spec.source
     if isinstance(max_lag, bool) or not isinstance(max_lag, int) or max_lag < 0:
-        raise refusal(
-            spec, f"max_lag={max_lag!r}", "Give a whole number of rows, or files: max_lag=100_000."
-        )
+        raise refusal(spec, f"max_lag={max_lag!r}", "Give a whole number: max_lag=100_000.")
     if source.per_run or type(source).backlog is Source.backlog:
         problem = f"max_lag={max_lag} of source {type(source).__name__}, which has no lag"
-        raise refusal(
-            spec, problem, "Remove max_lag; late_after=timedelta(...) is for every source."
-        )
+        raise refusal(spec, problem, "Use late_after=timedelta(...), which is for every source.")
 
 
 def _callbacks_of(

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from airflow_tx.protocol.records import Outcome
+from airflow_tx.protocol.records import Outcome, TopologyRecord
 from airflow_tx.protocol.status import TransactionView
 
-MOST_OF_ONE = 2_000
+MOST_REMEMBERED = 2_000
 """Of one topology: more than a timeline and the figures of one moment show."""
 MOST_OF_ALL = 10_000
 
@@ -21,7 +21,9 @@ class FinalViews:
     never changes either, and takes little memory: it is remembered of all transactions that the ledger has.
     """
 
-    def __init__(self, views: Iterable[TransactionView] = (), *, most: int = MOST_OF_ONE) -> None:
+    def __init__(
+        self, views: Iterable[TransactionView] = (), *, most: int = MOST_REMEMBERED
+    ) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._views: dict[int, TransactionView] = {}
@@ -69,3 +71,46 @@ class FinalViews:
         """Forget the transactions; when they ended is remembered."""
         with self._lock:
             self._views.clear()
+
+
+class RememberedViews:
+    """The final transactions of all topologies. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: dict[str, tuple[tuple[str, int], FinalViews]] = {}
+
+    def of(self, name: str, record: TopologyRecord, final: Collection[int]) -> FinalViews:
+        """Give those of one topology that are still remembered by its ledger.
+
+        :param final: the txids that the ledger remembers.
+        """
+        # A ledger that was reset or repaired gives txids again.
+        life = (record.incarnation, record.generation)
+        with self._lock:
+            known = self._of.get(name)
+            if known is None or known[0] != life:
+                known = self._of[name] = (life, FinalViews())
+        known[1].keep_only(set(final))
+        return known[1]
+
+    def keep_only(self, names: Collection[str]) -> None:
+        """Forget topologies that there are no more."""
+        with self._lock:
+            for name in self._of.keys() - set(names):
+                del self._of[name]
+
+    def forget_oldest(self, name: str) -> None:
+        """Forget transactions of the topologies that were looked at longest ago, if there are too many.
+
+        :param name: the topology that is looked at now.
+        """
+        with self._lock:
+            if name in self._of:
+                self._of[name] = self._of.pop(name)
+            size = sum(len(known) for _, known in self._of.values())
+            for _, known in list(self._of.values())[:-1]:
+                if size <= MOST_OF_ALL:
+                    return
+                size -= len(known)
+                known.clear()

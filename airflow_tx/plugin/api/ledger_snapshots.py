@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces, ledger_places
 from airflow_tx.actions.run_ends import with_run_ends
 from airflow_tx.errors import StoreError, UnknownTransaction, UnreadableRecord
-from airflow_tx.plugin.api.final_views import MOST_OF_ALL, FinalViews
+from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
 from airflow_tx.plugin.api.ledger_client import (
     LEDGER_PATIENCE,
     SILENT,
@@ -218,7 +218,7 @@ class LedgerSnapshots:
         self._kept: dict[_Key, _Kept[Any]] = {}
         self._answers = SharedAnswers(AGE)
         # The topology that was read longest ago is first.
-        self._finals: dict[str, tuple[tuple[str, int], FinalViews]] = {}
+        self._finals = RememberedViews()
         self._lock = threading.Lock()
 
     def all(self) -> tuple[TopologySnapshot, ...]:
@@ -258,7 +258,7 @@ class LedgerSnapshots:
         if not name:
             return None
         place = self._places.named(name)
-        self._forget_finals(name)
+        self._finals.forget_oldest(name)
         self._check(place.conn_id)
         if not self._asked(lambda store: has_topology(store, place.paths), place.conn_id):
             self.forget(name)
@@ -284,8 +284,7 @@ class LedgerSnapshots:
             for kind, name in list(self._kept):
                 if kind is _Kind.TOPOLOGY and name not in names:
                     del self._kept[kind, name]
-            for name in self._finals.keys() - set(names):
-                del self._finals[name]
+            self._finals.keep_only(names)
 
     def of_dag(self, dag_id: str) -> tuple[TopologySnapshot, ...]:
         """Read the topologies of the runs of a DAG: the one that its file names first, then earlier ones."""
@@ -380,31 +379,9 @@ class LedgerSnapshots:
             return TopologySnapshot(record, place, store, None, problem=str(error))
         opened = {each.txid for each in view.opened}
         final = tuple(txid for txid in final_txids(store, paths) if txid not in opened)
-        finals = self._finals_of(place.name, record, final)
+        finals = self._finals.of(place.name, record, final)
         unwatched = ledger_client(place.conn_id).store_of_steps()
         return TopologySnapshot(record, place, store, view, final, alarms, finals, unwatched)
-
-    def _finals_of(self, name: str, record: TopologyRecord, final: Sequence[int]) -> FinalViews:
-        # A ledger that was reset or repaired gives txids again.
-        life = (record.incarnation, record.generation)
-        with self._lock:
-            known = self._finals.get(name)
-            if known is None or known[0] != life:
-                known = self._finals[name] = (life, FinalViews())
-        known[1].keep_only(set(final))
-        return known[1]
-
-    def _forget_finals(self, name: str) -> None:
-        """Forget transactions of the topologies that were looked at longest ago, if there are too many."""
-        with self._lock:
-            if name in self._finals:
-                self._finals[name] = self._finals.pop(name)
-            size = sum(len(known) for _, known in self._finals.values())
-            for _, known in list(self._finals.values())[:-1]:
-                if size <= MOST_OF_ALL:
-                    return
-                size -= len(known)
-                known.clear()
 
 
 _snapshots = LedgerSnapshots()

@@ -178,7 +178,7 @@ def _rows(value: Any) -> Any:
 
 BatchName = Annotated[str, PlainSerializer(without_credentials, return_type=str)]
 """The name of a batch: a file, a range or an interval."""
-BatchRows = Annotated[Any, PlainSerializer(_rows)]
+ShownRows = Annotated[Any, PlainSerializer(_rows)]
 """Which rows a batch has, or where the source stands, as JSON."""
 
 

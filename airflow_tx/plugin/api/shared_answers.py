@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 
-MOST_BYTES = 32 * 2**20
+MOST_ANSWERED = 32 * 2**20
 """Size of all answers that are kept."""
 # Seconds to wait for the answer that another viewer's thread makes.
 _PATIENCE = 10.0
@@ -34,7 +34,7 @@ class SharedAnswers:
         self,
         age: float,
         *,
-        most: int = MOST_BYTES,
+        most: int = MOST_ANSWERED,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._age = age

@@ -13,7 +13,7 @@ from airflow_tx.actions.request import ActionName
 from airflow_tx.plugin.api.access import SEE_AUDIT, SEE_TASKS, SEE_XCOMS, Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.redaction import BatchRows
+from airflow_tx.plugin.api.redaction import ShownRows
 from airflow_tx.plugin.api.timeline import TimelineRow, timeline_row
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.person import ChangedRows, Person, Words
@@ -34,9 +34,9 @@ class BatchAnswer:
     """
 
     words: Words | None
-    metadata: BatchRows = None
-    position_before: BatchRows = None
-    position_after: BatchRows = None
+    metadata: ShownRows = None
+    position_before: ShownRows = None
+    position_after: ShownRows = None
     shortened: list[str]
     partitioned: bool
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.plugin.api import ledger_snapshots
-from airflow_tx.plugin.api.final_views import FinalViews
-from airflow_tx.plugin.api.ledger_snapshots import LedgerSnapshots
+from airflow_tx.plugin.api import final_views
+from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
 from airflow_tx.protocol.records import History, Outcome
 from airflow_tx.protocol.status import TransactionView, view_final
 
@@ -42,14 +41,13 @@ def test_what_the_ledger_has_forgotten_is_forgotten() -> None:
 
 
 def test_of_all_topologies_the_one_that_was_looked_at_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_snapshots, "MOST_OF_ALL", 5)
-    places: Any = object()
-    snapshots = LedgerSnapshots(places)
+    monkeypatch.setattr(final_views, "MOST_OF_ALL", 5)
+    views = RememberedViews()
     record: Any = type("Record", (), {"incarnation": "a", "generation": 1})
     for name in ("first", "second", "third"):
-        found = snapshots._finals_of(name, record, range(1, 4))
+        found = views.of(name, record, range(1, 4))
         for txid in range(1, 3):
             found.note(view(txid))
-    snapshots._forget_finals("first")
-    sizes = {name: len(snapshots._finals_of(name, record, range(1, 4))) for name in ("first", "second", "third")}
+    views.forget_oldest("first")
+    sizes = {name: len(views.of(name, record, range(1, 4))) for name in ("first", "second", "third")}
     assert sizes == {"first": 2, "second": 0, "third": 2}

@@ -183,5 +183,5 @@ def test_the_name_of_a_batch_is_data_and_no_error(text: str) -> None:
 
 def test_the_rows_of_a_batch_are_shown_without_the_credentials_of_their_addresses() -> None:
     rows = {"files": [{"name": "s3://AKIA:sec/ret@bucket/k.csv", "size": 7}], "https://u:p@h/x?sig=abc": None}
-    shown = TypeAdapter(redaction.BatchRows).dump_python(rows)
+    shown = TypeAdapter(redaction.ShownRows).dump_python(rows)
     assert shown == {"files": [{"name": "s3://***@bucket/k.csv", "size": 7}], "https://***@h/x?sig=***": None}
