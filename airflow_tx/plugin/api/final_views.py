@@ -81,7 +81,7 @@ class RememberedViews:
         self._of: dict[str, tuple[tuple[str, int], FinalViews]] = {}
 
     def of(self, name: str, record: TopologyRecord, final: Collection[int]) -> FinalViews:
-        """Give those of one topology that are still remembered by its ledger.
+        """Give the transactions of one topology that its ledger remembers.
 
         :param final: the txids that the ledger remembers.
         """
