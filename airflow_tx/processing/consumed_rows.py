@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import marshal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +17,8 @@ PYTHON = "python"
 """The form of rows that are hashed as Python has them."""
 # Without references, which depend on who else holds a value.
 _MARSHAL = 2
-_TEXTS = (date, datetime, time, timedelta, Decimal, UUID, bytes, bytearray)
+_AS_IS = frozenset((bool, int, float, str, bytes, type(None)))
+_TEXTS = (date, datetime, time, timedelta, Decimal, UUID, bytearray)
 
 
 class RowsReading:
@@ -53,8 +53,7 @@ class RowsReading:
         from xxhash import xxh3_64_intdigest
 
         try:
-            text = json.dumps(dict(row), default=_text, sort_keys=True)
-            self._sum += xxh3_64_intdigest(text.encode(errors="surrogatepass"))
+            self._sum += xxh3_64_intdigest(marshal.dumps(_plain(row), _MARSHAL))
         except (TypeError, ValueError):
             self.form = COUNT  # a value that is not the same in every process
 
@@ -100,7 +99,20 @@ def _started(readings: Iterable[AnyReading]) -> Iterator[RowsRead]:
             yield RowsRead(each.found, each.outputs, stopped=not each.ended)
 
 
-def _text(value: Any) -> str:
+def _plain(value: Any) -> Any:
+    """Give a value that is hashed the same everywhere: a Decimal, a date and their likes by type and text."""
+    if type(value) in _AS_IS:
+        return value
+    if isinstance(value, Mapping):
+        # The first one says what follows: no row has it as a value.
+        return (..., "dict", *sorted((repr(key), _plain(each)) for key, each in value.items()))
+    if isinstance(value, (list, tuple)):
+        return (..., "list", *map(_plain, value))
+    for kind in (int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, str):
+        return "".join(value)  # an Enum may show itself otherwise
     if isinstance(value, _TEXTS):
-        return f"{type(value).__name__} {value!s}"
+        return (..., type(value).__name__, str(value))
     raise TypeError(f"{type(value).__name__} has no text that is the same everywhere")

@@ -277,7 +277,7 @@ class Ledger:
         return Reader(self.store).peek(TopologyRecord, self.paths.record)
 
     def past_time(self) -> datetime:
-        """Read a time that is past by the clock of this machine and by that of the store, as one may be wrong."""
+        """Read a time that is past by two clocks, of this machine and of the store: one may be wrong."""
         now = self.clock.now()
         node = self.store.get(self.paths.record)
         return min(now, (node and node.modified) or now)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.protocol.consumers import OutputName, RowsRead, in_words
-from airflow_tx.protocol.rows_digest import COUNT, RowsDigest, form_of_columns
+from airflow_tx.protocol.rows_digest import COUNT, RowsDigest, column_marks, form_of_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -35,6 +35,11 @@ _LOW = 0xFFFFFFFF
 _HASHED = frozenset(
     "boolean tinyint smallint int bigint float double string binary date timestamp timestamp_ntz".split()
 )
+_KINDS = {
+    **dict.fromkeys(("tinyint", "smallint", "int"), "int"),
+    **dict.fromkeys(("timestamp", "timestamp_ntz"), "timestamp"),
+    **dict.fromkeys(("string", "binary"), "bytes"),
+}
 # Words of an executed plan: a sample of the rows is taken before they are read; what is cached may be computed again.
 _REPEATED = ("rangepartitioning", "InMemoryTableScan")
 # Words of a plan, of Spark or of a client: beside nothing a join needs no rows. What SQL says only the server knows.
@@ -300,7 +305,15 @@ def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]
     hashed_types = all(_is_hashed(field.dataType) for field in df.schema if field.name in columns)
     if not names or len(set(known)) < len(known) or not hashed_types:
         return COUNT, [count]
-    hashed = F.xxhash64(*(F.col("`" + name.replace("`", "``") + "`") for name in names))
+    types = {field.name.lower(): field.dataType for field in df.schema}
+    parts: list[Column] = []
+    for name in names:
+        column = F.col("`" + name.replace("`", "``") + "`")
+        marks = [
+            F.lit(mark).cast("bigint") for mark in column_marks(name, _kind(types[name.lower()]))
+        ]
+        parts += [F.when(column.isNull(), marks[1]).otherwise(marks[0]), column]
+    hashed = F.xxhash64(*parts)
     low = hashed.bitwiseAND(F.lit(_LOW))
     high = F.shiftrightunsigned(hashed, 32)
     return form_of_columns(names), [
@@ -308,6 +321,14 @@ def _sums(df: DataFrame, columns: Sequence[str]) -> tuple[str, Sequence[Column]]
         F.try_sum(low).alias("low"),
         F.try_sum(high).alias("high"),
     ]
+
+
+def _kind(kind: DataType) -> str:
+    """Name a type as `column_marks` takes it: a reader of the rows may have a narrower type, or one without a zone."""
+    name = kind.simpleString()
+    if name.startswith("decimal("):
+        return f"decimal {name.rstrip(')').partition(',')[2]}"
+    return _KINDS.get(name, name.partition("<")[0])
 
 
 def _is_hashed(kind: DataType) -> bool:

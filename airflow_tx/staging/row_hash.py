@@ -1,14 +1,14 @@
 """Hashes the rows of Arrow batches as Spark's `xxhash64` does, so that who reads an output can compare with who wrote.
 
 A row's hash is XXH64 over its columns in the order of their names, each with the hash so far as its seed; 42 is the
-first. A null does not change it.
+first. A mark stands before a value for its type, and in place of a null for its column.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.protocol.rows_digest import RowsDigest, form_of_columns
+from airflow_tx.protocol.rows_digest import RowsDigest, column_marks, form_of_columns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +26,8 @@ _LOW = 0xFFFFFFFF
 _LONG_DIGITS = 18
 _DTYPES = {"int8": "i1", "int32": "i4", "int64": "i8", "float": "f4", "double": "f8"}
 """Of numpy, by the names of Arrow."""
+_KINDS = {"bool": "boolean", "date32[day]": "date", "float": "float", "double": "double"}
+"""Names of types, by the names of Arrow."""
 
 
 def digest_of_batch(batch: pa.RecordBatch) -> RowsDigest:
@@ -35,11 +37,46 @@ def digest_of_batch(batch: pa.RecordBatch) -> RowsDigest:
     names = sorted(batch.schema.names)
     hashes: Hashes = np.full(batch.num_rows, _SEED, dtype=np.uint64)
     for name in names:
-        found = _column(batch.column(name), hashes)
+        column = batch.column(name)
+        found = _column(column, _marked(column, hashes, *column_marks(name, _kind(column.type))))
         if found is None:
             return RowsDigest(batch.num_rows)
         hashes = found
     return RowsDigest(batch.num_rows, int(hashes.sum(dtype=np.uint64)), form_of_columns(names))
+
+
+def _kind(kind: pa.DataType) -> str:
+    """Name a type as `column_marks` takes it: what Spark reads from a file may be wider, or without its zone."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_timestamp(kind):
+        return "timestamp"
+    if types.is_decimal(kind):
+        return f"decimal {kind.scale}"
+    if types.is_signed_integer(kind):
+        return "bigint" if types.is_int64(kind) else "int"
+    return _KINDS.get(str(kind), "bytes")
+
+
+def _marked(column: pa.Array, seeds: Hashes, value: int | None, null: int) -> Hashes:
+    """Hash the marks of a column."""
+    import numpy as np
+    import pyarrow as pa
+
+    marked = seeds if value is None else _of_eight(seeds, np.uint64(_prepared(value)))
+    if not column.null_count:
+        return marked
+    nulls = _of_eight(seeds, np.uint64(_prepared(null)))
+    if pa.types.is_null(column.type):
+        return nulls
+    return np.where(_numbers(column.is_valid().cast(pa.int8())), marked, nulls)
+
+
+def _prepared(value: int) -> int:
+    """Prepare a number of eight bytes for its hash."""
+    turned = value % 2**64 * _P2 % 2**64
+    return (turned << 31 | turned >> 33) % 2**64 * _P1 % 2**64
 
 
 def _column(column: pa.Array, seeds: Hashes) -> Hashes | None:
@@ -147,8 +184,15 @@ def _eight(values: Any, seeds: Hashes) -> Hashes:
     import numpy as np
 
     u = np.uint64
+    return _of_eight(seeds, _turned(values * u(_P2), 31) * u(_P1))
+
+
+def _of_eight(seeds: Hashes, prepared: Any) -> Hashes:
+    import numpy as np
+
+    u = np.uint64
     hashes = seeds + u((_P5 + 8) % 2**64)
-    hashes ^= _turned(values * u(_P2), 31) * u(_P1)
+    hashes ^= prepared
     return _mixed(_turned(hashes, 27) * u(_P1) + u(_P4))
 
 

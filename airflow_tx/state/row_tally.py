@@ -61,7 +61,9 @@ class RowTally(Iterable[Mapping[str, Any]]):
         from xxhash import xxh3_64_intdigest
 
         rows = zip(*map(_plain, columns.values()), strict=True)
-        self._sum += sum(map(xxh3_64_intdigest, map(marshal.dumps, rows, repeat(_MARSHAL))))
+        names = xxh3_64_intdigest(marshal.dumps(tuple(columns), _MARSHAL))
+        texts = map(marshal.dumps, rows, repeat(_MARSHAL))
+        self._sum += sum(map(xxh3_64_intdigest, texts, repeat(names)))
         for name in tuple(self._sums):
             values = columns.get(name, [""])
             if set(map(type, values)) <= _WHOLE:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,3 +77,22 @@ def test_an_empty_batch_was_read_when_its_end_was_found() -> None:
     reading = RowsReading()
     assert list(reading.passing([])) == []
     assert fullest([reading])[0].found.rows == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (date(2026, 1, 1), "date 2026-01-01"),
+        (Decimal(1), "Decimal 1"),
+        ([date(2026, 1, 1)], ["2026-01-01"]),
+        ({1: date(2026, 1, 1)}, {"1": date(2026, 1, 1)}),
+    ],
+)
+def test_a_value_and_a_text_like_it_have_two_digests(one: Any, other: Any) -> None:
+    beside = {"cost": Decimal("1.50")}
+    assert not read([{"a": one, **beside}]).agrees(read([{"a": other, **beside}]))
+
+
+def test_the_order_of_columns_is_nothing_where_values_are_hashed_by_their_texts() -> None:
+    cost = Decimal("1.50")
+    assert read([{"a": 1, "cost": cost}]) == read([{"cost": cost, "a": 1}])

@@ -91,6 +91,25 @@ def test_rows_with_a_type_that_is_not_covered_are_counted() -> None:
     assert digest_of([{"n": [1, 2]}]) == RowsDigest(1, 0, COUNT)
 
 
+def arrow(**columns: Any) -> RowsDigest:
+    return digest_of_batch(pa.record_batch(columns))
+
+
+def test_a_value_that_moves_to_another_column_makes_another_digest() -> None:
+    assert digest_of([{"a": 5, "b": None}, {"a": 1, "b": 1}]) != digest_of([{"a": None, "b": 5}, {"a": 1, "b": 1}])
+
+
+@pytest.mark.parametrize("other", [pa.array([1], pa.int32()), pa.array([1], pa.date32())])
+def test_values_of_two_types_have_two_digests(other: Any) -> None:
+    true, found = arrow(a=pa.array([True])), arrow(a=other)
+    assert true.form == found.form
+    assert true != found
+
+
+def test_a_column_without_any_value_is_the_same_in_every_type() -> None:
+    assert arrow(a=pa.nulls(2), b=pa.array([1, 2])) == arrow(a=pa.array([None, None], pa.int32()), b=pa.array([1, 2]))
+
+
 LOADED = """
 import json, sys
 from airflow_tx.staging import OutputRef, StagingArea, read_batches

@@ -36,3 +36,8 @@ def test_many_rows_are_those_of_their_parts() -> None:
     rows = [{"key": number, "n": number} for number in range(2500)]
     assert written(*rows) == written(*rows[:700]) + written(*rows[700:])
     assert written(*rows).sums == {"n": sum(range(2500))}
+
+
+def test_a_value_in_another_column_makes_another_digest() -> None:
+    assert written({"a": 5}).digest != written({"b": 5}).digest
+    assert written({"a": 5, "b": None}).digest != written({"a": None, "b": 5}).digest
