@@ -131,7 +131,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> None:
                 insert(
                     "task_instance", id=uuid.uuid4(), task_id=name, dag_id=DAG_ID, run_id=run_id,
                     map_index=-1, try_number=1, max_tries=0, pool="default_pool", pool_slots=1,
-                    span_status="not_started", operator=operator, state=state, start_date=begins, end_date=begins,
+                    span_status="not_started", operator=operator, state=state, start_date=BEGAN, end_date=BEGAN,
                 )  # fmt: skip
             said = {"name": "new_totals", "rows": number}
             insert(

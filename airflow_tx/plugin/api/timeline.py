@@ -188,7 +188,7 @@ def timeline_row(view: TransactionView, tries: Sequence[TaskBar], *, has_run: bo
     :param tries: of the tasks of its run; none where the viewer may not read them.
     """
     attempts = attempt_bars(view)
-    tasks = task_bars(tries, attempts)
+    tasks = task_bars(own_tries(tries, view), attempts)
     attempts = [replace(each, failed_at=_failed_at(each, tasks)) for each in attempts]
     # The bars of a failed transaction end when it failed.
     stopped = attempts[-1].failed_at if attempts and view.failed else None
@@ -246,6 +246,31 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
     return bars
 
 
+def own_tries(tries: Sequence[TaskBar], view: TransactionView) -> Sequence[TaskBar]:
+    """Choose the tries of a transaction: a run that is restated, or re-admitted, has those of other transactions, too.
+
+    Each transaction of a run begins in a try of `begin`.
+    """
+    begins = sorted((each for each in tries if each.operator == BEGIN and each.start), key=_start)
+    created = view.created or view.began
+    own = [each for each in begins if created is not None and _start(each) <= created]
+    first = _EVER
+    if own and any(each.end and each.end <= _start(own[-1]) and _made(each) for each in own[:-1]):
+        first = _start(own[-1])
+    ended = view.ended or _NEVER
+    last = min((_start(each) for each in begins if _start(each) > ended), default=_NEVER)
+    return [each for each in tries if not each.start or first <= each.start < last]
+
+
+def _start(each: TaskBar) -> datetime:
+    return each.start or _NEVER
+
+
+def _made(begin: TaskBar) -> bool:
+    """Whether a try of `begin` may have made a transaction, or an attempt."""
+    return begin.state not in ("failed", "up_for_retry", "up_for_reschedule")
+
+
 def task_bars(tries: Sequence[TaskBar], attempts: Sequence[AttemptBar]) -> list[TaskBar]:
     """List the tries of tasks by the time when they started; tries that never started are last."""
     ordered = sorted(
@@ -266,6 +291,7 @@ def task_bars(tries: Sequence[TaskBar], attempts: Sequence[AttemptBar]) -> list[
     ]
 
 
+_EVER = datetime.min.replace(tzinfo=timezone.utc)
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
 
 
