@@ -29,7 +29,14 @@ from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import REPLAYS_KEPT
-from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, digest, encode
+from airflow_tx.protocol.records import (
+    MOST_OF_REASON,
+    Phase,
+    TopologyRecord,
+    TransactionRecord,
+    digest,
+    encode,
+)
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.protocol.skip import held_for_good, open_record
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put
@@ -153,7 +160,7 @@ def _next_attempt(
         remedy=None,
         for_good=0,
         acks=garbage.acks_of(stamp, txid, attempt.attempt),
-        replays=[*record.replays, _replayed(record, stamp)][-REPLAYS_KEPT:],
+        replays=[*map(_earlier, record.replays), _replayed(record, stamp)][-REPLAYS_KEPT:],
         claim=None,
         journal="",
     )
@@ -237,13 +244,18 @@ def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
     replayed = {
         "attempt": record.attempt,
         "when": stamp.now,
-        "why": shortened_reason(_why_replayed(record), 200),
+        "why": shortened_reason(_why_replayed(record), MOST_OF_REASON),
     }
     asked = record.asked
     if asked is None or asked["attempt"] != record.attempt:
         return replayed
     by = {"who": asked["who"], "when": asked["when"], "why": shortened_reason(asked["why"], 200)}
     return {**replayed, "by": by}
+
+
+def _earlier(replayed: Mapping[str, Any]) -> dict[str, Any]:
+    """Shorten why an earlier attempt was replayed, so that records stay small; the last error stays whole."""
+    return {**replayed, "why": shortened_reason(replayed["why"], 200)}
 
 
 def _why_replayed(record: TransactionRecord) -> str:

@@ -119,7 +119,8 @@ def test_a_skip_is_a_receipt_of_its_own(topology: Topology, second: Run) -> None
         ({"replay": {"attempt": 1, "reason": "its run failed"}}, "its run failed"),
         ({"replay": {"attempt": 0, "reason": "its run failed"}}, "its run was cleared"),
         ({"replay": {"attempt": 1, "reason": "its run failed"}, "error": "of memory"}, "of memory"),
-        ({"error": f"it broke {'x' * 300} mend it"}, "it broke ... mend it"),
+        ({"error": f"it broke {'x' * 300} mend it"}, f"it broke {'x' * 300} mend it"),
+        ({"error": f"it broke {'x' * 3000} mend it"}, "it broke ... mend it"),
     ],
 )
 def test_each_attempt_says_why_the_one_before_it_was_replayed(
@@ -144,6 +145,18 @@ def test_the_last_replays_of_many_are_kept(topology: Topology, second: Run) -> N
     record = topology.record(2)
     assert record is not None
     assert [each["attempt"] for each in record.replays] == list(range(2, REPLAYS_KEPT + 2))
+
+
+def test_the_error_of_the_last_attempt_is_kept_whole_and_those_of_earlier_ones_in_short(
+    topology: Topology, second: Run
+) -> None:
+    error = f"it broke {'x' * 300} mend it"
+    for _ in range(2):
+        noted(topology, 2, error=error)
+        second.begin(3)
+    record = topology.record(2)
+    assert record is not None
+    assert [each["why"] for each in record.replays] == ["it broke ... mend it", error]
 
 
 # --- rows
