@@ -16,7 +16,7 @@ from airflow_tx.cli.context import command, dag_of, paths_of, print_table, stagi
 from airflow_tx.errors import without_controls
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.protocol.api import SystemClock
-from airflow_tx.protocol.batch_words import batch_in_words
+from airflow_tx.protocol.batch_words import batch_in_words, counted
 from airflow_tx.protocol.chain import Chain
 from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence, ledger_evidence
 from airflow_tx.protocol.reader import Reader
@@ -103,7 +103,7 @@ def find(args: Namespace) -> None:
     if unknown:
         why = "the source cannot tell, or they keep the digest of their metadata alone"
         print(
-            f"Not looked through: {len(unknown)} transactions ({_ranges(unknown)}): {why}.",
+            f"Not looked through: {counted(len(unknown), 'transactions')} ({_ranges(unknown)}): {why}.",
             file=sys.stderr,
         )
     if not found:

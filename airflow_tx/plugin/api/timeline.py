@@ -247,7 +247,7 @@ def attempt_bars(view: TransactionView) -> list[AttemptBar]:
 
 
 def own_tries(tries: Sequence[TaskBar], view: TransactionView) -> Sequence[TaskBar]:
-    """Choose the tries of a transaction: a run that is restated, or re-admitted, has those of other transactions, too.
+    """Choose the tries of a transaction: a run that is restated, or re-admitted, also has tries of other transactions.
 
     Each transaction of a run begins in a try of `begin`.
     """

@@ -271,3 +271,47 @@ def test_a_topology_of_any_name_is_opened_from_the_overview(
     expect(vera.row(1)).to_have_accessible_name(re.compile("failed"))
     vera.row(1).click()
     expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 1")
+
+
+def test_the_timeline_opens_where_its_transactions_are_and_shows_each_bar(
+    board: Board, pipeline: Pipeline, people: People
+) -> None:
+    pipeline.run("r1")
+    vera = people("vera")
+    vera.open(topology="flights")
+    expect(vera.row(1)).to_be_visible()
+    expect(vera.board).to_contain_text("until 2026-01-01 00:0")
+    expect(vera.board.get_by_text("1 transaction", exact=True)).to_be_visible()
+    bars = vera.row(1).locator("rect")
+    expect(bars.first).to_be_visible()
+    widths = [float(bars.nth(number).get_attribute("width") or 0) for number in range(bars.count())]
+    assert min(widths) >= 3
+    assert vera.findings() == []
+
+
+def test_a_transaction_that_counts_no_more_is_drawn_otherwise_than_the_one_that_counts(
+    board: Board, store: ZooKeeperStore, people: People
+) -> None:
+    pipeline = Pipeline(store, ROOT, journals=True)
+    pipeline.request = TopologyRequest("the_dag", "opaque", 3)
+    pipeline.run("r1")
+    assert pipeline.restate(1, "r1", 1) == 2
+    vera = people("vera")
+    vera.open(topology="flights")
+    expect(vera.row(1).locator("rect[data-kind=replaced]")).to_be_visible()
+    expect(vera.row(2).locator("rect[data-kind=commit]")).to_be_visible()
+    assert vera.findings() == []
+
+
+def test_the_error_that_led_to_a_replay_can_still_be_read(
+    board: Board, pipeline: Pipeline, runs: Runs, people: People
+) -> None:
+    error = f"the disk is full: {'x' * 300}, make room"
+    fail(pipeline, pipeline.begin("r1"), error)
+    pipeline.begin("r1")
+    runs.make(r1="running")
+    vera = people("vera")
+    vera.open(topology="flights", txid=1)
+    expect(vera.board.get_by_role("region", name="Error")).to_have_text(f"Attempt 1 was replayed: {error}")
+    expect(vera.board.get_by_role("region", name="Attempts")).to_contain_text(error)
+    assert vera.findings() == []

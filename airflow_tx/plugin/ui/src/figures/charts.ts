@@ -47,7 +47,7 @@ export function charts(figures: Figures, write: Writers): ChartData[] {
 function throughput(figures: Figures, unknown: number, write: Writers): ChartData {
   const bars = figures.points.map((point, index) => ({ x: index / figures.points.length, y: point.transactions }));
   const { transactions, rows } = figures.total;
-  const words = transactions === 0 ? "nothing was committed" : [`${write.whole(transactions)} transactions`, rows === null ? "" : `${write.whole(rows)} rows`, `each bar ${write.seconds(figures.step)}`];
+  const words = transactions === 0 ? "nothing was committed" : [`${write.whole(transactions)} ${transactions === 1 ? "transaction" : "transactions"}`, rows === null ? "" : `${write.whole(rows)} ${rows === 1 ? "row" : "rows"}`, `each bar ${write.seconds(figures.step)}`];
   return made({ title: "Throughput", words: typeof words === "string" ? words : words.filter(Boolean).join(", "), bars, unknown });
 }
 

@@ -101,7 +101,7 @@ function Filter({ text, onChange }: { text: string; onChange: (text: string | nu
 function Pages({ offset, shown, total, go }: { offset: number; shown: number; total: number; go: (changes: Partial<Address>) => void }) {
   return (
     <HStack color="fg.muted" fontSize="sm" gap={3} mt={3} wrap="wrap">
-      <Text>{shown === total ? counted(total, "topology", "topologies") : `${offset + 1} to ${offset + shown} of ${total} topologies`}</Text>
+      <Text>{shown === total ? counted(total, "topology", "topologies") : `${offset + 1} to ${offset + shown} of ${counted(total, "topology", "topologies")}`}</Text>
       {(offset > 0 || offset + shown < total) && (
         <>
           <Button disabled={offset === 0} onClick={() => go({ offset: offset > PAGE ? offset - PAGE : null })} size="xs" variant="outline">

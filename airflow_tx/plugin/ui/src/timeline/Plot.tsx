@@ -14,6 +14,9 @@ interface Place {
   height: number;
 }
 
+/** No bar is narrower than this, in pixels: its pattern would not be seen. */
+const LEAST = 3;
+
 /** Draws one transaction. What lies outside of the span is cut off. */
 export const Plot = memo(function Plot({ row, now, ...place }: Place & { row: TimelineRow; now: number }) {
   const drawing = draw(row, now);
@@ -44,7 +47,7 @@ function PlotBar({ bar, drawing, span, width, height }: Place & { bar: Bar; draw
   if (right < 0 || left > width) return null;
   const from = clamp(left, width);
   const [top, tall] = rows(bar, drawing.lanes, height);
-  const length = Math.max(clamp(right, width) - from, 2);
+  const length = Math.max(clamp(right, width) - from, LEAST);
   const { fill, stroke } = FILLS[bar.kind];
   return (
     <rect data-kind={bar.kind} fill={fill} height={tall} rx="1.5" stroke={stroke} strokeDasharray={bar.open ? "3 2" : undefined} width={length} x={from} y={top}>
@@ -55,7 +58,7 @@ function PlotBar({ bar, drawing, span, width, height }: Place & { bar: Bar; draw
 
 function rows(bar: Bar, lanes: number, height: number): [number, number] {
   const whole = height - 8;
-  if (bar.kind === "commit") return [4, whole];
+  if (bar.kind === "commit" || bar.kind === "replaced") return [4, whole];
   if (bar.kind === "waiting") return [7, height - 14];
   const tall = whole / lanes;
   return [4 + bar.lane * tall, Math.max(tall - (lanes > 1 ? 1 : 0), 2)];
@@ -71,6 +74,7 @@ const LEGEND: [BarKind, string][] = [
   ["failed", "failed try"],
   ["waiting", "waits to commit"],
   ["commit", "commit"],
+  ["replaced", "commit, restated since"],
 ];
 
 /** Says which pattern is what. */

@@ -16,7 +16,8 @@ interface Props {
 
 export function RangeBar({ range, until, now, write }: Props) {
   const navigate = useNavigate();
-  const go = (changes: Partial<Address>) => navigate(write(changes), { replace: true });
+  // Without a range the address means: what fits.
+  const go = (changes: Partial<Address>) => navigate(write({ range, ...changes }), { replace: true });
   const half = range * 500;
   const end = until ?? now;
   return (

@@ -70,7 +70,12 @@ export const Row = memo(function Row({ row, txid, index, total, href, now, span,
       >
         <Link aria-label={row ? spoken(row) : `Transaction ${txid}`} data-row={index} draggable={false} to={href}>
           <HStack flexShrink={0} fontSize="sm" gap={2} overflow="hidden" pe={2} ps={indented ? 7 : 2} width={LABEL}>
-            <Text fontVariantNumeric="tabular-nums" fontWeight="semibold" minW={{ base: "auto", md: "44px" }}>
+            <Text
+              fontVariantNumeric="tabular-nums"
+              fontWeight="semibold"
+              minW={{ base: "auto", md: "44px" }}
+              textDecoration={row?.restated_by != null ? "line-through" : undefined}
+            >
               {txid}
               {row && row.attempt > 1 && <Box as="span" fontWeight="normal">{`.${row.attempt}`}</Box>}
             </Text>

@@ -16,7 +16,7 @@ import { Patterns } from "./patterns";
 import { RangeBar } from "./RangeBar";
 import { LABEL, Row, rowHeight } from "./Row";
 import { Selection } from "./Selection";
-import { roundedSince, useFittingRange, useTimelineRows } from "./rows";
+import { roundedSince, useFitting, useTimelineRows } from "./rows";
 import { position, tickLabel, ticks, zoneOffset, type Span } from "./scale";
 import { scrollFor, visibleRows } from "./window";
 
@@ -25,22 +25,23 @@ const AHEAD = 0.02;
 /** @param mayAct whether the user may act on the transactions: open ones can be selected then. */
 export function Timeline({ topology, mayAct }: { topology: string; mayAct: boolean }) {
   const [address] = useAddress();
-  const [fitting, query] = useFittingRange(topology, address.range === null);
-  const range = address.range ?? fitting;
-  return range === null ? <Trouble query={query} /> : <Drawn mayAct={mayAct} range={range} topology={topology} />;
+  const [fit, query] = useFitting(topology, address.range === null);
+  const shown = address.range === null ? fit : { range: address.range, until: null };
+  return shown === null ? <Trouble query={query} /> : <Drawn ends={address.until ?? shown.until} mayAct={mayAct} range={shown.range} topology={topology} />;
 }
 
-function Drawn({ topology, mayAct, range }: { topology: string; mayAct: boolean; range: number }) {
-  const [address, write] = useAddress();
+/** @param ends where the shown time ends, in milliseconds; null: now. */
+function Drawn({ topology, mayAct, range, ends }: { topology: string; mayAct: boolean; range: number; ends: number | null }) {
+  const [, write] = useAddress();
   const now = useNow(Math.max(1000, range));
-  const until = address.until ?? now;
+  const until = ends ?? now;
   const scroll = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 600 });
   const [plot, width] = useWidth();
   const narrow = useNarrow();
   const high = rowHeight(narrow);
   const drawn = visibleRows(view.top, view.height, high, Number.MAX_SAFE_INTEGER);
-  const rows = useTimelineRows(topology, roundedSince(until, range), address.until, drawn);
+  const rows = useTimelineRows(topology, roundedSince(until, range), ends, drawn);
   const shown = { first: drawn.first, last: Math.min(drawn.last, rows.total) };
   // The same object as long as the time is the same: rows that do not change are not drawn again while one scrolls.
   const span: Span = useMemo(() => ({ start: until - range * 1000, end: until + range * 1000 * AHEAD }), [until, range]);
@@ -74,7 +75,7 @@ function Drawn({ topology, mayAct, range }: { topology: string; mayAct: boolean;
   return (
     <Box>
       <Patterns />
-      <RangeBar now={now} range={range} until={address.until} write={write} />
+      <RangeBar now={now} range={range} until={ends} write={write} />
       <Trouble query={rows.query} />
       <Selection clear={() => setSelected(new Set())} topology={topology} txids={[...selected].sort((a, b) => a - b)} />
       <Axis
@@ -126,7 +127,7 @@ function Drawn({ topology, mayAct, range }: { topology: string; mayAct: boolean;
         </HStack>
         <Text>{counted(rows.total, "transaction")}</Text>
       </Flex>
-      <Figures now={now} range={range} topology={topology} until={address.until} />
+      <Figures now={now} range={range} topology={topology} until={ends} />
     </Box>
   );
 }

@@ -59,6 +59,12 @@ describe("the bars of a transaction", () => {
     expect([start, end]).toEqual([10_000, 31_000]);
   });
 
+  it("draws the commit of what counts no more as another thing than one that counts", () => {
+    const commit = { start: at(30), end: at(31) };
+    const { bars } = draw(row({ phase: "COMMITTED", open: false, commit, restated_by: 9 }), NOW);
+    expect(bars).toMatchObject([{ kind: "replaced", title: "committed; transaction 9 counts instead" }]);
+  });
+
   it("draws a task of ours only where it failed, and none that never ran", () => {
     const tasks = [
       task("begin", 8, 10, { operator: "BeginTransactionOperator" }),

@@ -2,7 +2,7 @@
 
 import type { TimelineRow } from "../api/client";
 
-export type BarKind = "processing" | "failed" | "waiting" | "commit";
+export type BarKind = "processing" | "failed" | "waiting" | "commit" | "replaced";
 
 export interface Bar {
   kind: BarKind;
@@ -42,7 +42,8 @@ export function draw(row: TimelineRow, now: number): Drawing {
   const tasks = row.tasks.filter(isDrawn).sort((a, b) => time(a.start, now) - time(b.start, now));
   for (const task of tasks) bars.push(taskBar(task, ends, now));
   if (row.waiting) bars.push(bar("waiting", row.waiting, now, row.waiting.waiting_for ? `waits for ${row.waiting.waiting_for}` : "waited to commit"));
-  if (row.commit) bars.push(bar("commit", row.commit, now, row.commit.end === null ? "is being committed" : "committed"));
+  if (row.commit && row.restated_by !== null) bars.push(bar("replaced", row.commit, now, `committed; transaction ${row.restated_by} counts instead`));
+  else if (row.commit) bars.push(bar("commit", row.commit, now, row.commit.end === null ? "is being committed" : "committed"));
   const begun = row.attempts.flatMap((attempt) => (attempt.begun_at === null ? [] : [Date.parse(attempt.begun_at)]));
   const start = Math.min(...begun, ...bars.map((each) => each.start), ...(begun.length + bars.length ? [] : [now]));
   const last = row.attempts.at(-1)?.ended_at;

@@ -9,6 +9,7 @@ export const FILLS: Record<BarKind, { fill: string; stroke: string }> = {
   failed: { fill: "url(#tx-crossed)", stroke: color("red-fg") },
   waiting: { fill: "url(#tx-hatched)", stroke: color("fg-muted") },
   commit: { fill: color("green-solid"), stroke: color("green-fg") },
+  replaced: { fill: color("bg"), stroke: color("green-fg") },
 };
 
 /** Defines the patterns; once on each page that draws bars. */

@@ -5,7 +5,7 @@ import { useMemo } from "react";
 
 import { api, type TimelineRow } from "../api/client";
 import { useLive } from "../api/live";
-import { fittingRange } from "./scale";
+import { fitting, type Fit } from "./scale";
 import type { Rows } from "./window";
 
 export const BLOCK = 100;
@@ -29,18 +29,31 @@ export function roundedSince(until: number, range: number): number {
 
 const FIRST_SIGHT = 30;
 
-/** Chooses how many seconds are shown at first: those of about a screen of transactions; null: it is not known yet. */
-export function useFittingRange(topology: string, wanted: boolean): [number | null, UseQueryResult<unknown, Error>] {
+/** Looks again whether something goes on, while what is shown has ended. */
+const IDLE = 5_000;
+
+type First = Awaited<ReturnType<typeof api.timeline>>;
+
+/** Chooses what is shown at first: about a screen of transactions; null: it is not known yet. */
+export function useFitting(topology: string, wanted: boolean): [Fit | null, UseQueryResult<unknown, Error>] {
   const query = useQuery({
     enabled: wanted,
     gcTime: 0,
     queryFn: ({ signal }) => api.timeline(topology, { limit: FIRST_SIGHT }, signal),
     queryKey: ["timeline", topology, "first sight"],
+    refetchInterval: ({ state }) => (state.data !== undefined && fitOf(state.data, state.dataUpdatedAt).until !== null ? IDLE : false),
     staleTime: Infinity,
   });
-  if (query.data === undefined) return [null, query];
-  const begun = query.data.transactions.flatMap((row) => row.attempts.map((attempt) => attempt.begun_at ?? row.commit?.start));
-  return [fittingRange(begun.flatMap((at) => (at ? [Date.parse(at)] : [])), query.dataUpdatedAt), query];
+  return [query.data === undefined ? null : fitOf(query.data, query.dataUpdatedAt), query];
+}
+
+/** Chooses what is shown of these transactions. */
+export function fitOf({ transactions }: Pick<First, "transactions">, now: number): Fit {
+  const moments = (found: (string | null | undefined)[]) => found.flatMap((at) => (at ? [Date.parse(at)] : []));
+  const begun = transactions.flatMap((row) => row.attempts.map((attempt) => attempt.begun_at ?? row.commit?.start));
+  const ended = moments(transactions.flatMap((row) => [row.attempts.at(-1)?.ended_at, row.commit?.end]));
+  const isOpen = transactions.some((row) => row.open);
+  return fitting(moments(begun), isOpen || ended.length === 0 ? null : Math.max(...ended), now);
 }
 
 export interface TimelineRows {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { dragged, fittingRange, position, RANGES, tickLabel, ticks, zoneOffset } from "./scale";
+import { dragged, fitting, position, RANGES, tickLabel, ticks, zoneOffset } from "./scale";
 
 const NOON = Date.parse("2026-03-10T12:00:00Z");
 const HOUR = 3_600_000;
@@ -49,13 +49,23 @@ describe("the scale", () => {
     expect(dragged(50, 150, span, 200, NOON)).toEqual({ range: 1800, until: null });
   });
 
-  it("chooses the least range that holds what is to be seen", () => {
-    const hoursAgo = (...hours: number[]) => hours.map((each) => NOON - each * HOUR);
-    expect(fittingRange([], NOON)).toBe(600);
-    expect(fittingRange(hoursAgo(0.1, 0.05), NOON)).toBe(600);
-    expect(fittingRange(hoursAgo(0.1, 5), NOON)).toBe(21_600);
-    expect(fittingRange(hoursAgo(100), NOON)).toBe(604_800);
-    expect(fittingRange(hoursAgo(9_999), NOON)).toBe(2_592_000);
-    expect(fittingRange([NOON + HOUR], NOON)).toBe(600);
+  const hoursAgo = (...hours: number[]) => hours.map((each) => NOON - each * HOUR);
+
+  it("shows at first what is there, up to now while something goes on", () => {
+    expect(fitting([], null, NOON)).toEqual({ range: 600, until: null });
+    expect(fitting(hoursAgo(0.1, 0.05), null, NOON)).toEqual({ range: 600, until: null });
+    expect(fitting(hoursAgo(0.1, 5), null, NOON)).toEqual({ range: 21_600, until: null });
+    expect(fitting(hoursAgo(25), null, NOON)).toEqual({ range: 94_737, until: null });
+    expect(fitting(hoursAgo(9_999), null, NOON)).toEqual({ range: 2_592_000, until: null });
+    expect(fitting([NOON + HOUR], null, NOON)).toEqual({ range: 600, until: null });
+  });
+
+  it("shows at first when it went on, if that is long ago", () => {
+    expect(fitting(hoursAgo(5), NOON - HOUR, NOON)).toEqual({ range: 21_600, until: null });
+    const { range, until } = fitting(hoursAgo(100, 99), NOON - 98 * HOUR, NOON);
+    expect(range).toBe(7_579);
+    expect(until! - range * 1000).toBeLessThan(NOON - 100 * HOUR);
+    expect(until!).toBeGreaterThan(NOON - 98 * HOUR);
+    expect(fitting(hoursAgo(9_999), NOON - 9_999 * HOUR, NOON).range).toBe(60);
   });
 });

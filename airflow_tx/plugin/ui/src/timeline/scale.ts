@@ -27,13 +27,42 @@ const STEPS = [
   ...[1, 2, 5, 10].map((count) => count * DAY),
 ];
 
-/** At first sight no less is shown than this: a page that changes its range with each transaction is not read. */
+/** Up to now, no less is shown at first sight than this: a page that changes its range with each transaction is not read. */
 const FIRST_LEAST = 600;
+const WIDEST = RANGES[RANGES.length - 1]!.seconds;
 
-/** Chooses the least range that holds these moments, with some space. */
-export function fittingRange(moments: readonly number[], now: number): number {
-  const behind = ((now - Math.min(now, ...moments)) / 1000) * 1.05;
-  return (RANGES.find(({ seconds }) => seconds >= Math.max(behind, FIRST_LEAST)) ?? RANGES[RANGES.length - 1]!).seconds;
+export interface Fit {
+  /** Seconds. */
+  range: number;
+  /** Where it ends, in milliseconds; null: now. */
+  until: number | null;
+}
+
+/**
+ * Chooses what is shown at first: what there is, with some space. It ends now, unless more than half of that is empty.
+ *
+ * @param moments at which something began.
+ * @param last when the last one ended; null: one is under way.
+ */
+export function fitting(moments: readonly number[], last: number | null, now: number): Fit {
+  const first = Math.min(now, ...moments);
+  const end = Math.min(last ?? now, now);
+  const filled = end - first;
+  const behind = now - first;
+  if (behind <= FIRST_LEAST * SECOND * FILLED) return { range: FIRST_LEAST, until: null };
+  if (last === null || behind <= 2 * filled) return { range: fittingRange(behind), until: null };
+  const range = fittingRange(filled);
+  return { range, until: Math.min(end + (range * SECOND - filled) / 2, now) };
+}
+
+/** How much of the picture the transactions fill at most. */
+const FILLED = 0.95;
+
+/** Chooses a usual range if it is not much more than needed, else one of the length itself. */
+function fittingRange(length: number): number {
+  const needed = Math.max(Math.ceil(length / SECOND / FILLED), RANGES[0].seconds);
+  const usual = RANGES.find(({ seconds }) => seconds >= needed)?.seconds ?? WIDEST;
+  return Math.min(usual <= 1.5 * needed ? usual : needed, WIDEST);
 }
 
 /** Gives the position of a moment, in pixels from the left; moments outside of the span lie outside of the width. */

@@ -87,19 +87,21 @@ function Whole({ page }: { page: TransactionPage }) {
   );
 }
 
-/** Why it is not committed, and what to do: the words of `airflow tx show`. */
+/** Why it is not committed, and what to do: the words of `airflow tx show`. After a replay, also what led to it. */
 function Why({ page }: { page: TransactionPage }) {
   if (page.waiting_for === null && page.error === null) return null;
+  const before = page.attempts.at(-2);
+  const error = page.error ?? (before?.why ? `Attempt ${before.attempt} was replayed: ${before.why}` : null);
   const grave = page.blocked !== null || page.phase === "FAILED";
   return (
     <Alert.Root size="sm" status={grave ? "error" : "info"}>
       <Alert.Indicator />
       <Alert.Content>
         {page.waiting_for !== null && <Alert.Title overflowWrap="anywhere">{`Waits for ${page.waiting_for}`}</Alert.Title>}
-        {page.error !== null && (
+        {error !== null && (
           <Alert.Description asChild>
             <Text aria-label="Error" fontFamily="mono" fontSize="xs" maxH="160px" overflowY="auto" overflowWrap="anywhere" role="region" tabIndex={0} whiteSpace="pre-wrap">
-              {page.error}
+              {error}
             </Text>
           </Alert.Description>
         )}

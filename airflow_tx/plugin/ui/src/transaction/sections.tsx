@@ -6,7 +6,7 @@ import type { TransactionPage } from "../api/client";
 import { Term } from "../parts/Term";
 import { count, duration, moment } from "../parts/words";
 import { AirflowLink } from "./Transaction";
-import { Code, Facts, Json, Rows, Section } from "./facts";
+import { Code, Facts, Json, Long, Rows, Section } from "./facts";
 
 interface Props {
   page: TransactionPage;
@@ -60,7 +60,7 @@ export function Attempts({ page }: Props) {
           at(each.failed_at ?? null),
           at(each.ended_at),
           each.outcome.toLowerCase(),
-          each.why,
+          each.why && <Long key="why">{each.why}</Long>,
         ])}
       />
       <Facts facts={[["Failures", page.failures || null]]} />
