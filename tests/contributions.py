@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_tx.commit.difference import Difference, StagingPlace, difference_of
-from airflow_tx.commit.write import write_update
+from airflow_tx.commit.write import write_instead, write_update
 from airflow_tx.journal.entry import Contribution
 from airflow_tx.journal.rows import encoded_rows
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
@@ -46,7 +46,8 @@ def restate(
     found = difference_of(state, old, new, place(area, grant.txid, grant.token.attempt), **how)
     state.raise_fence(grant)
     found.check_taken(state)
-    write_update(update(state), grant, found.rows, dag_file="", log=log)
+    own = write_instead(state, grant, found.instead)
+    write_update(update(state), own, found.rows, dag_file="", log=log)
     return found
 
 

@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.contribution_words import contribution_in_words, state_readers
+from airflow_tx.actions.contribution_words import (
+    contribution_in_words,
+    not_taken_back,
+    state_readers,
+)
 from airflow_tx.actions.preview import EffectLine, PreviewAnswer
-from airflow_tx.commit.restatement import INSTEAD, refused_by_dag
+from airflow_tx.commit.restatement import INSTEAD, contributions, refused_by_dag, replaced_txids
 from airflow_tx.errors import PreviewOutdated, Refused, RestateRefused, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.journal.area import JournalArea
@@ -113,6 +117,7 @@ class TransactionRestatement(PersonalAction):
     def preview(self) -> PreviewAnswer:
         chosen, refused = self._choose(self.txids)
         told = [self._outlook(each) for each in chosen]
+        told += [line for each in chosen for line in self._not_taken_back(each)]
         told += [EffectLine(None, None, _READ.format(task)) for task in self._readers(chosen)]
         waiting = [
             each for each in self._wishes() if each.txid not in {c.request.txid for c in chosen}
@@ -299,6 +304,18 @@ class TransactionRestatement(PersonalAction):
         if run.named != run.txid:
             what = f"it restated transaction {run.named}; {what}"
         return EffectLine(run.txid, run.run_id, what)
+
+    def _not_taken_back(self, each: _Chosen) -> Iterator[EffectLine]:
+        """Say which values may be refused: the commit that finds it out holds up all later ones."""
+        if each.entry is None:
+            return
+        states = self._parsed[1]
+        txids = replaced_txids(self._journal, each.entry)
+        own = LedgerReader(self.ledger.store, self.ledger.paths).settled().allocated + 1
+        for name, old in contributions(each.entry, self._topology.renamed).items():
+            problem = not_taken_back(states[name], old, txids, own) if name in states else None
+            if problem is not None:
+                yield EffectLine(each.run.txid, each.run.run_id, problem)
 
     def _sentence(self, txids: Sequence[int]) -> str:
         if not txids:

@@ -134,11 +134,13 @@ class Replacing:
     :param differences: by state, the rows in place of the output; none, if it is no restatement.
     :param taken_back: per state that the restated transaction named, the state that it is taken from.
     :param held: the ledger's knowledge of these states, see `held_at`: they are formed again if it has changed.
+    :param sole: the states whose rows were asked who else has contributed.
     """
 
     differences: Mapping[str, Difference] = field(default_factory=dict)
     taken_back: Mapping[str, str] = field(default_factory=dict)
     held: str = ""
+    sole: tuple[str, ...] = ()
 
 
 NOTHING_REPLACED = Replacing()

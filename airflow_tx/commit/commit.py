@@ -34,6 +34,7 @@ from airflow_tx.commit.write import (
     take_other_output,
     whole,
     write_at_once,
+    write_instead,
     write_update,
 )
 from airflow_tx.errors import IncompleteBatch, InputSkipped, Refused, SkippedTransaction, StateError
@@ -262,6 +263,7 @@ def acquire_step(case: CommitCase, prepared: Prepared) -> BoundStep[AcquireAnswe
         journal=prepared.journal,
         taken_back=prepared.replacing.taken_back,
         held=prepared.replacing.held,
+        sole=prepared.replacing.sole,
     )
     return partial(commit.acquire, request=request)
 
@@ -310,14 +312,13 @@ def write(
     written = dict[str, Written]()
     for update, found in zip(case.updates, prepared.rows, strict=True):
         failpoint("commit.before_write", state=update.state.name, **case.where)
-        replacing = prepared.replacing.differences.get(update.state.name)
-        written[update.state.name] = write_update(
-            update,
-            grant,
-            found if replacing is None else replacing.rows,
-            dag_file=case.run.dag_file,
-            log=case.log,
-            output=staged.of(update),
+        own = grant
+        output = staged.of(update)
+        if (replacing := prepared.replacing.differences.get(update.state.name)) is not None:
+            found = replacing.rows
+            own = write_instead(update.state, grant, replacing.instead, output)
+        written[update.state.name] = own.written + write_update(
+            update, own, found, dag_file=case.run.dag_file, log=case.log, output=output
         )
     return written
 

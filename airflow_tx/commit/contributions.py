@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import NotTakenBack, StateError
-from airflow_tx.state.aggregators import difference, is_same
+from airflow_tx.state.aggregators import can_invert, difference, is_same
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import converted
 from airflow_tx.state.columns import REFUSALS, Cells, Columns
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_tx.journal.entry import Contribution
     from airflow_tx.state.api import QueryableState
 
+Sole = Callable[[Sequence[Cells]], Sequence["Cells | None"]]
 _ROWS_AT_ONCE = 10_000
 LOST = 2.0**-53
 """The part of a double that its last digit may be wrong by."""
@@ -149,13 +150,17 @@ class DifferenceRows:
 
     :param known: the value columns that the earlier transaction knew.
     :param remedy: what to do about a value that cannot be taken back.
+    :param sole: reads the values of keys to which no transaction but the earlier one has contributed; None: of none.
     :ivar equal: whether all values of all keys are the same, to the last digit. Another rule would leave out a small
         correction beside large values, and the journal would say that the state has it.
     :ivar lost: see `Difference`.
     """
 
-    def __init__(self, columns: Columns, known: Sequence[str], remedy: str) -> None:
+    def __init__(
+        self, columns: Columns, known: Sequence[str], remedy: str, sole: Sole | None = None
+    ) -> None:
         self.columns = columns
+        self._sole = sole
         self._remedy = remedy
         self.lost: dict[str, float] = {}
         self._at = [known.index(name) if name in known else None for name in columns.values]
@@ -163,13 +168,46 @@ class DifferenceRows:
 
     def rows(
         self, old: Mapping[Cells, Cells], new: Mapping[Cells, Cells]
-    ) -> Iterator[dict[str, Any]]:
-        """Give the row of each key of either side.
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Give the row of each key of either side, and apart from these the rows that replace values as a whole.
 
         :raises NotTakenBack: a value cannot be taken back.
         """
         keys = list(dict.fromkeys((*old, *new)))
         self.equal = self.equal and old.keys() == new.keys()
+        alone = self._alone(keys, old)
+        added = [key for key in keys if key not in alone]
+        replaced = [key for key in keys if key in alone]
+        return self._rows(added, old, new), self._rows(replaced, old, new, replacing=True)
+
+    def _alone(self, keys: list[Cells], old: Mapping[Cells, Cells]) -> set[Cells]:
+        """Find the keys that hold the earlier contribution and no other."""
+        if self._sole is None or not keys:
+            return set()
+        found = zip(keys, self._sole(keys), strict=True)
+        return {
+            key for key, values in found if values is not None and self._holds(values, old.get(key))
+        }
+
+    def _holds(self, values: Cells, old: Cells | None) -> bool:
+        """Compare: a person may have changed a value, and what came since is not to be lost."""
+        pairs = zip(self.columns.values.values(), self._at, values, strict=True)
+        return all(
+            can_invert(each)
+            or is_same(each.type, value, None if old is None or at is None else old[at])
+            for each, at, value in pairs
+        )
+
+    def _rows(
+        self,
+        keys: list[Cells],
+        old: Mapping[Cells, Cells],
+        new: Mapping[Cells, Cells],
+        *,
+        replacing: bool = False,
+    ) -> list[dict[str, Any]]:
+        if not keys:
+            return []
         nothing = (None,) * len(self.columns.values)
         before = [old.get(key, nothing) for key in keys]
         after = [new.get(key, nothing) for key in keys]
@@ -181,13 +219,18 @@ class DifferenceRows:
                 self.equal = False
                 columns.append(values)
             else:
-                columns.append(self._deltas(name, keys, list(map(itemgetter(at), before)), values))
+                earlier = list(map(itemgetter(at), before))
+                columns.append(self._deltas(name, keys, earlier, values, replacing=replacing))
         names = (*self.columns.keys, *self.columns.values)
-        return (dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True))
+        return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
-    def _deltas(self, name: str, keys: list[Cells], old: list[Any], new: list[Any]) -> list[Any]:
+    def _deltas(
+        self, name: str, keys: list[Cells], old: list[Any], new: list[Any], *, replacing: bool
+    ) -> list[Any]:
         aggregator = self.columns.values[name]
         self.equal = self.equal and is_same(aggregator.type, old, new)
+        if replacing and not can_invert(aggregator):
+            return new
         if aggregator.type == "double" and hasattr(aggregator, "invert"):
             self._note_lost(name, old, new)
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.commit.contributions import DifferenceRows, Side, old_side, shown_key
+from airflow_tx.commit.contributions import DifferenceRows, Side, Sole, old_side, shown_key
 from airflow_tx.commit.rows import RowsToWrite, StagedRows
 from airflow_tx.errors import NotTakenBack
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
@@ -34,6 +34,8 @@ FEW = 10_000
 PORTION = 100_000
 """Rows of both contributions that are compared at once, if there are more."""
 _NAME = "difference"
+_INSTEAD = "instead"
+_Part = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,14 @@ class Difference:
 
     :param rows: none, if the contributions are equal.
     :param taken: the keys that are taken back, in portions; the state has to hold each of them.
+    :param instead: rows of keys to which no other transaction has contributed: they replace values as a whole.
     :param lost: per column of doubles, by how much its sums may be wrong afterwards.
     :param remedy: what else there is to do about a key that is not there, in a state of `topology`.
     """
 
     rows: RowsToWrite
     taken: Callable[[], Iterator[list[Cells]]]
+    instead: RowsToWrite = ()
     lost: Mapping[str, float] = field(default_factory=dict)
     remedy: str = ""
     topology: str = ""
@@ -100,12 +104,14 @@ def difference_of(
     *,
     staged: bool = False,
     gone: Set[str] = frozenset(),
+    sole: Sole | None = None,
 ) -> Difference:
     """Form the difference of two contributions, in flat memory if they are large.
 
     :param old: what counts now; `new`: what counts once the restatement is committed.
     :param staged: whether even a few rows are staged, as Spark takes no others.
     :param gone: the keys of `old` that the state has lost since, which are not taken back.
+    :param sole: as `DifferenceRows` takes it.
     :raises NotTakenBack: what counts now cannot be taken back.
     :raises StateError: a row does not fit the state.
     """
@@ -117,31 +123,31 @@ def difference_of(
     if not isinstance(new, Sized):
         new = list(new)
     coming = Side(columns, key_types, new, "what this transaction contributes")
-    compared = DifferenceRows(columns, list(counting.columns.values), place.remedy)
+    compared = DifferenceRows(columns, list(counting.columns.values), place.remedy, sole)
     count = old.count + len(new)
     if count <= FEW and not staged:
         before = counting.by_key(counting.portions())
-        after = coming.by_key(coming.portions())
-        rows: RowsToWrite = list(compared.rows(before, after))
+        rows, instead = compared.rows(before, coming.by_key(coming.portions()))
+        found = Difference(rows, counting.keys, instead)
     else:
         parts = _in_portions(counting, coming, compared, math.ceil(count / PORTION))
         kinds = {name: each.type for name, each in columns.values.items()}
         types = {**{name: key_types[name] for name in columns.keys}, **kinds}
-        rows = StagedRows(place.area, _stage(place, parts, types), state, place.attempt)
+        refs = _stage(place, parts, types)
+        outputs = [StagedRows(place.area, ref, state, place.attempt) for ref in refs]
+        found = Difference(outputs[0], counting.keys, outputs[1])
     if compared.equal:
         return Difference([], lambda: iter(()))
-    return Difference(rows, counting.keys, compared.lost, place.remedy, place.topology)
+    return replace(found, lost=compared.lost, remedy=place.remedy, topology=place.topology)
 
 
-def _in_portions(
-    old: Side, new: Side, compared: DifferenceRows, count: int
-) -> Iterator[list[dict[str, Any]]]:
+def _in_portions(old: Side, new: Side, compared: DifferenceRows, count: int) -> Iterator[_Part]:
     """Divide both sides by key, and compare portion by portion."""
     with tempfile.TemporaryDirectory(prefix="airflow-tx-difference-") as folder:
         before = _SharedOut(Path(folder, "old"), old, count)
         after = _SharedOut(Path(folder, "new"), new, count)
         for number in range(count):
-            yield list(compared.rows(before.read(number), after.read(number)))
+            yield compared.rows(before.read(number), after.read(number))
 
 
 class _SharedOut:
@@ -173,21 +179,26 @@ class _SharedOut:
 
 
 def _stage(
-    place: StagingPlace, parts: Iterable[list[dict[str, Any]]], types: Mapping[str, str]
-) -> dict[str, Any]:
-    """Stage rows as an output; its reference."""
+    place: StagingPlace, parts: Iterable[_Part], types: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Stage rows as two outputs; the reference of each."""
     from airflow_tx.spark.new_values import joined
     from airflow_tx.staging import write_manifest, write_rows
     from airflow_tx.staging.row_hash import digest_of_batch
     from airflow_tx.state.arrow import to_arrow
 
     where = place.new_try()
-    written: list[Output] = []
-    digest = RowsDigest(0)
-    for number, rows in enumerate(parts):
-        table = to_arrow(rows, types)
-        written.append(write_rows(where, _NAME, table, file=f"part-{number:05}.parquet"))
-        for batch in table.to_batches():
-            digest += digest_of_batch(batch)
-    output = replace(joined(written), row_digest=digest.text)
-    return write_manifest(where, {_NAME: output})[_NAME].to_json()
+    written: dict[str, list[Output]] = {_NAME: [], _INSTEAD: []}
+    digests = dict.fromkeys(written, RowsDigest(0))
+    for number, part in enumerate(parts):
+        for name, rows in zip(written, part, strict=True):
+            table = to_arrow(rows, types)
+            file = f"{name}-{number:05}.parquet"
+            written[name].append(write_rows(where, name, table, file=file))
+            for batch in table.to_batches():
+                digests[name] += digest_of_batch(batch)
+    outputs = {
+        name: replace(joined(each), row_digest=digests[name].text) for name, each in written.items()
+    }
+    refs = write_manifest(where, outputs)
+    return refs[_NAME].to_json(), refs[_INSTEAD].to_json()

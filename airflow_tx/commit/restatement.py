@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.commit.case import NOTHING_REPLACED, Replacing
 from airflow_tx.commit.difference import Difference, StagingPlace, difference_of
 from airflow_tx.commit.entry import no_contribution
 from airflow_tx.commit.rows import RowsToWrite, StagedRows
 from airflow_tx.commit.update import Update
-from airflow_tx.errors import NotTakenBack, RestateRefused
+from airflow_tx.errors import JournalError, NotTakenBack, RestateRefused
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.repair import keys_gone
 from airflow_tx.protocol.wish import held_at
-from airflow_tx.state.api import FencedState, QueryableState
+from airflow_tx.state.aggregators import can_invert
+from airflow_tx.state.api import FencedState, QueryableState, StateKind
+from airflow_tx.state.sole_writer import SoleWriterState
 
 if TYPE_CHECKING:
     from airflow_tx.commit.case import CommitCase
@@ -178,7 +181,8 @@ def differences(
     if replaces is None:
         return NOTHING_REPLACED
     topology = case.ledger.topology()
-    entry = JournalArea(case.spec.staging(), topology.incarnation).read(replaces.entry)
+    journal = JournalArea(case.spec.staging(), topology.incarnation)
+    entry = journal.read(replaces.entry)
     problem = refuses_restatement(
         case.updates,
         entry,
@@ -195,7 +199,13 @@ def differences(
     taken_back = {name: topology.renamed.get(name, name) for name in entry.contributions}
     read = Reader(case.ledger.store)
     paths = case.spec.paths
-    held = held_at(read, paths, topology, taken_back)
+    spark = {update.state.name for update in case.updates if update.writers == "spark"}
+    sole = {
+        name: partial(state.sole_values, txids=replaced_txids(journal, entry), own=own.txid)
+        for name, state in case.states.items()
+        if not staged and name not in spark and is_asked(state)
+    }
+    held = held_at(read, paths, topology, taken_back, sole)
     found = dict[str, Difference]()
     for update, new in zip(case.updates, rows, strict=True):
         state = update.state
@@ -211,9 +221,29 @@ def differences(
             place,
             staged=staged or update.writers == "spark",
             gone=keys_gone(read, paths, state.name, replaces.txid, topology.renamed),
+            sole=sole.get(state.name),
         )
         _log(case, state.name, found[state.name], replaces.txid)
-    return Replacing(found, taken_back, held)
+    return Replacing(found, taken_back, held, tuple(sole))
+
+
+def is_asked(state: FencedState) -> TypeGuard[SoleWriterState]:
+    """Whether a state has values that nothing takes back, and knows to which keys others have contributed."""
+    if not isinstance(state, SoleWriterState) or state.kind is not StateKind.OPAQUE:
+        return False
+    return not all(map(can_invert, state.columns.values.values()))
+
+
+def replaced_txids(journal: JournalArea, entry: Entry) -> set[int]:
+    """Name the transaction of an entry, and the ones that it has replaced: with an equal output it wrote no row."""
+    found = {entry.txid}
+    while entry.replaces is not None:
+        found.add(entry.replaces["txid"])
+        try:
+            entry = journal.read(entry.replaces["entry"])
+        except JournalError:
+            break
+    return found
 
 
 def check_taken(case: CommitCase, found: Mapping[str, Difference]) -> None:

@@ -83,7 +83,9 @@ def write_by_spark(
     if output is not None:
         output.staged(staged_parts(answers))
     written = written_by(answers)
-    state.write(replace(grant, written=written, portions=portions_of(answers)), (), complete=True)
+    portions = grant.portions + portions_of(answers)
+    whole = replace(grant, written=grant.written + written, portions=portions)
+    state.write(whole, (), complete=True)
     return written
 
 

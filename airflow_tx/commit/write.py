@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_tx.commit.rows import RowsToWrite, StagedRows, portions
@@ -22,6 +23,7 @@ from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.state.combined_rows import combined, has_reducers
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.row_tally import RowTally
+from airflow_tx.state.sole_writer import REPLACING
 
 if TYPE_CHECKING:
     from airflow_tx.commit.handoff import NewValuesOutput
@@ -146,6 +148,26 @@ def write_update(
     return _write_one(update.state, grant, rows, output, raising=False)
 
 
+def write_instead(
+    state: Any, grant: Grant, rows: RowsToWrite, output: NewValuesOutput | None = None
+) -> Grant:
+    """Replace the values of keys to which one transaction alone has contributed, under a raised fence.
+
+    :return: the grant for the write that follows, and completes it. Raises as `write_update`.
+    """
+    iterator = iter(rows)
+    written = Written()
+    count = 0
+    while portion := list(islice(iterator, ROWS_A_WRITE)):
+        tally = RowTally(portion, state.added_up)
+        chunk = REPLACING - count
+        written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
+        count += 1
+        if output is not None:
+            output.keys(state, _keys(state, portion), chunk=chunk)
+    return replace(grant, written=written, portions=count) if count else grant
+
+
 # --- the choice ---------------------------------------------------------------------------------------------------
 
 
@@ -233,9 +255,8 @@ def _in_turns(
         if output is not None:
             output.keys(state, _keys(state, given), chunk=chunk)
     # A state without a fence begins with chunk 0.
-    state.write(
-        replace(grant, written=written, portions=chunk + 1), (), chunk=chunk + 1, complete=True
-    )
+    whole = replace(grant, written=grant.written + written, portions=grant.portions + chunk + 1)
+    state.write(whole, (), chunk=chunk + 1, complete=True)
     return written
 
 

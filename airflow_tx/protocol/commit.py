@@ -51,7 +51,8 @@ class AcquireRequest:
     :param rows: rows of the batch, if counted; `tasks`, `code` and `unproven` go into its receipt.
     :param journal: name of the journal entry with its contribution; "": there is none.
     :param taken_back: of a restatement: per state that the earlier transaction named, the state that it is taken from.
-    :param held: what was known of these states when that was read, as `held_at` gives it.
+    :param held: what was known of these states when that was read, as `held_at` gives it; `sole`: the ones of them
+        that may have had no transaction since.
     """
 
     attempt: TransactionAttempt
@@ -69,6 +70,7 @@ class AcquireRequest:
     journal: str = ""
     taken_back: Mapping[str, str] = field(hash=False, default_factory=dict)
     held: str = ""
+    sole: tuple[str, ...] = ()
 
 
 def acquire(
@@ -100,7 +102,7 @@ def acquire(
     if record.replaces is not None:
         check_still_held(paths, topology, attempt.txid, record.replaces["txid"], request.taken_back)
         taken_back = request.taken_back
-        if taken_back and request.held != held_at(read, paths, topology, taken_back):
+        if taken_back and request.held != held_at(read, paths, topology, taken_back, request.sole):
             return Decision(Restarted())
     epoch = record.epoch + 1
     changed = {

@@ -214,16 +214,22 @@ def check_still_held(
 
 
 def held_at(
-    read: Reader, paths: Paths, topology: TopologyRecord, taken_back: Mapping[str, str]
+    read: Reader,
+    paths: Paths,
+    topology: TopologyRecord,
+    taken_back: Mapping[str, str],
+    sole: Collection[str] = (),
 ) -> str:
     """Digest what the ledger knows of the values that states hold: which columns they have, and how many repairs.
 
     A difference counts only as long as this is unchanged: else a column was dropped since, or a person changed values.
 
     :param taken_back: as for `check_still_held`.
+    :param sole: states whose rows were asked for keys to which no other transaction had contributed.
     """
     columns = {state: topology.columns.get(state) for state in taken_back.values()}
-    return digest([columns, next_repair(read, paths)])
+    last = {state: topology.states.get(state) for state in sole}
+    return digest([columns, next_repair(read, paths), last])
 
 
 def _counting(read: Reader, paths: Paths, request: WishRequest) -> Binding:

@@ -39,6 +39,11 @@ def as_delta(aggregator: Any, value: Any) -> Any:
     return aggregator.delta(value) if hasattr(aggregator, "delta") else value
 
 
+def can_invert(aggregator: Any) -> bool:
+    """Ask whether an aggregator takes any value back; of others, a value can only be replaced as a whole."""
+    return getattr(aggregator, "invert", None) is not None
+
+
 def difference(aggregator: Any, old: Any, new: Any) -> Any:
     """Compute the delta that replaces `old` by `new` in a stored value, with any other content.
 

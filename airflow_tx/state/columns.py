@@ -12,6 +12,7 @@ from airflow_tx.state.aggregators import (
     Aggregator,
     CombinerAggregator,
     CompositeAggregator,
+    can_invert,
 )
 from airflow_tx.state.column_types import CONVERT, KEY_TYPES, converted, largest, size_of
 from airflow_tx.state.reducers import Reduced, is_reducer
@@ -98,16 +99,21 @@ class Columns:
 
     # --- values ---------------------------------------------------------------------------------------------------
 
-    def combined(self, key: Cells, stored: Cells | None, deltas: Cells) -> Cells:
+    def combined(
+        self, key: Cells, stored: Cells | None, deltas: Cells, *, replacing: bool = False
+    ) -> Cells:
         """Update values, for a store that reads and writes them; None is NULL.
 
         :param stored: None: there is no such key yet.
         :param deltas: as `portions` gives them.
+        :param replacing: whether a value that no number takes back becomes what its delta is.
         :raises StateError: they cannot be combined, or the result does not fit into its column.
         """
         before = stored if stored is not None else (None,) * len(deltas)
         return tuple(
-            self._combined(key, name, aggregator, a, b)
+            b
+            if replacing and not can_invert(aggregator)
+            else self._combined(key, name, aggregator, a, b)
             for (name, aggregator), a, b in zip(self.values.items(), before, deltas, strict=True)
         )
 

@@ -18,7 +18,6 @@ from airflow_tx.state import fence
 from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import (
     Fence,
-    QueryableState,
     StateKind,
     StateWrite,
     StoredReceipt,
@@ -28,6 +27,7 @@ from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import json_text, type_of
 from airflow_tx.state.columns import Cells, checked_columns
 from airflow_tx.state.keys import wanted_keys
+from airflow_tx.state.sole_writer import SoleWriterState, replaces
 from airflow_tx.state.store_transaction import StoredState
 from airflow_tx.state.trident.values import OpaqueValue, StoredValue, Writer, updated_value
 
@@ -98,7 +98,7 @@ class MemoryDatabase:
             self.receipts = sorted([*others, StoredReceipt.of(receipt)], key=lambda each: each.txid)
 
 
-class MemoryState(StoredState, QueryableState):
+class MemoryState(StoredState, SoleWriterState):
     """A FencedState over a `MemoryDatabase`; its parameters are the same as of `SqlState`, and:
 
     :param name: what the topology record knows the state by.
@@ -215,11 +215,29 @@ class MemoryState(StoredState, QueryableState):
         with _LOCK:
             yield _MemoryTransaction(self, write, checked)
 
-    def combined(self, key: Cells, deltas: Cells, base: Cells | None) -> Cells:
+    def sole_values(
+        self, keys: Sequence[Cells], txids: Collection[int], own: int
+    ) -> list[Cells | None]:
+        with _LOCK:
+            return [self._sole(self.database.rows.get(key), txids, own) for key in keys]
+
+    def _sole(self, stored: _Stored | None, txids: Collection[int], own: int) -> Cells | None:
+        if stored is None:
+            return (None,) * len(self.columns.values)
+        if not isinstance(stored, OpaqueValue):
+            return None
+        value = stored.get(own)
+        if value is None:
+            return (None,) * len(self.columns.values)
+        is_first = stored.prev is None and stored.txid in txids
+        return self._thawed(value) if is_first or replaces(stored.chunk) else None
+
+    def combined(
+        self, key: Cells, deltas: Cells, base: Cells | None, *, replacing: bool = False
+    ) -> Cells:
         """Update the values of a key, in the form in which they are kept."""
-        return self._frozen(
-            self.columns.combined(key, None if base is None else self._thawed(base), deltas)
-        )
+        before = None if base is None else self._thawed(base)
+        return self._frozen(self.columns.combined(key, before, deltas, replacing=replacing))
 
     # JSON values are kept as text: no other object holds them, and a snapshot can be hashed.
 
@@ -292,5 +310,5 @@ class _MemoryTransaction:
         if stored is not None:
             shown = dict(zip(state.columns.keys, key, strict=True))
             self._writer.check(stored, state=state.name, key=shown)
-        combine = partial(state.combined, key, deltas)
+        combine = partial(state.combined, key, deltas, replacing=replaces(self._writer.chunk))
         self._draft.rows[key] = updated_value(state.kind, stored, self._writer, combine)

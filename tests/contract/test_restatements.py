@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,19 @@ from airflow_tx.commit.difference import difference_of
 from airflow_tx.commit.rows import portions
 from airflow_tx.errors import NotTakenBack
 from airflow_tx.staging import StagingArea
-from airflow_tx.state import Avg, Count, MemoryDatabase, MemoryMap, MemoryState, OpaqueMap, SqlState, Sum
+from airflow_tx.state import (
+    Avg,
+    CollectSet,
+    Count,
+    Last,
+    Max,
+    MemoryDatabase,
+    MemoryMap,
+    MemoryState,
+    OpaqueMap,
+    SqlState,
+    Sum,
+)
 from airflow_tx.state.redis.state import RedisState
 from airflow_tx.state.trident.aggregate import TridentAggregate
 from airflow_tx.testing.suites.state_tools import Grants
@@ -169,6 +182,76 @@ def test_nothing_is_taken_back_of_a_key_that_was_lost_and_came_back(make: Make, 
     gone = {old_side(state, contribution(state, OLD)).key_name((key,)) for key in "cde"}
     restate(state, grants(4), area, contribution(state, OLD), NEW, gone=gone)
     assert read(state) == expected(make, BEFORE, NEW, rows(c=3))
+
+
+CHOSEN: Mapping[str, Any] = {"n": Sum(), "most": Max(), "last": Last("text"), "all": CollectSet()}
+
+
+def chosen(**values: int) -> Rows:
+    return [{"key": key, "n": n, "most": n, "last": f"v{n}", "all": [n]} for key, n in values.items()]
+
+
+def sole(state: Any, *txids: int, own: int) -> Any:
+    return partial(state.sole_values, txids=set(txids), own=own)
+
+
+@pytest.fixture
+def knows(store: Make) -> Make:
+    """A store whose rows say who wrote them."""
+    if isinstance(store("other", keys=["key"], values=CHOSEN), RedisState):
+        pytest.skip("Redis keeps no writer of a value")
+    return lambda name="chosen": store(name, keys=["key"], values=CHOSEN, kind="opaque")
+
+
+def test_values_of_keys_that_no_other_transaction_has_written_are_replaced(knows: Make, area: StagingArea) -> None:
+    grants = Grants()
+    state = committed(knows(), grants, chosen(a=9, b=9, c=9, d=9), chosen(d=1))
+    old = contribution(state, chosen(a=9, b=9, c=9))
+    restate(state, grants(3), area, old, chosen(a=2, b=3, x=1), sole=sole(state, 1, own=3))
+    nothing = {"n": 0, "most": None, "last": None, "all": None}
+    expected = {row.pop("key"): row for row in chosen(a=2, b=3, x=1)}
+    found = {row.pop("key"): row for row in state.read()}
+    assert found.pop("d") == {"n": 10, "most": 9, "last": "v1", "all": [1, 9]}
+    assert found == {**expected, "c": nothing}
+
+
+@pytest.mark.parametrize("final", [True, False])
+def test_replaced_values_are_replaced_again_by_a_replay_and_by_the_next_one(
+    knows: Make, area: StagingArea, final: bool
+) -> None:
+    grants = Grants()
+    state = committed(knows(), grants, chosen(a=9, b=9))
+    old = contribution(state, chosen(a=9, b=9))
+    grant = grants(2)
+    restate(state, grant, area, old, chosen(a=7, b=8), sole=sole(state, 1, own=2))
+    if final:
+        grants.final(grant, state)
+        old, grant, asked = contribution(state, chosen(a=7, b=8)), grants(3), sole(state, 2, own=3)
+    else:
+        grant, asked = grants(2, 2), sole(state, 1, own=2)
+    restate(state, grant, area, old, chosen(a=3), sole=asked)
+    assert {row["key"]: row["most"] for row in state.read()} == {"a": 3, "b": None}
+
+
+def test_values_that_a_skipped_restatement_had_replaced_can_be_replaced(knows: Make, area: StagingArea) -> None:
+    grants = Grants()
+    state = committed(knows(), grants, chosen(a=9))
+    old = contribution(state, chosen(a=9))
+    restate(state, grants(2), area, old, chosen(a=7), sole=sole(state, 1, own=2))
+    skip = grants(2, 2)
+    state.raise_fence(skip)
+    state.pass_over(skip)
+    grants.final(skip, state)
+    assert [row["most"] for row in state.read()] == [9]
+    restate(state, grants(3), area, old, chosen(a=3), sole=sole(state, 1, own=3))
+    assert [row["most"] for row in state.read()] == [3]
+
+
+def test_a_key_that_another_transaction_has_written_is_not_replaced(knows: Make, area: StagingArea) -> None:
+    grants = Grants()
+    state = committed(knows(), grants, chosen(a=9), chosen(a=1))
+    with pytest.raises(NotTakenBack, match=r"key \{'key': 'a'\}: the max of column most was 9 and is 2 now"):
+        restate(state, grants(3), area, contribution(state, chosen(a=9)), chosen(a=2), sole=sole(state, 1, own=3))
 
 
 def test_a_map_of_trident_in_a_new_process_takes_the_key_types_of_the_entry(area: StagingArea) -> None:

@@ -435,12 +435,14 @@ class Committer:
         self.topology = run.topology
         self.taken_back = {state.name: state.name for state in self.states} if self.begun.replaces else {}
         self.held = ""
+        self.sole: tuple[str, ...] = ()
         self.done: Processed | AlreadyCommitted | None = None
         self.grant: Grant | None = None
 
     def processed(self) -> Processed | AlreadyCommitted:
         self.done = self.ledger.run(processing.processed, self.begun.attempt, rows_digest=self.begun.rows_digest)
-        self.held = held_at(Reader(self.ledger.store), self.topology.paths, self.ledger.topology(), self.taken_back)
+        read = Reader(self.ledger.store)
+        self.held = held_at(read, self.topology.paths, self.ledger.topology(), self.taken_back, self.sole)
         return self.done
 
     @property
@@ -467,6 +469,7 @@ class Committer:
                 journal=self.topology.entry(self.begun.txid, self.begun.metadata, self.output),
                 taken_back=self.taken_back,
                 held=self.held,
+                sole=self.sole,
             ),
         )
 

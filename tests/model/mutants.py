@@ -601,6 +601,18 @@ MUTANTS = (
         _restated(test_restatements.TestWant, "test_a_difference_from_before_a_column_was_dropped_is_formed_again"),
     ),
     Mutant(
+        "a value is replaced to which another transaction has contributed since",
+        ((wish.held_at, "topology.states.get(state)", "None"),),
+        Trace(
+            partial(
+                test_restatements.TestWant().test_a_difference_that_replaces_values_is_formed_again_once_another_transaction_has_written,
+                sole=True,
+            ),
+            {"journals": True},
+            None,
+        ),
+    ),
+    Mutant(
         "a state that went back is not noted",
         ((repair.state_lost, "taken_back_from={**topology.taken_back_from, state: current.txid},", ""),),
         _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),

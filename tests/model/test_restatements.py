@@ -462,6 +462,22 @@ class TestWant:
         assert journaled.topology.columns == {"s0": {"m": 2}}
         assert committer.ask() == Restarted()
 
+    @pytest.mark.parametrize("sole", [True, False])
+    def test_a_difference_that_replaces_values_is_formed_again_once_another_transaction_has_written(
+        self, journaled: Topology, sole: bool
+    ) -> None:
+        committed(journaled, {"a": 2})
+        before = Run(journaled, "r2")
+        before.processed(2, {"a": 2})
+        journaled.want(1)
+        run = Run(journaled, "r1")
+        run.processed(2, {"a": 5})
+        committer = run.committer()
+        committer.sole = ("s0",) if sole else ()
+        committer.processed()
+        before.commit()
+        assert (committer.ask() == Restarted()) is sole
+
     def test_what_is_committed_after_a_state_was_lost_can_be_restated(self, journaled: Topology) -> None:
         committed(journaled, {"a": 2})
         journaled.ledger().run(state_lost, "s0", ADA)

@@ -11,14 +11,14 @@ from airflow_tx.state.aggregators import Aggregator
 from airflow_tx.state.api import (
     Addressed,
     Fence,
-    QueryableState,
     StateKind,
     StateReading,
     StateWrite,
     StoredReceipt,
     fenced_kind,
 )
-from airflow_tx.state.columns import checked_columns
+from airflow_tx.state.columns import Cells, checked_columns
+from airflow_tx.state.sole_writer import SoleWriterState
 from airflow_tx.state.store_transaction import StoredState
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class FencedInSql(Addressed[_Store], StoredState):
             self._store.clear(connection)
 
 
-class SqlState(FencedInSql["SqlStore"], QueryableState):
+class SqlState(FencedInSql["SqlStore"], SoleWriterState):
     """A table of values per key that transactions add to, each exactly once.
 
     The table is made by the first update, with your names for key and value columns, and can be read with plain SQL;
@@ -132,6 +132,11 @@ class SqlState(FencedInSql["SqlStore"], QueryableState):
 
     def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
         return self._asked(self._store.multi_get, keys)
+
+    def sole_values(
+        self, keys: Sequence[Cells], txids: Collection[int], own: int
+    ) -> list[Cells | None]:
+        return self._asked(self._store.sole_values, keys, txids, own)
 
     def key_types(self) -> dict[str, str] | None:
         return self._asked(self._store.key_types)

@@ -19,6 +19,7 @@ from airflow_tx.state.aggregators import PUSHED_DOWN
 from airflow_tx.state.api import Grant, StateKind, StateWrite
 from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.columns import Cells, explained
+from airflow_tx.state.sole_writer import replaces
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
 from airflow_tx.state.sql.imprint import Imprint, sampled
@@ -35,7 +36,7 @@ class SqlStore(StateTable):
     """The work of a SqlState, inside transactions that it opens with `transaction()`."""
 
     @cached_property
-    def _upserts(self) -> dict[sa.Table, Any]:
+    def _upserts(self) -> dict[tuple[sa.Table, bool], Any]:
         return {}
 
     @cached_property
@@ -52,15 +53,16 @@ class SqlStore(StateTable):
         keys, kinds = self._keys(table, key_types)
         names = [*keys, *self.columns.values]
         kinds = [*kinds, *(aggregator.type for aggregator in self.columns.values.values())]
-        if table not in self._upserts:
-            self._upserts[table] = upsert(
+        pushed = self._pushed and not replaces(write.chunk)
+        if (table, pushed) not in self._upserts:
+            self._upserts[table, pushed] = upsert(
                 self._dialect,
                 table,
                 names,
                 kinds,
                 values=self.columns.values,
                 kind=self.kind,
-                pushed=self._pushed,
+                pushed=pushed,
             )
         writer = Writer(write.grant.txid, write.grant.token, write.chunk)
         written = 0
@@ -93,11 +95,14 @@ class SqlStore(StateTable):
     ) -> None:
         size = len(arrays[0])
         keys = arrays[: len(arrays) - len(self.columns.values)]
-        if not self._pushed:
-            arrays = [*keys, *self._combined(connection, table, kinds, arrays, writer.txid)]
+        pushed = self._pushed and not replaces(writer.chunk)
+        if not pushed:
+            arrays = [*keys, *self._combined(connection, table, kinds, arrays, writer)]
         numbers = list(writer_of(writer).values())
         if (
-            self._dialect.execute_rows(connection, self._upserts[table], numbers, kinds, arrays)
+            self._dialect.execute_rows(
+                connection, self._upserts[table, pushed], numbers, kinds, arrays
+            )
             != size
         ):
             own = keys[len(keys) - len(self.columns.keys) :] if self.columns.keys else keys
@@ -109,7 +114,7 @@ class SqlStore(StateTable):
         table: sa.Table,
         kinds: Sequence[str],
         arrays: Arrays,
-        txid: int,
+        writer: Writer,
     ) -> Arrays:
         """Compute the new values, in place of the deltas: for what SQL cannot express.
 
@@ -134,13 +139,14 @@ class SqlStore(StateTable):
             if number in stored:
                 stored_txid, *row = stored[number]
                 base = tuple(row[: len(values)])
-                same = stored_txid == txid
+                same = stored_txid == writer.txid
                 if same and not opaque:
                     after.append(base)
                     continue
                 if same:
                     base = None if row[len(values)] else tuple(row[len(values) + 1 :])
-            after.append(self.columns.combined(key, base, delta))
+            replacing = replaces(writer.chunk)
+            after.append(self.columns.combined(key, base, delta, replacing=replacing))
         return list(zip(*after, strict=True))
 
     def holds(self, connection: Connection, txid: int) -> bool:

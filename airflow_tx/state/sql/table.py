@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL, Connection
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.columns import Cells, Columns
 from airflow_tx.state.keys import decode_key, wanted_keys
+from airflow_tx.state.sole_writer import replaces
 from airflow_tx.state.sql.dialect import PrimaryKeys
 from airflow_tx.state.sql.durable import check_durable
 from airflow_tx.state.sql.fence import FencedStore
@@ -128,6 +129,31 @@ class StateTable(FencedStore):
                 result[portion[number][0]] = self.columns.completed(
                     dict(zip(values, row, strict=True))
                 )
+        return result
+
+    def sole_values(
+        self, connection: Connection, keys: Sequence[Cells], txids: Collection[int], own: int
+    ) -> list[Cells | None]:
+        """Read keys, see `SoleWriterState.sole_values`."""
+        nothing: Cells = (None,) * len(self.columns.values)
+        result = list[Cells | None]([nothing] * len(keys))
+        found = self._found(connection)
+        if found is None:
+            return result
+        names = ["tx_txid", "tx_chunk", "tx_created", *self.columns.values]
+        names += [PREV + name for name in self.columns.values]
+        wanted = [found[0].c[name] for name in names]
+        count = len(self.columns.values)
+        for start in range(0, len(keys), ROWS_AT_ONCE):
+            primary = self._primary(*found, keys[start : start + ROWS_AT_ONCE])
+            for number, txid, chunk, created, *row in self._dialect.look_up(
+                connection, primary, wanted
+            ):
+                if created and txid == own:
+                    continue  # an earlier try has made it
+                alone = replaces(chunk) or (created and txid in txids)
+                values = tuple(row[count:] if txid == own else row[:count])
+                result[start + number] = values if alone else None
         return result
 
     def _primary(

@@ -137,9 +137,9 @@ class OpaqueValue(Generic[_T]):
     def rolled_back(self) -> OpaqueValue[_T]:
         """Take out the last transaction; doing it twice is harmless. A value of None is absent.
 
-        The transaction stays noted, and its writer does not: any writer of it may come next.
+        The transaction stays noted, and its grant does not: any writer of it may come next.
         """
-        return replace(self, value=self.prev, token=None, chunk=None)
+        return replace(self, value=self.prev, token=None)
 
 
 StoredValue: TypeAlias = TransactionalValue[_T] | OpaqueValue[_T]

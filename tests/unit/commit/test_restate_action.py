@@ -35,7 +35,7 @@ from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import wishes
 from airflow_tx.sources.run.data_interval import DataIntervalSource, key_of_interval
-from airflow_tx.state import Count, MemoryState, Sum
+from airflow_tx.state import Count, Max, MemoryState, Sum
 from airflow_tx.triggers.committed import commit_of
 from tests.stage import update
 from tests.unit.bench import Numbers
@@ -363,6 +363,30 @@ def test_while_it_is_open_and_after_it_was_skipped_the_interval_is_committed(wor
     take_skip(world.ledger, 6, {"words": world.state}, log=run.log)
     assert commit_of(world.spec.memory, world.spec.paths, interval) == found
     assert world.total == 5
+
+
+# --- keys that cannot be taken back
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"), [("opaque", "others have contributed to 1 of these keys"), ("transactional", "the new")]
+)
+def test_a_preview_names_the_keys_that_may_be_refused(
+    make: Any, monkeypatch: pytest.MonkeyPatch, kind: str, shown: str
+) -> None:
+    best = MemoryState("best", keys=["word"], values={"count": Max()}, kind=kind)
+    world = World(make, best, monkeypatch)
+    world.execute("r1")
+    assert any("best: the new max of count" in line for line in lines_of(world, 1)) is (kind == "transactional")
+    world.execute("r2")
+    (line,) = [line for line in lines_of(world, 1) if line.startswith("best: ")]
+    assert line.startswith(f"best: {shown}")
+    assert line.endswith("the new max of count must include the old one, or be the same: else the commit is refused")
+    assert "{'word': 'count'}" in line or kind == "transactional"
+
+
+def lines_of(world: World, txid: int) -> list[str]:
+    return [each.what for each in world.action(txid).preview().effects]
 
 
 # --- keys that a person has deleted

@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.commit import commit as committing
 from airflow_tx.commit.difference import Difference
 from airflow_tx.commit.restatement import check_entry, refuses_restatement
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import output_digests
-from airflow_tx.errors import EntryDiffers, NotTakenBack, RestateRefused, RowsDiffer
+from airflow_tx.errors import EntryDiffers, NotTakenBack, RestateRefused, RowsDiffer, StateUnavailable
 from airflow_tx.journal.area import JOURNAL
+from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.repair import rename_state, state_lost
 from airflow_tx.protocol.replay import note_changed
 from airflow_tx.protocol.step import Audit
-from airflow_tx.state import Avg, Count, Max, MemoryDatabase, MemoryState, Sum
+from airflow_tx.state import Avg, Count, First, Last, Max, MemoryDatabase, MemoryState, Min, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.trident.values import OpaqueValue
 from airflow_tx.testing.suites.aggregator_cases import Balance
@@ -28,7 +30,7 @@ from tests.stage import begin_run, update
 from tests.unit.bench import CountingStore, Numbers
 from tests.unit.commit.phase_run import PhaseRun
 from tests.unit.commit.restated_run import Rows, begun, committed, entry_of, journal_of, processed, rows, wanted
-from tests.unit.commit.run import Noted, counts, dies, record
+from tests.unit.commit.run import AWAY, Noted, counts, dies, record
 
 
 class Mendable(Numbers):
@@ -303,13 +305,99 @@ def test_what_cannot_be_taken_back_is_refused_before_the_turn(makes: Any, store:
     best = MemoryState("best", keys=["word"], values={"count": Max()})
     how: dict[str, Any] = {"updates": [update(best)]}
     committed(makes, rows(a=9), **how)
+    committed(makes, rows(a=1), **how)
     run = begun(makes, rows(a=8), instead_of=1, **how)
     with pytest.raises(NotTakenBack, match="the max of column count was 9 and is 8 now"):
         run.commit_now()
-    open_one = record(store, 2)
+    open_one = record(store, 3)
     assert open_one is not None
     assert not open_one.granted
     assert counts(best) == {"a": 9}
+
+
+def _away(*arguments: Any, **options: Any) -> Any:
+    raise AWAY
+
+
+BEST = partial(MemoryState, "best", keys=["word"])
+
+
+@pytest.mark.parametrize("chosen", [Max(), Min(), First("bigint"), Last("bigint")])
+def test_a_value_to_which_no_other_transaction_has_contributed_is_replaced(makes: Any, chosen: Any) -> None:
+    best = BEST(values={"count": chosen})
+    how: dict[str, Any] = {"updates": [update(best)]}
+    committed(makes, rows(a=9, b=9), **how)
+    for txid, value in enumerate((8, 10, 3), 1):
+        committed(makes, rows(a=value), instead_of=txid, **how)
+        assert counts(best) == {"a": value, "b": None}
+
+
+def test_an_equal_output_in_between_changes_nothing_of_that(makes: Any) -> None:
+    best = BEST(values={"count": Max()})
+    how: dict[str, Any] = {"updates": [update(best)]}
+    committed(makes, rows(a=9), **how)
+    committed(makes, rows(a=9), instead_of=1, **how)
+    committed(makes, rows(a=3), instead_of=2, **how)
+    assert counts(best) == {"a": 3}
+
+
+def test_a_restatement_that_is_killed_and_replayed_replaces_the_value_once_more(
+    makes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = BEST(values={"count": Max()})
+    how: dict[str, Any] = {"updates": [update(best)]}
+    committed(makes, rows(a=9), **how)
+    run = begun(makes, rows(a=8), instead_of=1, **how)
+    commit = run.commit()
+    commit.complete()
+    commit.prepare()
+    with monkeypatch.context() as patch:
+        patch.setattr(committing, "mark_step", _away)
+        with pytest.raises(StateUnavailable):
+            commit.commit()
+    assert counts(best) == {"a": 8}
+    run.begin(retry=True)
+    run.end(run.start(), rows(a=5))
+    run.commit_now()
+    assert counts(best) == {"a": 5}
+
+
+def test_a_transaction_that_contributes_while_a_restatement_waits_is_noticed_at_its_turn(makes: Any) -> None:
+    best = BEST(values={"count": Max()})
+    how: dict[str, Any] = {"updates": [update(best)]}
+    committed(makes, rows(a=9), **how)
+    between = begun(makes, rows(a=7), **how)
+    commit = begun(makes, rows(a=3), instead_of=1, **how).commit()
+    commit.complete()
+    commit.prepare()
+    between.commit_now()
+    assert not commit.commit()
+    commit.complete()
+    with pytest.raises(NotTakenBack, match="the max of column count was 9 and is 3 now"):
+        commit.commit()
+    assert counts(best) == {"a": 9}
+
+
+def test_a_value_that_a_person_has_changed_is_not_replaced(makes: Any) -> None:
+    best = BEST(values={"count": Max()})
+    how: dict[str, Any] = {"updates": [update(best)]}
+    committed(makes, rows(a=9), **how)
+    best.database.rows["a",] = replace(best.database.rows["a",], value=(11,))
+    with pytest.raises(NotTakenBack, match="the max of column count was 9 and is 3 now"):
+        committed(makes, rows(a=3), instead_of=1, **how)
+
+
+def test_the_receipt_of_replaced_values_has_what_sums_have_got(makes: Any) -> None:
+    best = BEST(values={"count": Sum(), "most": Max()})
+    how: dict[str, Any] = {"updates": [update(best)]}
+    outputs = [[{"word": word, "count": n, "most": n} for word in "ab"] for n in (9, 4)]
+    committed(makes, outputs[0], **how)
+    run = committed(makes, outputs[1], instead_of=1, **how)
+    history = run.spec.ledger(run.spec.memory).outcome(2)
+    assert history is not None
+    assert history.receipt is not None
+    assert history.receipt["written"]["best"]["sums"] == {"count": -10}
+    assert [each.text for each in best.receipts()][1] == Receipt.from_json(history.receipt).text
 
 
 def test_a_deleted_key_is_refused_before_anything_is_written(makes: Any) -> None:
