@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +25,7 @@ from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.repair import rename_state, state_lost
 from airflow_tx.protocol.replay import note_changed
 from airflow_tx.protocol.step import Audit
-from airflow_tx.state import Avg, Count, First, Last, Max, MemoryDatabase, MemoryState, Min, Sum
+from airflow_tx.state import Avg, Count, First, Last, Max, MemoryDatabase, MemoryState, Min, SqlState, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.trident.values import OpaqueValue
 from airflow_tx.testing.suites.aggregator_cases import Balance
@@ -215,6 +218,30 @@ def test_a_column_that_was_dropped_and_added_again_gets_the_whole(makes: Any) ->
     committed(makes, filled(count=1, n=3), **how)
     committed(makes, filled(count=5, n=70), instead_of=1, **how)
     assert values_now(how) == {"count": 7, "n": 73}
+
+
+def test_a_column_of_a_table_that_was_dropped_and_added_again_gets_the_whole(makes: Any, tmp_path: Path) -> None:
+    def table(**values: Any) -> dict[str, Any]:
+        url = f"sqlite:///{tmp_path / 'state.db'}"
+        return {"updates": [update(SqlState.from_url(url, table="words", keys=["word"], values=values))]}
+
+    def alter(*changes: str) -> None:
+        with closing(sqlite3.connect(tmp_path / "state.db")) as connection:
+            for each in changes:
+                connection.execute(f"ALTER TABLE words {each}")
+
+    add, drop = ([f"{verb} COLUMN {name}" for name in ("n", "tx_prev_n")] for verb in ("ADD", "DROP"))
+    added = [f"{each} bigint" for each in add]
+    committed(makes, filled(count=1), **table(count=Sum()))
+    alter(*added)
+    committed(makes, filled(count=1, n=100), **table(count=Sum(), n=Sum()))
+    alter(*drop)
+    committed(makes, filled(count=1), **table(count=Sum()))
+    alter(*added)
+    how = table(count=Sum(), n=Sum())
+    committed(makes, filled(count=1, n=3), **how)
+    committed(makes, filled(count=5, n=70), instead_of=2, **how)
+    assert values_now(how) == {"count": 8, "n": 73}
 
 
 def test_a_restatement_is_the_first_to_write_a_column_that_was_added_again(makes: Any) -> None:
