@@ -1,5 +1,5 @@
 """Usage: script/chaos [--faults 1000] [--seed 1] [--every 100] [--record FILE] [--resume] [--airflow] [--at POINT]
-[--without SERVER ...]"""
+[--without SERVER ...], or --history [--seconds 600] [--seed 1] [--mutant again]"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.chaos.airflow_world import AirflowWorld
 from tests.chaos.driver import ChaosFailed, ChaosRun
+from tests.chaos.history import NoJudge, report
 from tests.chaos.mutant import RULES
 from tests.chaos.points import POINTS
 from tests.chaos.record import Record
@@ -31,12 +32,23 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="go on after the last rest in the record")
     parser.add_argument("--mutant", default="", choices=("", *RULES), help="take a rule out of the product")
     parser.add_argument("--at", default="", choices=("", *POINTS), help="each fault is a kill at this point")
+    parser.add_argument("--history", action="store_true", help="record all that processes do, and let a model judge it")
     parser.add_argument("--airflow", action="store_true", help="on a whole Airflow, not on a little scheduler")
     parser.add_argument("--without", nargs="+", default=[], choices=OPTIONAL, help="a smaller world (default: all)")
     parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="only write docs/chaos.md from records")
     options = parser.parse_args()
     if options.report:
         Path("docs/chaos.md").write_text(written([Record(path) for path in options.report]))
+        return
+    if options.history:
+        folder = Path(tempfile.mkdtemp(prefix="history-"))
+        try:
+            allowed = report(folder, min(options.seconds, 600.0), options.seed, mutant=options.mutant)
+        except NoJudge as error:
+            raise SystemExit(f"{error}") from None
+        if not allowed:
+            raise SystemExit(f"The protocol does not allow this history: {folder}/history.json")
+        shutil.rmtree(folder)
         return
     if options.mutant and options.airflow:
         parser.error("--mutant breaks a rule in the tasks of the little scheduler, not in those of --airflow")

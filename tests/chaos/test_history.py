@@ -1,0 +1,50 @@
+"""The protocol allows each history that real processes leave, and its judge finds what the protocol does not allow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.history import CHANGES, History, NoJudge, build_judge, changed, committed, judged, recorded
+from tests.chaos.mutant import AGAIN
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+SECONDS = 60.0
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return build_judge(tmp_path_factory.mktemp("judge"))
+    except NoJudge as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def history(judge: Path, tmp_path_factory: pytest.TempPathFactory) -> History:
+    return recorded(tmp_path_factory.mktemp("history"), SECONDS, SEED)
+
+
+def test_what_processes_do_that_are_killed_stopped_and_cut_off_has_an_order_that_the_protocol_allows(
+    judge: Path, history: History, tmp_path: Path
+) -> None:
+    assert judged(judge, history, tmp_path / "history.json") == "Ok", history
+    assert history.done["killed"], history
+    assert len(committed(history.operations)) > 10, history
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_the_protocol_does_not_allow_is_found_in_a_history(
+    judge: Path, history: History, tmp_path: Path, name: str
+) -> None:
+    said = judged(judge, changed(history, name), tmp_path / "changed.json")
+    assert said.startswith("Illegal"), history
+
+
+def test_a_second_grant_that_adds_to_what_the_first_one_wrote_is_found_in_a_history(
+    judge: Path, tmp_path: Path
+) -> None:
+    history = recorded(tmp_path, SECONDS / 2, SEED, mutant=AGAIN)
+    assert judged(judge, history, tmp_path / "history.json").startswith("Illegal"), history
