@@ -250,7 +250,7 @@ class DagServer:
         record = ledger.topology()
 
         def parsed() -> ParsedDag:
-            parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id)
+            parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id, option="DAG")
             return self._reader.read(record.dag_id, parse)
 
         return request.action(ActionTarget(ledger, record, parsed, request.may_create))

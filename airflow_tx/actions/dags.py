@@ -60,13 +60,14 @@ def elsewhere(spec: TransactionSpec, paths: Paths, conn_id: str) -> str | None:
 
 
 def checked_dag(
-    dag_id: str, paths: Paths, conn_id: str
+    dag_id: str, paths: Paths, conn_id: str, *, option: str = "--dag-id"
 ) -> tuple[TransactionSpec, dict[str, FencedState]]:
     """Find the transaction of a DAG that keeps its topology at `paths`, and its states by name.
 
+    :param option: what names the DAG, for the error.
     :raises ConfigError: it keeps another one.
     """
-    spec, states = transactional_dag(dag_id)
+    spec, states = transactional_dag(dag_id, option=option)
     if problem := elsewhere(spec, paths, conn_id):
         remedy = f"{problem}. Nothing was changed. Repeat with {spec.topology} as the topology, --conn-id "
         remedy += f"{spec.conn_id} and --root {spec.paths.root}"
