@@ -224,7 +224,7 @@ class World:
 
     def work(self) -> None:
         """Do something at random, until the time is over."""
-        actions = {self.begin: 12, self.continue_current: 60, self.skip_current: 2, self.total: 18, self.lane: 4}
+        actions = {self.begin: 50, self.continue_current: 80, self.skip_current: 1, self.total: 30, self.lane: 1}
         while time.monotonic() < self.place.until:
             (action,) = self.chance.choices(list(actions), list(actions.values()))
             try:
@@ -247,7 +247,7 @@ class World:
         if run is not None and run.begun.attempt.attempt == record.attempt:
             self._commit(run)
         # Another process may live, and gets time.
-        elif self.chance.random() < (0.03 if of_lane(record.request) else 0.5):
+        elif self.chance.random() < (0.05 if of_lane(record.request) else 0.2):
             self._run(record.run_id)
 
     def skip_current(self) -> None:
@@ -266,7 +266,7 @@ class World:
 
     def lane(self) -> None:
         """Let a lane process and commit for some seconds."""
-        lane = Lane(self.plan, self.store, FakeTi("coordinate", "c"), logging.getLogger("lane"), patience=3)
+        lane = Lane(self.plan, self.store, FakeTi("coordinate", "c"), logging.getLogger("lane"), patience=1)
         until = min(time.monotonic() + 5 * self.chance.random(), self.place.until)
         with lane.opened():
             while time.monotonic() < until and not lane.rests:
