@@ -275,3 +275,12 @@ def _storm(viewer: Adversary, number: int) -> None:
         f"{_T}?text={number}&offset={number}",
     ):
         viewer.ask(Wrong(target))
+
+
+def test_a_long_body_of_a_viewer_is_refused_and_stops_nobody(board: Board, viewer: Adversary) -> None:
+    body = '{"txids": [' + "1, " * 4_000_000 + "1]}"
+    headers = {**SAME_ORIGIN, "Content-Type": "application/json"}
+    with board.client(OF_ONE_DAG) as client:
+        answer = client.post(_P.removeprefix("/tx"), content=body, headers=headers)
+    assert answer.status_code == 413
+    assert len(answer.content) < 100
