@@ -123,7 +123,7 @@ class StateHistory:
         if fence is None:
             if self.state.read(limit=1):
                 raise self.refused("it has values, and no fence")
-            return StateLook(0, min(self.written, default=1), None)
+            return StateLook(0, 1, None)
         found = fence.token.txid
         if fence.incarnation != self.ledger.topology.incarnation:
             raise self.refused(f"its fence is of another ledger ({fence.incarnation})")
@@ -167,7 +167,7 @@ class StateHistory:
         """
         rows = self.state.rows_by_grant() or {}
         newest = self._newest(rows)
-        first = newest or min(self.written, default=1)
+        first = newest or 1
         agree = self._changes_in(first - 1, undone=first)
         if agree is not None and agree < 0 and self._fits(rows, newest + 1, 0, lacks=False):
             # Rows that were undone later hide what was there before the newest transaction, which is whole.
@@ -195,7 +195,7 @@ class StateHistory:
         ):
             return StateLook(look.found, look.first, look.over, changes=agree)
         newest = self._newest(rows)
-        return StateLook(look.found, newest or min(self.written, default=1), look.over, apart=True)
+        return StateLook(look.found, newest or 1, look.over, apart=True)
 
     def _fits(
         self, rows: Mapping[tuple[int, int, int], int], first: int, undone: int, *, lacks: bool

@@ -70,13 +70,17 @@ class InSqlite:
         self._copies += 1
         copy = self._file.with_suffix(f".{self._copies}")
         if not self._file.exists():
-            return lambda: self._file.unlink()
+            return self._empty
         shutil.copy(self._file, copy)
 
         def restore() -> None:
             shutil.copy(copy, self._file)
 
         return restore
+
+    def _empty(self) -> None:
+        self._file.unlink()
+        self.state = self._new()
 
     def values_of(self, kept: Callable[[], None]) -> None:
         now = self._file.with_suffix(".now")

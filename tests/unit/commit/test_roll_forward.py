@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_tx.actions import roll_forward as actions
 from airflow_tx.commit import roll_forward as module
 from airflow_tx.commit.roll_forward import RollForward
 from airflow_tx.commit.state_history import StateHistory, StateLook
@@ -27,6 +28,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.journal.area import JOURNAL, JournalArea
 from airflow_tx.protocol import roll_forward as roll_forward_protocol
+from airflow_tx.protocol.evidence import ledger_evidence
 from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.repair import close_for_reset, note_change, rename_state, state_lost
 from airflow_tx.protocol.roll_forward import begin_roll_forward
@@ -428,3 +430,24 @@ def test_up_to_a_transaction_it_stays_behind_and_continues_later(makes: Any, pla
     assert rolled(run, place) == []
     assert place.content() == truth
     assert findings(run, place) == ()
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_state_that_came_back_empty_is_refused_where_the_ledger_does_not_reach_back_to_its_beginning(
+    makes: Any, place: Any, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = place.backup()
+    run, _ = story(makes, place)
+    (place.values_of if apart and isinstance(place, InMemory) else lambda restore: restore())(empty)
+
+    def forgetful(*asked: Any) -> Any:
+        found = ledger_evidence(*asked)
+        return replace(found, histories={txid: each for txid, each in found.histories.items() if txid > 1})
+
+    assert rolled(run, place) == []
+    assert values(place) == {"a": 15, "b": -7, "c": 9, "e": 1}
+    (place.values_of if apart and isinstance(place, InMemory) else lambda restore: restore())(empty)
+    monkeypatch.setattr(actions, "ledger_evidence", forgetful)
+    (refused,) = rolled(run, place)
+    assert "transaction 1" in refused
+    assert values(place) == {}
