@@ -12,7 +12,7 @@ from airflow_tx.commit.update import Update
 from airflow_tx.processing.task import _KEY, Processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.sources.api import Source
-from airflow_tx.staging import scan_output, write_manifest, write_rows
+from airflow_tx.staging import StagingArea, scan_output, write_manifest, write_rows
 from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.state.api import FencedState
 from airflow_tx.store.memory import MemoryStore
@@ -42,6 +42,11 @@ class Topology(Stage):
         super().__init__(MemoryStore(), source, name="flights", max_pending=4, inside=("count",))
         self.dag: Any = SimpleNamespace(fileloc=dag_file)
         self.folder = folder
+
+    @property
+    def area(self) -> StagingArea:
+        """The part of the staging area that belongs to it, once it has begun."""
+        return self.spec.staging().of_topology(self.spec.ledger(self.store).incarnation())
 
     def begin(self, run_id: str) -> SparkRun:
         """Start a run, or its next attempt."""

@@ -106,7 +106,7 @@ def test_an_application_counts_json_and_a_message_that_is_none_fails_only_its_ba
     topology = Topology(source, tmp_path, str(tmp_path / "dag.py"))
     operator = SparkConnectBatchOperator(task_id="count", application="app.py")
     ti = topology.begin("r1").execute(operator)
-    found = {row["user"]: row["events"] for row in read_output(topology.spec.staging(), ti.pushed["counts"])}
+    found = {row["user"]: row["events"] for row in read_output(topology.area, ti.pushed["counts"])}
     assert found == {"ann": 2, "bob": 1}
 
     kafka.produce(topic, ['{"user": "ann"}', "no json"], 1)

@@ -152,7 +152,7 @@ def test_a_large_batch_is_read_with_a_connection_that_no_file_and_no_log_has(
     (tmp_path / "app.py").write_text(APP)
     topology = Topology(people(), tmp_path, str(tmp_path / "dag.py"))
     ti = topology.begin("r1").execute(operator(task_id="count", application="app.py"))
-    rows = list(read_output(topology.spec.staging(), ti.pushed["people"]))
+    rows = list(read_output(topology.area, ti.pushed["people"]))
     assert sorted((row["partition"], row["number"], row["user"], row["n"]) for row in rows) == [
         (f"tweets/{database}", number, f"@{database}", number)
         for database in (0, 1)

@@ -84,7 +84,8 @@ class Days:
         run = run or StageRun(self.stage.spec, day)
         run.begin(retry=retry)
         processing = run.start()
-        where = run.spec.staging().try_dir("numbers", run.begun.attempt, processing.task)
+        area = run.spec.staging().of_topology(run.begun.incarnation)
+        where = area.try_dir("numbers", run.begun.attempt, processing.task)
         ref = write_manifest(where, {"words": write_rows(where, "words", output)})["words"].to_json()
         processing.ack([ref])
         run.committer.xcoms["count", "words", -1] = ref

@@ -69,7 +69,7 @@ def flights(tmp_path: Path) -> Topology:
 
 
 def counts(topology: Topology, ti: Any) -> list[dict[str, Any]]:
-    return sorted(read_output(topology.spec.staging(), ti.pushed["counts"]), key=lambda row: str(row["carrier"]))
+    return sorted(read_output(topology.area, ti.pushed["counts"]), key=lambda row: str(row["carrier"]))
 
 
 @pytest.mark.lead

@@ -344,6 +344,6 @@ def test_an_application_looks_up_by_the_connection_of_its_task(
     ti = run.execute(operator(task_id="count", application="app.py", **more))
     handed = operator is SparkBatchOperator  # the code of the other one runs in this process
     assert (SECRET in os.environ["AIRFLOW_TX_CONN_tx_state"]) is handed
-    area = topology.spec.staging()
+    area = topology.area
     found = read_output(area, ti.pushed["named"], attempt=run.begun.attempt)
     assert {row["carrier"]: row["flights"] for row in found} == {"C0": None, "C1": 5, "C2": None, "C3": None}

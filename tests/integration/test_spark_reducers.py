@@ -107,11 +107,11 @@ def test_executors_reduce_the_rows_of_a_key_in_their_order_and_stage_the_new_val
     ref = run.new_values["users"]
     by_spark = list(rows_of_output(topology.spec, ref, run.begun))
     assert sorted(by_spark, key=lambda row: row["user"]) == sorted(state.read(), key=lambda row: row["user"])
-    folder = topology.spec.staging().of_topology(run.begun.incarnation).kept.files.list(ref["path"])
+    folder = topology.area.kept.files.list(ref["path"])
     assert len([name for name in folder if name.endswith(".parquet")]) == 6  # each writer its own part
 
     later = topology.begin("r3")
     ti = later.execute(SparkConnectBatchOperator(task_id="count", application="app.py", inputs={"users": ref}))
-    (sums,) = read_output(topology.spec.staging(), ti.pushed["sums"])
+    (sums,) = read_output(topology.area, ti.pushed["sums"])
     total = sum(balance for balance, _ in expected(first, second).values())
     assert sums == {"users": USERS, "balance": total, "exact": f"{2 * ROWS / 4:.2f}"}

@@ -90,7 +90,7 @@ def test_each_is_sent(make: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
     found |= {(name, "gauge") for name in values}
 
     ackers = ZnodeAckers(world.store, PATHS.root)
-    opened(ackers, Origin("numbers", 5, 1)).emit(3)
+    opened(ackers, Origin("numbers", 5, 1, ledger.incarnation())).emit(3)
     monitor = Monitor(AlarmTopology("numbers", "numbers"), PATHS, None, ackers=lambda store: nullcontext(ackers))
     monitor._gauges = Cadence(0.0)
     for _ in range(3):  # the answer to the question before is sent

@@ -336,11 +336,11 @@ def define(source: Any = None, **options: Any) -> Any:
         ({"max_lag": 1}, "max_lag has no on_late"),
         ({"on_late": print, "late_after": 60}, "late_after=60. Give a timedelta above 0"),
         ({"on_late": print, "late_after": timedelta(0)}, "Give a timedelta above 0"),
-        ({"on_late": print, "max_lag": "1"}, "max_lag='1'. Give a whole number of rows, or files"),
+        ({"on_late": print, "max_lag": "1"}, "max_lag='1'. Give a whole number"),
         ({"on_late": print, "max_lag": 1, "source": Numbers()}, "max_lag=1 of source Numbers, which has no lag"),
         (
             {"on_late": print, "max_lag": 1, "source": PER_RUN},
-            "which has no lag. Remove max_lag",
+            "which has no lag. Use late_after",
         ),
     ],
 )
