@@ -11,6 +11,7 @@ from typing import Any
 from airflow_tx import compat
 from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.commit import Commit, Completion, skip_now
+from airflow_tx.errors import RollingForward
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.paths import Paths
@@ -22,6 +23,7 @@ from airflow_tx.protocol.records import Counter, Phase, TransactionRecord
 MESSAGE_PATIENCE = 5.0
 """Seconds that a committer waits in its worker for messages; workers of another DAG may need its slot."""
 _MESSAGE_POLL = 0.5
+_ROLLING_POLL = 1.0
 BRIEF = 5.0
 """Seconds that a committer waits in its worker for an earlier transaction that still works: a deferral takes longer."""
 WARM_PLACES = 2
@@ -264,8 +266,22 @@ def commit_in_turn(
     :return: None: it is committed; else the line in which to wait elsewhere.
     :raises Refused, StateError, StagingError: it cannot be committed now.
     """
-    case = commit.case
     times = Times.since(clock(), patience)
+    while True:
+        try:
+            return _in_turn(commit, store, times, places=places, clock=clock)
+        except RollingForward as rolling:
+            # Nothing that can be watched says when this is over.
+            if clock() >= times.deadline:
+                commit.case.log.info("%s", rolling)
+                return _read(commit.case, store, Reader(store), places=places, works_again=False)
+            time.sleep(_ROLLING_POLL)
+
+
+def _in_turn(
+    commit: Commit, store: Store, times: Times, *, places: int, clock: Callable[[], float]
+) -> WaitingLine | None:
+    case = commit.case
     line: WaitingLine | None = None
     tried = 0
     while (completion := commit.complete()) is not Completion.OVER:
