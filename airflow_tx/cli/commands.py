@@ -190,13 +190,13 @@ def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag
     """The lags, if they are wanted; why one is unknown goes beside the output, which may be piped."""
     found = {} if args.no_lag else lags_of(listed)
     for lag in found.values():
-        is_old = isinstance(lag, SourceMoved) and args.topology is None
+        is_old = isinstance(lag, LagElsewhere) and args.topology is None
         if isinstance(lag, LagUnknown) and not is_old:
             print(lag, file=sys.stderr)
     return found
 
 
-class SourceMoved(LagUnknown):
+class LagElsewhere(LagUnknown):
     """A lag that is not asked for: the DAG of the topology has another one now."""
 
 
@@ -223,7 +223,7 @@ def _source_of(listed: ListedTopology) -> SourcePosition:
     dag_id = listed.view.record.dag_id
     spec, _ = transactional_dag(dag_id, anywhere=False, option="DAG")
     if reason := elsewhere(spec, listed.ledger.paths, listed.conn_id):
-        raise SourceMoved(topology=listed.view.name, reason=reason)
+        raise LagElsewhere(topology=listed.view.name, reason=reason)
     return spec.source, listed.ledger.position()
 
 

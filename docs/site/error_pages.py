@@ -42,6 +42,7 @@ REMEDIES = {
     "RequirementFailed": "You need to do nothing: the step is decided again.",
     "RunNotStarted": "Remove the cause, then repeat the command, or clear the run in Airflow.",
     "SeveralRefused": "Do what each line says.",
+    "LagElsewhere": "You need to do nothing: the DAG of the topology has another one now.",
     "SourceElsewhere": "Do what the line says.",
     "StoreDeclined": "Do what the line says, then clear the task.",
     "TurnNotReached": "You need to do nothing: the coordinator starts a run, which waits.",

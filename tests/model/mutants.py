@@ -507,14 +507,14 @@ MUTANTS = (
             (
                 writing.read,
                 "write_entry(case, processed, rows)",
-                "write_entry(case, processed, [d.rows for d in replacing.values()] or rows)",
+                "write_entry(case, processed, [d.rows for d in replacing.differences.values()] or rows)",
             ),
         ),
         RESTATED_TWICE,
     ),
     Mutant(
         "the whole output is added once more",
-        ((writing.write, "found if replacing is None else replacing.rows", "found"),),
+        ((writing.write, "found = replacing.rows", "pass"),),
         RESTATED,
     ),
     Mutant(

@@ -174,6 +174,9 @@ class NoStaging:
     def kept(self) -> NoStaging:
         return self
 
+    def of_topology(self, incarnation: str) -> NoStaging:
+        return self
+
     def remove(self, topology: str, txid: int) -> None:
         """Nothing."""
 

@@ -65,9 +65,10 @@ def _topologies(store: ZooKeeperStore, **failed: bool) -> None:
 
 @pytest.mark.worth("the board in a browser, with what axe finds")
 def test_the_head_counts_the_states_and_a_click_or_a_text_shows_some(
-    board: Board, store: ZooKeeperStore, people: People
+    board: Board, store: ZooKeeperStore, runs: Runs, people: People
 ) -> None:
     _topologies(store, shop_a=True, shop_b=False, mill=True)
+    runs.make(r1="running")
     eventually(lambda: board.get("topologies", text="the_dag")["total"] == 3, 60, "all three are seen")
     vera = people("vera")
     vera.open()
