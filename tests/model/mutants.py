@@ -19,7 +19,7 @@ import pytest
 
 from airflow_tx.commit import commit as writing
 from airflow_tx.commit import handoff as taking
-from airflow_tx.commit.turn import commit_in_turn
+from airflow_tx.commit import turn
 from airflow_tx.errors import AlreadyFinal, IncompleteBatch, SkippedTransaction, TooMuchContention, TxError
 from airflow_tx.protocol import (
     begin,
@@ -164,7 +164,7 @@ MUTANTS = (
     ),
     Mutant(
         "a committed transaction need not be complete in its state",
-        ((fence._check_continuity, "if stored.applied:", "if True:"),),
+        ((fence._check_continuity, "stored.applied and mine", "mine"),),
         _trace(
             test_recovery.TestTrace7,
             "test_a_state_that_kept_the_raise_of_a_committed_transaction_and_lost_its_updates_is_refused",
@@ -293,7 +293,7 @@ MUTANTS = (
     ),
     Mutant(
         "a waiting committer does not notice what happens to its own transaction",
-        ((commit_in_turn, "commit.forget()", "pass"),),
+        ((turn._in_turn, "commit.forget()", "pass"),),
         _trace(test_answers, "test_a_waiting_committer_fails_when_its_own_transaction_has_failed"),
     ),
     # --- skip, re-admission, yield
