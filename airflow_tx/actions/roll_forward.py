@@ -93,6 +93,7 @@ class RollForwardRepair:
         self._chosen = chosen
         self._changed = changed
         self._make = partial(RollForward, journal=journal, area=area, until=until, changed=changed)
+        self._proved: dict[str, tuple[Any, StatePlan]] = {}
         self.refused: list[EffectLine] = []
         """Why states are not written again, one line each."""
         self._check("the DAG has no state {!r}", set(chosen) - states.keys(), states)
@@ -120,7 +121,13 @@ class RollForwardRepair:
         roll = self._make(evidence, self._states[name])
         history = roll.history()
         look = history.look()
-        return StatePlan(roll, history, look, roll.proved(history, look))
+        asked = (evidence.current, len(evidence.repairs), look)
+        known = self._proved.get(name)
+        if known is None or known[0] != asked:
+            # The proof reads the whole journal of what is missing.
+            plan = StatePlan(roll, history, look, roll.proved(history, look))
+            known = self._proved[name] = (asked, plan)
+        return known[1]
 
     def _check(self, problem: str, unknown: Collection[Any], known: Collection[Any]) -> None:
         if unknown:

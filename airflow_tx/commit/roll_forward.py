@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.commit.difference import StagingPlace, difference_of
 from airflow_tx.commit.restatement import contributions, misfit, still_held
+from airflow_tx.commit.rows import portions
 from airflow_tx.commit.state_history import StateHistory, StateLook
-from airflow_tx.commit.write import ROWS_A_WRITE, output_digest
+from airflow_tx.commit.write import ROWS_A_WRITE, output_digest, write_portions
 from airflow_tx.errors import JournalError, NotTakenBack, RollForwardRefused, StateError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.attempt import Grant, Token, TransactionAttempt
+from airflow_tx.protocol.end import fence_batch
 from airflow_tx.protocol.receipt import Receipt, Written, is_shortened
 from airflow_tx.protocol.records import Outcome, dumps
 from airflow_tx.protocol.roll_forward import RolledState, Rolling
@@ -183,12 +184,14 @@ class RollForward:
             count = sum(1 for _ in tally)
         except (JournalError, NotTakenBack, StateError) as error:
             raise history.refused(f"transaction {txid}: {error}") from error
-        said = dict(history.written[txid])
-        if tally.written(count).to_json() != said:
-            got = dumps(tally.written(count).to_json())
-            problem = f"transaction {txid}: its journal entry gives {got}, and its receipt says {dumps(said)}"
+        written = tally.written(count)
+        got, said = dumps(written.to_json()), dumps(history.written[txid])
+        if got != said:
+            problem = (
+                f"transaction {txid}: its journal entry gives {got}, and its receipt says {said}"
+            )
             raise history.refused(problem)
-        return replace(found, written=tally.written(count))
+        return replace(found, written=written)
 
     def _skipped_rows(self, receipt: Receipt) -> Any:
         decisive = self._ledger.decisive
@@ -336,22 +339,10 @@ class RollForward:
         after = receipt.after
         if is_shortened(after) and receipt.txid == self._ledger.current - 1:
             after = self._ledger.position
-        batch = {
-            "key": receipt.key,
-            "run_id": receipt.run_id,
-            "granted": receipt.granted,
-            "skip": receipt.skip,
-            "rows": missing.metadata,
-            "position": after,
-            "prev": receipt.before,
-        }
-        if receipt.journal:
-            batch["journal"] = receipt.journal
-        if receipt.replaces is not None:
-            batch["replaces"] = receipt.replaces
+        batch = {"rows": missing.metadata, "position": after, "prev": receipt.before}
         if missing.outputs:
             batch["outputs"] = dict(missing.outputs)
-        return batch
+        return fence_batch(receipt, receipt.granted, batch)
 
 
 def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> None:
@@ -367,13 +358,11 @@ def _write(state: FencedState, grant: Grant, missing: MissingTransaction) -> Non
     if missing.written.keys <= ROWS_A_WRITE:
         state.raise_and_write(grant, tally(missing.rows))
         return
+
+    def tallies() -> Iterator[RowTally]:
+        for portion in portions(missing.rows, state, size=ROWS_A_WRITE):
+            yield tally(portion)
+            failpoint("roll_forward.between_portions", state=state.name)
+
     state.raise_fence(grant)
-    written = Written()
-    chunk = -1
-    rows = iter(missing.rows)
-    for chunk, first in enumerate(rows):
-        part = tally(chain([first], islice(rows, ROWS_A_WRITE - 1)))
-        written += part.written(state.write(grant, part, chunk=chunk, complete=False))
-        failpoint("roll_forward.between_portions", state=state.name)
-    whole = replace(grant, written=written, portions=chunk + 1)
-    state.write(whole, (), chunk=chunk + 1, complete=True)
+    write_portions(state, grant, tallies())

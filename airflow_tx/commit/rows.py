@@ -240,13 +240,18 @@ def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
 # --- in portions --------------------------------------------------------------------------------------------------
 
 
-def portions(rows: StagedRows, state: Any, *, size: int) -> Iterator[RowsToWrite]:
-    """Divide rows, one a key, into portions of about `size` rows; each is a chunk of the grant, by its number."""
+def portions(rows: RowsToWrite, state: Any, *, size: int) -> Iterator[RowsToWrite]:
+    """Divide rows, one a key, into portions of about `size` rows; each is a chunk of the grant, by its number.
+
+    :param rows: `StagedRows`, if the state has a reducer.
+    """
     if not has_reducers(state):
         iterator = iter(rows)
         for first in iterator:
             yield chain([first], islice(iterator, size - 1))
-    elif state.columns.keys:
+        return
+    assert isinstance(rows, StagedRows)
+    if state.columns.keys:
         for portion in _by_key(rows, state.columns.keys, size):
             yield combined(portion, state)
     else:

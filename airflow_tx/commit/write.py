@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -245,15 +245,22 @@ def _write_one(
 def _in_turns(
     state: Any, grant: Grant, rows: StagedRows, output: NewValuesOutput | None
 ) -> Written:
+    def tallies() -> Iterator[RowTally]:
+        for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
+            given = portion if output is None else list(portion)
+            yield RowTally(given, state.added_up)
+            if output is not None:  # once the portion is written
+                output.keys(state, _keys(state, given), chunk=chunk)
+
+    return write_portions(state, grant, tallies())
+
+
+def write_portions(state: Any, grant: Grant, tallies: Iterable[RowTally]) -> Written:
     """Write chunk after chunk, each in a store transaction of its own: memory, locks and undo stay small."""
     written = Written()
     chunk = -1
-    for chunk, portion in enumerate(portions(rows, state, size=ROWS_A_WRITE)):
-        given = portion if output is None else list(portion)
-        tally = RowTally(given, state.added_up)
+    for chunk, tally in enumerate(tallies):
         written += tally.written(state.write(grant, tally, chunk=chunk, complete=False))
-        if output is not None:
-            output.keys(state, _keys(state, given), chunk=chunk)
     # A state without a fence begins with chunk 0.
     whole = replace(grant, written=grant.written + written, portions=grant.portions + chunk + 1)
     state.write(whole, (), chunk=chunk + 1, complete=True)

@@ -176,17 +176,7 @@ def make_grant(
     token = Token(
         topology.generation, txid, record.attempt, record.epoch, record.nonce, record.birth
     )
-    kept = {
-        "key": record.key,
-        "run_id": record.run_id,
-        "granted": stamp.now,
-        "skip": record.skip,
-        **batch,
-    }
-    if record.journal:
-        kept["journal"] = record.journal
-    if record.replaces is not None:
-        kept["replaces"] = record.replaces
+    kept = fence_batch(record, stamp.now, batch)
     return Grant(
         paths.topology,
         topology.incarnation,
@@ -198,6 +188,22 @@ def make_grant(
         noted=noted or {},
         grants=topology.grants,
     )
+
+
+def fence_batch(
+    of: TransactionRecord | Receipt, granted: str, batch: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Give what a fence keeps of a transaction, so that a lost ledger can be rebuilt from it.
+
+    :param granted: when its grant was given.
+    :param batch: as `make_grant` takes it.
+    """
+    kept = {"key": of.key, "run_id": of.run_id, "granted": granted, "skip": of.skip, **batch}
+    if of.journal:
+        kept["journal"] = of.journal
+    if of.replaces is not None:
+        kept["replaces"] = of.replaces
+    return kept
 
 
 def ended(
