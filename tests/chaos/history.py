@@ -29,6 +29,8 @@ from tests.servers.redis import LocalRedis
 
 JUDGE = Path(__file__).with_name("linearizable")
 PROCESSES = 4
+MOST = 400.0
+"""Seconds after which no history is waited for."""
 _BEGUN = 8
 """Lines after which a process has begun to work, and may be shot at."""
 
@@ -58,20 +60,24 @@ class History:
         return f"{len(self.operations)} operations: {', '.join(said)}; {laned} marks by a lane"
 
 
+Shows = Callable[[History], bool]
+
+
 # --- record --------------------------------------------------------------------------------------------------------
 
 
-def recorded(folder: Path, seconds: float, seed: int, *, mutant: str = "") -> History:
+def recorded(folder: Path, seconds: float, seed: int, *, mutant: str = "", shows: Shows = lambda _: True) -> History:
     """Let processes work for so many seconds, and do to them what a bad night does.
 
     :param mutant: a rule that is taken out of the product, see `mutant.py`; "": none.
+    :param shows: whether a history has what it is recorded for. On a busy machine that takes longer; at most MOST.
     """
     with LocalZooKeeper(fsync=False) as zookeeper, LocalPostgres() as postgres, LocalRedis() as redis:
         states = (f"sqlite:///{folder}/state.db", postgres.url(), redis.url())
-        place = Place(str(folder), zookeeper.hosts, states, 0, 0, time.monotonic() + seconds, mutant)
+        place = Place(str(folder), zookeeper.hosts, states, 0, 0, mutant)
         night = _Night(place, zookeeper, random.Random(seed))
-        night.spend()
-    return History(len(states), _merged(folder, night.ended), night.done)
+        night.spend(seconds, shows)
+    return night.history()
 
 
 class _Night:
@@ -87,12 +93,18 @@ class _Night:
         self.ended = 0
         """When no process lived any more."""
 
-    def spend(self) -> None:
+    def history(self) -> History:
+        """Bring together what the processes have written down until now."""
+        end = self.ended or time.monotonic_ns()
+        return History(len(self._place.states), _merged(Path(self._place.folder), end), self.done)
+
+    def spend(self, seconds: float, shows: Shows) -> None:
         """Start processes, shoot at them, and wait for their ends."""
+        begun = time.monotonic()
         workers = [self._start(number) for number in range(PROCESSES)]
         deeds: Mapping[Callable[[int], None], int]
         try:
-            while time.monotonic() < self._place.until:
+            while (spent := time.monotonic() - begun) < seconds or (spent < MOST and not shows(self.history())):
                 time.sleep(self._chance.uniform(0.2, 1.5))
                 number = self._chance.randrange(PROCESSES)
                 pid = int(workers[number].pid)
@@ -105,6 +117,7 @@ class _Night:
                     if deed == self._kill:
                         workers[number].join()
                         workers[number] = self._start(number)
+            self._place.over.touch()
             for worker in workers:
                 worker.join(60)
         finally:
@@ -209,6 +222,28 @@ def changed(history: History, name: str) -> History:
 def committed(operations: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """List the marks that are certain."""
     return [each for each in operations if each["kind"] == "mark" and each["outcome"] == "ok"]
+
+
+def is_eventful(history: History) -> bool:
+    """Ask whether a process was killed, and each state was read beside many commits and after them."""
+    marks = committed(history.operations)
+    if not history.done["killed"] or len(marks) < 6:
+        return False
+    late = {read["state"] for read in _totals(history.operations, marks[5]["return"])}
+    values = {(read["state"], read["value"]) for read in _totals(history.operations, 0)}
+    return len(late) == history.states and len(values) > 3 * history.states
+
+
+def counted_again(history: History) -> bool:
+    """Ask whether two grants of a transaction have written to a state that was read afterwards."""
+    first = dict[tuple[int, int], Any]()
+    for each in (each for each in history.operations if each["kind"] in ("write", "raise_write") and each["delta"]):
+        token, state = each["token"], each["state"]
+        if each["outcome"] != "ok" or first.setdefault((token["txid"], state), token) == token:
+            continue
+        if any(read["state"] == state for read in _totals(history.operations, each["return"])):
+            return True
+    return False
 
 
 def _middle(found: Sequence[Any]) -> Any:

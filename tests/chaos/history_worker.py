@@ -58,7 +58,6 @@ class Place:
     """Where a process works.
 
     :param states: the URLs of the databases of the states.
-    :param until: when it ends, by the clock of the machine.
     """
 
     folder: str
@@ -66,8 +65,12 @@ class Place:
     states: tuple[str, ...]
     number: int
     seed: int
-    until: float
     mutant: str = ""
+
+    @property
+    def over(self) -> Path:
+        """Name the file that is there when all processes are to end."""
+        return Path(self.folder, "over")
 
 
 class Operation:
@@ -225,7 +228,7 @@ class World:
     def work(self) -> None:
         """Do something at random, until the time is over."""
         actions = {self.begin: 50, self.continue_current: 80, self.skip_current: 1, self.total: 30, self.lane: 1}
-        while time.monotonic() < self.place.until:
+        while not self.place.over.exists():
             (action,) = self.chance.choices(list(actions), list(actions.values()))
             try:
                 action()
@@ -267,7 +270,7 @@ class World:
     def lane(self) -> None:
         """Let a lane process and commit for some seconds."""
         lane = Lane(self.plan, self.store, FakeTi("coordinate", "c"), logging.getLogger("lane"), patience=1)
-        until = min(time.monotonic() + 5 * self.chance.random(), self.place.until)
+        until = time.monotonic() + 5 * self.chance.random()
         with lane.opened():
             while time.monotonic() < until and not lane.rests:
                 lane.work(0.0)
