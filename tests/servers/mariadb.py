@@ -85,7 +85,7 @@ class LocalMariaDB(SqlServer):
         init = self.data_dir / "init.sql"  # run at each start; one statement a line
         init.write_text(
             f"CREATE USER IF NOT EXISTS '{MARIADB_USER}'@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
-            f"GRANT ALL ON *.* TO '{MARIADB_USER}'@'127.0.0.1';\n"
+            f"GRANT ALL ON *.* TO '{MARIADB_USER}'@'127.0.0.1' WITH GRANT OPTION;\n"
             f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n",
             encoding="utf-8",
         )

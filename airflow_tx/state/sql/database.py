@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -133,18 +133,42 @@ class StateDatabase:
             return
         if self._missing(connection):
             with self._dialect.ddl(connection) as ddl:
-                for table in self._missing(ddl):
-                    self._complete(ddl, table)
+                self._make_tables(ddl, self._missing(ddl))
         self._facts[COMPLETE] = True
 
-    def _complete(self, connection: Connection, table: sa.Table) -> None:
-        """Make a table, or give one of an earlier version the column that it lacks."""
-        if not self._has_table(connection, table.name):
-            return self._dialect.create(connection, table)
+    def _make_table(self, connection: Connection, table: sa.Table) -> None:
+        """Make a table, unless another writer has made it while this one waited."""
+        with self._dialect.ddl(connection) as ddl:
+            if not self._has_table(ddl, table.name):
+                self._make_tables(ddl, [table])
+
+    def _make_tables(self, connection: Connection, tables: Sequence[sa.Table]) -> None:
+        """Make tables, or give those of an earlier version the column that they lack.
+
+        :raises StateError: the database refuses it; with the statements, for a person who may run them.
+        """
+        statements = [self._statement_for(connection, table) for table in tables]
+        try:
+            for statement in statements:
+                connection.exec_driver_sql(statement.replace("%", "%%"))
+        except sa.exc.DBAPIError as error:
+            if self._dialect.is_lock_timeout(error) or self._dialect.is_unavailable(error):
+                raise
+            raise StateError(
+                state=self.state,
+                problem=f"it needs {', '.join(table.fullname for table in tables)}, and the database says: "
+                f"{self._reason(error)}",
+                remedy=f"{NOTHING} If the user of the connection may not create tables, let a person who may run: "
+                f"{'; '.join(statements)}. Give the user SELECT, INSERT, UPDATE and DELETE on them, and clear the "
+                "commit task.",
+            ) from None
+
+    def _statement_for(self, connection: Connection, table: sa.Table) -> str:
         sql = connection.dialect
+        if not self._has_table(connection, table.name):
+            return self._dialect.definition(sql, table)
         column = sa.schema.CreateColumn(table.c[SAMPLE]).compile(dialect=sql)
-        named = sql.identifier_preparer.format_table(table)
-        connection.exec_driver_sql(f"ALTER TABLE {named} ADD COLUMN {column}")
+        return f"ALTER TABLE {sql.identifier_preparer.format_table(table)} ADD COLUMN {column}"
 
     def _missing(self, connection: Connection) -> list[sa.Table]:
         """Find the tables that are not there, or not complete.

@@ -148,8 +148,9 @@ class Dialect:
         """Lend a connection on which tables are made, by one of several first users at a time."""
         yield connection
 
-    def create(self, connection: Connection, table: sa.Table) -> None:
-        table.metadata.create_all(connection)
+    def definition(self, sql: sa.Dialect, table: sa.Table) -> str:
+        """Write the statement that makes a table, in one line."""
+        return " ".join(str(sa.schema.CreateTable(table).compile(dialect=sql)).split())
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
         return sa.inspect(connection).has_table(name, schema=schema)

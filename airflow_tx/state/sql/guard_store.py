@@ -84,9 +84,7 @@ class GuardStore(FencedStore):
 
     def _ensure_guard_table(self, connection: Connection) -> None:
         if not self._has_table(connection, GUARD_TABLE):
-            with self._dialect.ddl(connection) as ddl:
-                if not self._has_table(ddl, GUARD_TABLE):
-                    self._dialect.create(ddl, self._guard)
+            self._make_table(connection, self._guard)
         if GUARD_TABLE not in self._facts:
             check_durable(connection, self._schema, [GUARD_TABLE], state=self.state)
             self._facts[GUARD_TABLE] = True

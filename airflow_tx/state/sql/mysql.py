@@ -187,18 +187,9 @@ class MySql(Dialect):
             yield other
             other.commit()
 
-    def create(self, connection: Connection, table: sa.Table) -> None:
-        text = str(
-            sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=connection.dialect)
-        ).rstrip()
-        quote = connection.dialect.identifier_preparer.quote
-        keys = "".join(
-            f", INDEX ({', '.join(quote(c.name) for c in index.columns)})"
-            for index in table.indexes
-        )
-        end = text.rindex(")")
-        how = f"ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE={collation(connection.dialect)}"
-        connection.exec_driver_sql(f"{text[:end]}{keys}) {how}".replace("%", "%%"))
+    def definition(self, sql: sa.Dialect, table: sa.Table) -> str:
+        how = f"ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE={collation(sql)}"
+        return f"{super().definition(sql, table)} {how}"
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
         # SQLAlchemy describes the table. If the table is missing, MySQL locks its name until the transaction

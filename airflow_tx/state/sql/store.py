@@ -204,10 +204,7 @@ class SqlStore(StateTable):
         if found is not None:
             return found
         key_types = CheckedRows(self.columns).key_types(first)
-        with self._dialect.ddl(connection) as ddl:
-            # Another writer of the grant may have made it while this one waited.
-            if not self._has_table(ddl, self._name):
-                self._dialect.create(ddl, self._make(key_types))
+        self._make_table(connection, self._make(key_types))
         found = self._found(connection)
         assert found is not None
         return found

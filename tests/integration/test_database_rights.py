@@ -1,0 +1,86 @@
+"""The database user of a state needs four rights, and no right to create tables if a person creates them first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_tx.errors import StateError
+from airflow_tx.state import SqlGuard, SqlState, Sum
+from airflow_tx.state.api import FencedState
+from airflow_tx.testing.suites.state_tools import Grants, is_applied
+from tests.integration.databases import query
+from tests.servers.mariadb import LocalMariaDB
+from tests.servers.postgres import LocalPostgres
+
+ROW = {"carrier": "AA", "n": 2}
+RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
+
+
+def in_a_table(url: str) -> FencedState:
+    return SqlState.from_url(url, table="flights", keys=["carrier"], values={"n": Sum()}, kind="opaque")
+
+
+def by_a_guard(url: str) -> FencedState:
+    return SqlGuard.from_url(url, name="flights", statements=[("SELECT 1", None)])
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def admin(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database that is empty, for a person who may create tables in it."""
+    server: LocalPostgres | LocalMariaDB = request.getfixturevalue(request.param)
+    of_postgres = request.param == "postgres"
+    options = {"isolation_level": "AUTOCOMMIT"} if of_postgres else {}
+    query(server.url(), "CREATE DATABASE rights", **options)
+    yield server.url("rights")
+    # The state keeps its connection.
+    query(server.url(), f"DROP DATABASE rights{' WITH (FORCE)' if of_postgres else ''}", **options)
+
+
+@pytest.fixture
+def worker(admin: str) -> Iterator[str]:
+    """The same database, for a user who may create nothing."""
+    of_postgres = admin.startswith("postgresql")
+    user = "worker" if of_postgres else "'worker'@'127.0.0.1'"
+    query(admin, f"CREATE USER {user} {'PASSWORD' if of_postgres else 'IDENTIFIED BY'} 'of the worker'")
+    url = sa.engine.make_url(admin).set(username="worker", password="of the worker")
+    if not of_postgres:
+        query(admin, f"GRANT SELECT ON rights.* TO {user}")
+    yield url.render_as_string(hide_password=False)
+    query(admin, f"DROP OWNED BY {user}; DROP USER {user}" if of_postgres else f"DROP USER {user}")
+
+
+@pytest.mark.parametrize("make", [in_a_table, by_a_guard])
+def test_a_user_who_may_not_create_tables_is_told_the_statements_and_writes_once_a_person_ran_them(
+    admin: str, worker: str, make: Callable[[str], FencedState]
+) -> None:
+    grants = Grants()
+    refusals = 0
+    while refusals < 4:
+        state = make(worker)
+        grant = grants(1)
+        try:
+            state.raise_and_write(grant, [ROW])
+        except StateError as error:
+            refusals += 1
+            run_for_the_worker(admin, str(error))
+        else:
+            break
+    grants.final(grant, state)
+    assert refusals == 2  # the tables beside all states, and its own
+    assert is_applied(state)
+
+
+def run_for_the_worker(admin: str, refusal: str) -> None:
+    """Do what a refusal says, as a person who may."""
+    found = re.search(r"let a person who may run: (.*)\. Give the user (.*) on them", refusal)
+    assert found, refusal
+    assert found[2] == RIGHTS.replace(", DELETE", " and DELETE")
+    for statement in found[1].split("; "):
+        query(admin, statement)
+        table = statement.split()[2]
+        user = "worker" if admin.startswith("postgresql") else "'worker'@'127.0.0.1'"
+        query(admin, f"GRANT {RIGHTS} ON {table} TO {user}")
