@@ -142,3 +142,15 @@ def test_the_page_of_options_has_every_option_with_its_default() -> None:
     assert {name: text.strip("`") for name, text in shown.items()} == {
         name: option["default"] or "below `AIRFLOW_HOME" for name, option in OPTIONS.items()
     }
+
+
+def _first_screen(page: str) -> str:
+    """Give what a page says before its first list of links, with links to pages as in docs."""
+    text = (ROOT / page).read_text().partition("\n\n")[2]
+    return re.split(r"\n\n(?:Both scripts|!\[)", text)[0].replace("docs/", "")
+
+
+def test_the_first_screen_is_short_and_the_same_in_the_readme_and_in_the_docs() -> None:
+    first = _first_screen("README.md")
+    assert first == _first_screen("docs/index.md")
+    assert 100 < len(re.findall(r"\w+", re.sub(r"```.*?```", "", first, flags=re.DOTALL))) <= 250

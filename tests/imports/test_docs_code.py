@@ -27,12 +27,13 @@ OWN_FILES = {
 
 
 def blocks() -> Iterator[tuple[str, str]]:
-    """Give each Python block of README and docs with its page and line."""
+    """Give each Python block of README and docs with its page and line; of a diff what it leads to."""
     for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]:
         text = page.read_text()
-        for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for found in re.finditer(r"^```(python|diff)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
             line = text[: found.start()].count("\n") + 1
-            yield f"{page.relative_to(ROOT).as_posix()}:{line}", found[1]
+            code = found[2] if found[1] == "python" else re.sub(r"^-.*\n|^[ +]", "", found[2], flags=re.MULTILINE)
+            yield f"{page.relative_to(ROOT).as_posix()}:{line}", code
 
 
 BLOCKS = dict(blocks())
@@ -127,6 +128,10 @@ from dags.locations import LocationDB, LocationUpdater
 @task
 def count(batch=None): return []
 @task
+def extract(): return []
+@task
+def sum_up(orders): return []
+@task
 def send(): return []
 @task
 def collect(sent): return []
@@ -157,7 +162,14 @@ def failure(code: str) -> str:
     failed = []
     for around in AROUND:
         indent = "        " if "Transaction(" in around else "    " if "DAG(" in around else ""
-        named = {**_public(), "DAG": DAG, "task": task, "datetime": datetime, "timedelta": timedelta}
+        named = {
+            **_public(),
+            "DAG": DAG,
+            "task": task,
+            "datetime": datetime,
+            "timedelta": timedelta,
+            "__file__": __file__,
+        }
         try:
             exec(compile(PRELUDE, "prelude", "exec"), named)
             exec(compile(around.format(block=textwrap.indent(code, indent)), "block", "exec"), named)
