@@ -8,9 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
+from sqlalchemy.dialects import postgresql
 
 from airflow_tx.cli.definition import TX_COMMANDS
 from airflow_tx.provider_info import OPTIONS
+from airflow_tx.state.sql.postgres import Postgres
+from airflow_tx.state.sql.schema import fence_table, portions_table, receipts_table
 from tests.imports.doc_pages import PAGES, ROOT
 
 DAGS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("dags/*.py"))
@@ -154,3 +157,11 @@ def test_the_first_screen_is_short_and_the_same_in_the_readme_and_in_the_docs() 
     first = _first_screen("README.md")
     assert first == _first_screen("docs/index.md")
     assert 100 < len(re.findall(r"\w+", re.sub(r"```.*?```", "", first, flags=re.DOTALL))) <= 250
+
+
+def test_the_statements_for_a_person_who_creates_tables_are_those_of_the_package() -> None:
+    page = (ROOT / "docs/howto/operate.md").read_text()
+    shown = re.findall(r"^CREATE TABLE .*?^\);$", page, re.MULTILINE | re.DOTALL)
+    tables = [fence_table(None), portions_table(None), receipts_table(None)]
+    made = [Postgres().definition(postgresql.dialect(), table) for table in tables]
+    assert [" ".join(each.split()).rstrip(";") for each in shown] == made
