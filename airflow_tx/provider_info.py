@@ -82,13 +82,14 @@ OPTIONS: dict[str, _Option] = {
     "warm_places": _option(
         "integer",
         "2",
-        "How many committers in line wait in their worker, each in a worker slot; the others defer themselves, and "
-        "come back after min_deferral. With many transactions in flight and slots to spare, as many as are in flight.",
+        "How many committers in line wait in their worker, each in a worker slot, for warm_wait seconds; the others "
+        "wait there only while the line moves faster than a deferral takes.",
     ),
     "min_deferral": _option(
         "float",
         "10",
-        "Seconds that a trigger holds a deferred task at least: Airflow fails tasks that come back too soon.",
+        "Seconds from the deferral for which a trigger holds a task at least: Airflow fails tasks that come back too "
+        "soon.",
     ),
     "yield_after": _option(
         "float",

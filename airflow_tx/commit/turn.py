@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +25,17 @@ MESSAGE_PATIENCE = 5.0
 """Seconds that a committer waits in its worker for messages; workers of another DAG may need its slot."""
 _MESSAGE_POLL = 0.5
 _ROLLING_POLL = 1.0
+_LOOK = 1.0
 BRIEF = 5.0
-"""Seconds that a committer waits in its worker for an earlier transaction that still works: a deferral takes longer."""
+"""Seconds that a committer waits in its worker for a line that does not move: a deferral takes longer."""
+RESUMED = 2.0
+"""Seconds that Airflow takes to start a deferred task again, behind `[tx] min_deferral`."""
+DEFERRAL = 10.0 + RESUMED
+"""Seconds that a deferral takes by default."""
 WARM_PLACES = 2
-"""How many in line wait in their worker, unless `[tx] warm_places` says otherwise."""
+"""How many in line wait in their worker for commits alone, unless `[tx] warm_places` says otherwise."""
+MOST_IN_WORKERS = 16
+"""How many in line hold a worker slot at all, however many transactions are in flight."""
 MOST_ACKS_READ = 100
 """Of a transaction with more acks than these it is not read whether they are all there: its committer notes that.
 
@@ -86,9 +94,14 @@ class WaitingLine(TurnReading):
         """
         if self.current >= self.txid:
             return Wait.NOT
-        if self.txid - self.current > self.places:
+        if self.txid - self.current > max(self.places, MOST_IN_WORKERS):
             return Wait.DEFERRED
-        return Wait.WARM if self.ready.issuperset(self.earlier) else Wait.BRIEFLY
+        return Wait.WARM if self.is_near and self.ready.issuperset(self.earlier) else Wait.BRIEFLY
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it waits at one of the warm places; of a line that is longer not every record is read."""
+        return self.txid - self.current <= self.places
 
     @property
     def waited_for(self) -> list[list[object]]:
@@ -117,7 +130,9 @@ class WaitingLine(TurnReading):
         """The records whose change may change the decision; every ack touches the one that holds the acks."""
         own = self.opened.get(self.txid)
         acks = paths.acks("" if own is None else own.acks)
-        return (paths.current, acks, *map(paths.transaction, (*self.earlier, self.txid)))
+        # Many may wait far away: only the turn itself wakes them.
+        earlier = self.earlier if self.is_near else ()
+        return (paths.current, acks, *map(paths.transaction, (*earlier, self.txid)))
 
 
 def read_line(
@@ -143,6 +158,8 @@ def read_line(
         return line
     near = range(current, min(txid, current + places))
     line = replace(line, opened=read_opened(read, paths, (*near, txid)))
+    if not line.is_near:
+        return line
     ready = (
         each for each, record in line.earlier.items() if _is_ready(store, paths, record, mapped)
     )
@@ -183,20 +200,48 @@ class Move(Enum):
 
 
 @dataclass(frozen=True)
+class LinePace:
+    """How fast the line moves, as far as a committer has seen it.
+
+    :param first: whose turn it was when the committer began to wait.
+    :param began: when that was, by the clock of its caller.
+    :param moved: when the turn moved last.
+    """
+
+    first: int
+    current: int
+    began: float
+    moved: float
+
+    def seen(self, current: int, now: float) -> LinePace:
+        """Return the pace once the turn is at a transaction."""
+        return self if current == self.current else replace(self, current=current, moved=now)
+
+    def left(self, txid: int, now: float) -> float:
+        """Estimate the seconds until the turn of a transaction; endless if the line stands still."""
+        passed = self.current - self.first
+        if passed <= 0 or now - self.moved >= BRIEF:
+            return math.inf
+        return (txid - self.current) * (now - self.began) / passed
+
+
+@dataclass(frozen=True)
 class Times:
     """Until when a committer waits in its worker, by the clock of its caller.
 
     :param deadline: for transactions that only have to commit.
-    :param brief: for an earlier transaction that still works.
+    :param brief: for an earlier transaction that still works, and for a line that is long.
     :param messages: for messages.
+    :param away: seconds that a deferral takes. A turn that is nearer than this is waited for in the worker.
     """
 
     deadline: float
     brief: float
     messages: float
+    away: float = DEFERRAL
 
     @classmethod
-    def since(cls, began: float, patience: float) -> Times:
+    def since(cls, began: float, patience: float, away: float = DEFERRAL) -> Times:
         """Give the times of a committer that begins to wait.
 
         :param patience: seconds to wait in the worker at most.
@@ -205,11 +250,17 @@ class Times:
             began + patience,
             began + min(patience, BRIEF),
             began + min(patience, MESSAGE_PATIENCE),
+            away,
         )
 
-    def until(self, wait: Wait) -> float:
-        """Give the end of a wait in the worker."""
-        return self.brief if wait is Wait.BRIEFLY else self.deadline
+    def until(self, wait: Wait, left: float, now: float) -> float:
+        """Give the end of a wait in the worker; of a line that moves fast enough, when to look again.
+
+        :param left: seconds that it takes until the turn, by its pace.
+        """
+        if wait is not Wait.BRIEFLY:
+            return self.deadline
+        return self.brief if left > self.away else max(self.brief, min(self.deadline, now + _LOOK))
 
 
 def next_move(
@@ -218,12 +269,14 @@ def next_move(
     times: Times,
     now: float,
     *,
+    left: float = math.inf,
     before: WaitingLine | None = None,
     tried: int = 0,
 ) -> Move:
     """Decide what a committer does next.
 
     :param completion: whether everything of its own transaction has acked.
+    :param left: seconds until its turn, by the pace of the line.
     :param before: the line of the last reading.
     :param tried: the transaction that it has tried to skip; it waits for that one like for any other.
     """
@@ -238,7 +291,7 @@ def next_move(
     wait = wait_of(line, completion)
     if wait is Wait.NOT:
         return Move.COMMIT
-    if wait is Wait.DEFERRED or now >= times.until(wait):
+    if wait is Wait.DEFERRED or now >= times.until(wait, left, now):
         return Move.DEFER
     return Move.WAIT
 
@@ -257,16 +310,18 @@ def commit_in_turn(
     *,
     patience: float,
     places: int = WARM_PLACES,
+    away: float = DEFERRAL,
     clock: Callable[[], float] = time.monotonic,
 ) -> WaitingLine | None:
     """Commit when it is the turn.
 
     :param patience: seconds to wait in the worker at most.
-    :param places: how many in line wait there.
+    :param places: how many in line wait there for commits alone.
+    :param away: seconds that a deferral takes.
     :return: None: it is committed; else the line in which to wait elsewhere.
     :raises Refused, StateError, StagingError: it cannot be committed now.
     """
-    times = Times.since(clock(), patience)
+    times = Times.since(clock(), patience, away)
     while True:
         try:
             return _in_turn(commit, store, times, places=places, clock=clock)
@@ -283,13 +338,17 @@ def _in_turn(
 ) -> WaitingLine | None:
     case = commit.case
     line: WaitingLine | None = None
+    pace: LinePace | None = None
     tried = 0
     while (completion := commit.complete()) is not Completion.OVER:
         read = Reader(store)
         before = line
         line = _read(case, store, read, places=places, works_again=completion is Completion.NOT_YET)
         case.ledger.remember(read)
-        move = next_move(line, completion, times, clock(), before=before, tried=tried)
+        now = clock()
+        pace = (pace or LinePace(line.current, line.current, now, now)).seen(line.current, now)
+        left = pace.left(line.txid, now)
+        move = next_move(line, completion, times, now, left=left, before=before, tried=tried)
         if move is Move.FORGET:
             commit.forget()
         elif move is Move.SKIP:
@@ -315,7 +374,8 @@ def _in_turn(
         else:
             if completion is Completion.READY:
                 commit.prepare()
-            _watch(case, store, line, times.until(wait_of(line, completion)) - clock())
+            until = times.until(wait_of(line, completion), left, now)
+            _watch(case, store, line, until - clock())
     return None
 
 

@@ -87,7 +87,7 @@ class CoordinatorTrigger(LedgerTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         watch = _Watch(self)
         began = time.monotonic()
-        await asyncio.sleep(self.hold)
+        await asyncio.sleep(self.held)
         try:
             due = await watch.step()
             while not due and time.monotonic() - began < self.refresh:

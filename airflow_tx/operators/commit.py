@@ -115,13 +115,17 @@ class InTurnOperator(RetriedOperator, LineageOperator):
         """
         from airflow_tx.commit.alarm import raise_own_alarms
         from airflow_tx.commit.commit import Commit
-        from airflow_tx.commit.turn import commit_in_turn
+        from airflow_tx.commit.turn import RESUMED, commit_in_turn
 
         with final_errors(), commit_case(context, updates, self.log) as case:
             settings = Settings.load()
             commit = Commit(case, part)
             line = commit_in_turn(
-                commit, case.ledger.store, patience=settings.warm_wait, places=settings.warm_places
+                commit,
+                case.ledger.store,
+                patience=settings.warm_wait,
+                places=settings.warm_places,
+                away=settings.min_deferral + RESUMED,
             )
             if line is None:
                 note_commit(self, context, case, is_first=commit.granted is not None)

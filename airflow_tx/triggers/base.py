@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from typing import Any, ClassVar
 
@@ -35,8 +36,10 @@ log = logging.getLogger(__name__)
 class LedgerTrigger(BaseTrigger):
     """A trigger that reads the ledger of a topology; its fields are its arguments, plain and without passwords.
 
-    :param hold: seconds that it waits at least.
+    :param hold: seconds from the deferral that it waits at least.
     :param poll: seconds between two readings.
+    :param since: when the task deferred itself, in seconds since 1970. A triggerer takes a while to start a trigger,
+        and starts it again after a restart.
     """
 
     zookeeper_conn_id: str
@@ -44,9 +47,15 @@ class LedgerTrigger(BaseTrigger):
     topology: str
     hold: float
     poll: float = POLL
+    since: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+    @property
+    def held(self) -> float:
+        """Return the seconds that it still waits; the clock of the worker may be wrong."""
+        return min(max(self.since + self.hold - time.time(), 0.0), self.hold)
 
     @property
     def paths(self) -> Paths:
@@ -71,7 +80,7 @@ class WaitTrigger(LedgerTrigger):
     """Whether `event` asks nothing but reads, see `until`."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        times = {"hold": self.hold, "poll": self.poll}
+        times = {"hold": self.held, "poll": self.poll}
         event = await until(
             self.event, self.zookeeper_conn_id, **times, slots=self.watch(), watched=self.watched
         )

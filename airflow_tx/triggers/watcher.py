@@ -52,6 +52,7 @@ class CommitsTrigger(LedgerTrigger, BaseEventTrigger):
     every: int = 1
     settle: float = 10.0
     hold: float = 0.0
+    since: float = 0.0  # Airflow knows an asset's trigger again by its arguments
 
     def shared_stream_key(self) -> Hashable:
         return tuple(str(getattr(self, each.name)) for each in fields(self))

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_tx"
 MOST_POSITIONAL = 5
-LONGEST = 400
+LONGEST = 900
 
 
 def all_files() -> list[Path]:
@@ -213,7 +213,7 @@ RULERS = [
     Ruler("functions of more than 5 positional arguments", 0, _positional_arguments),
     Ruler("chained comparisons with is", 0, _chained_is),
     Ruler("calls that unpack what was packed for them", 0, _packed_arguments),
-    Ruler("files of more than 400 lines", 0, _long_files),
+    Ruler(f"files of more than {LONGEST} lines", 0, _long_files),
     Ruler("circles of imports, those for types too", 0, lambda: len(circles())),
 ]
 

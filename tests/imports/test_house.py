@@ -57,7 +57,7 @@ BOUNDS = {
     "functions of more than 5 positional arguments": 0,
     "chained comparisons with is": 0,
     "calls that unpack what was packed for them": 5,
-    "files of more than 400 lines": 0,
+    "files of more than 900 lines": 0,
     "circles of imports, those for types too": 0,
 }
 """What each ruler may say at most. `script/house` prints what it says now."""

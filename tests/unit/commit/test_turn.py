@@ -53,14 +53,20 @@ def test_nobody_holds_a_worker_slot_for_long_while_an_earlier_transaction_may_ne
     assert line(5, 3, t3=True, t4=False).wait is Wait.BRIEFLY
 
 
-def test_the_third_in_line_defers_itself_whatever_the_others_do() -> None:
-    assert line(5, 2, t2=True, t3=True, t4=True).wait is Wait.DEFERRED
+def test_one_behind_the_warm_places_waits_briefly_whatever_the_others_do() -> None:
+    assert line(5, 2, t2=True, t3=True, t4=True).wait is Wait.BRIEFLY
+
+
+def test_only_the_first_sixteen_in_line_hold_a_worker_slot_however_many_are_in_flight() -> None:
+    assert line(17, 1).wait is Wait.BRIEFLY
+    assert line(18, 1).wait is Wait.DEFERRED
+    assert replace(line(18, 1), places=20).wait is Wait.WARM
 
 
 def test_as_many_as_are_wanted_wait_in_their_worker() -> None:
     far = replace(line(5, 1, t1=True, t2=True, t3=True, t4=True), places=4)
     assert far.wait is Wait.WARM
-    assert replace(far, places=3).wait is Wait.DEFERRED
+    assert replace(far, places=3).wait is Wait.BRIEFLY
     assert replace(far, ready=far.ready - {2}).wait is Wait.BRIEFLY
 
 
@@ -102,8 +108,14 @@ def test_it_is_woken_to_skip_the_transaction_whose_turn_it_is() -> None:
 
 def test_it_watches_the_turn_its_own_records_and_those_of_the_ones_before_it() -> None:
     paths = Paths("/tx", "t")
-    watched = changed(line(5, 3, t3=True, t4=True), 5, acks="5.1-x").watched(paths)
-    assert watched == (paths.current, paths.acks("5.1-x"), *(paths.transaction(txid) for txid in (3, 4, 5)))
+    near = changed(line(5, 3, t3=True, t4=True), 5, acks="5.1-x")
+    assert near.watched(paths) == (paths.current, paths.acks("5.1-x"), *(paths.transaction(txid) for txid in (3, 4, 5)))
+
+
+def test_far_from_its_turn_it_watches_none_of_the_ones_before_it() -> None:
+    paths = Paths("/tx", "t")
+    far = changed(line(5, 1, t1=True, t2=True), 5, acks="5.1-x")
+    assert far.watched(paths) == (paths.current, paths.acks("5.1-x"), paths.transaction(5))
 
 
 # --- the line as it is read --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ class Meanwhile(CountingStore):
     def __init__(self) -> None:
         super().__init__()
         self.time = 1000.0
+        self.a_step = A_STEP
         self.steps: list[Callable[[], object]] = []
         self.waits: list[tuple[float, bool]] = []
         self.slept: list[float] = []
@@ -57,11 +59,11 @@ class Meanwhile(CountingStore):
         self.slept.append(seconds)
         self.pass_by(seconds, seconds)
 
-    def pass_by(self, most: float, a_step: float = A_STEP) -> None:
+    def pass_by(self, most: float, a_step: float | None = None) -> None:
         """Let the next step be done, or else the time run out."""
         if self.steps:
             self.steps.pop(0)()
-            most = a_step
+            most = self.a_step if a_step is None else a_step
         self.time += most
 
 
@@ -123,6 +125,44 @@ def test_it_waits_briefly_for_one_before_it_that_still_works(
     line = commit_in_time(second, store)
     assert (line is None) is soon
     assert store.waits[0] == (BRIEF, soon)
+
+
+@pytest.fixture
+def last(make: Any, store: Meanwhile) -> Run:
+    """The last of eight runs whose tasks have acked; whenever it waits, the first of the others commits."""
+    in_flight = partial(make, max_pending=8)
+    *others, last = (open_run(in_flight, f"r{number}") for number in range(1, 9))
+    store.steps = [each.commit_now for each in others]
+    return last
+
+
+def test_far_from_its_turn_it_waits_in_its_worker_while_the_line_moves_fast(
+    last: Run, store: Meanwhile, state: MemoryState
+) -> None:
+    store.a_step = 1.0
+    assert commit_in_time(last, store) is None
+    assert counts(state) == {"count": 80}
+    assert store.time - 1000 > BRIEF
+
+
+def test_far_from_its_turn_it_is_deferred_when_the_line_moves_so_slowly_that_a_deferral_ends_earlier(
+    last: Run, store: Meanwhile
+) -> None:
+    store.a_step = 4.0
+    line = commit_in_time(last, store)
+    assert line is not None
+    assert (line.current, store.time - 1000) == (3, 2 * store.a_step)
+
+
+def test_far_from_its_turn_it_is_deferred_when_the_line_has_moved_fast_and_stands_still(
+    last: Run, store: Meanwhile
+) -> None:
+    store.a_step = 0.5
+    store.steps = store.steps[:3]
+    line = commit_in_time(last, store)
+    assert line is not None
+    assert line.current == 4
+    assert BRIEF <= store.time - 1000 - 3 * store.a_step < BRIEF + 1
 
 
 @pytest.mark.parametrize(

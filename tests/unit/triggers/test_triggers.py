@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from importlib import import_module
 from typing import Any
 
@@ -151,10 +152,16 @@ def test_a_committer_is_woken_when_its_own_record_vanished(store: SlowStore) -> 
     assert fire(turn(4, "of a record that is gone")) == [{"reason": "its record changed"}]
 
 
-def test_no_trigger_fires_before_its_hold_is_over(store: SlowStore, sleeps: Sleeps) -> None:
+@pytest.mark.parametrize(("ago", "held"), [(0, 300), (100, 200), (400, 0), (-1000, 300)])
+def test_no_trigger_fires_before_its_hold_is_over_which_begins_with_the_deferral(
+    store: SlowStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch, ago: int, held: int
+) -> None:
     begin(store, "r1")
-    fire(ready(max_pending=2, hold=300.0))
-    assert sleeps.seconds == [300.0]
+    trigger = ready(max_pending=2, hold=300.0)
+    now = trigger.since + ago
+    monkeypatch.setattr(time, "time", lambda: now)
+    fire(trigger)
+    assert sleeps.seconds == [held]
 
 
 def test_a_ledger_that_cannot_be_reached_fails_nobody(store: SlowStore) -> None:
