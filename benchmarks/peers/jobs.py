@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from examples.flights import write_days, write_months
-
 Totals = dict[str, tuple[int, int]]
 """By key, how many rows there are, and the sum of their values."""
 
@@ -57,6 +55,9 @@ class Data:
 
     def prepare(self, job: Job) -> None:
         """Write the files of all batches of a job, and sum them up in Python."""
+        # Every task of a measured DAG imports this module, and the examples import the clients of all stores.
+        from examples.flights import write_days, write_months
+
         if job == DAYS:
             self._write(job, write_days(self.folder / "all_days"), 1)
         if job == BIG:
