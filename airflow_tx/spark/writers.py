@@ -195,8 +195,9 @@ def sealed_pipe(path: str, sealed: bytes) -> Iterator[None]:
     os.mkfifo(path, 0o600)
     pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
     try:
-        with suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
+        if sys.platform == "linux":
+            with suppress(OSError):
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE)
         message = len(sealed).to_bytes(8, "big") + sealed
         try:
             written = os.write(pipe, message)

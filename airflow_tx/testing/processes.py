@@ -1,4 +1,4 @@
-"""A family of processes that ends as a whole when one process dies. Linux only.
+"""A family of processes that ends as a whole when one process dies.
 
 Every member and its descendants carry a mark in their environment. Ending the family means ending all processes with
 the mark, until none is left. Process groups do not work: Airflow gives every task a group of its own.
@@ -15,6 +15,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
+
 from airflow_tx.testing.eventually import eventually
 
 MARK = "AIRFLOW_TX_FAMILY"
@@ -22,11 +24,8 @@ MARK = "AIRFLOW_TX_FAMILY"
 
 def marked(mark: str) -> list[int]:
     """Return the processes that carry `mark`, apart from this one."""
-    wanted = f"{MARK}={mark}".encode()
-    others = [
-        int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()
-    ]
-    return [pid for pid in others if wanted in _read(pid, "environ").split(b"\0")]
+    others = [pid for pid in psutil.pids() if pid != os.getpid()]
+    return [pid for pid in others if _environment(pid).get(MARK) == mark]
 
 
 def end_marked(mark: str, *, timeout: float = 15) -> None:
@@ -55,17 +54,21 @@ def signal_process(pid: int, number: int) -> bool:
 
 
 def _described(pids: Sequence[int]) -> str:
-    return "\n".join(
-        f"{pid} {_read(pid, 'cmdline').replace(bytes(1), b' ').decode(errors='replace')[:200]}"
-        for pid in pids
-    )
+    return "\n".join(f"{pid} {' '.join(_command(pid))[:200]}" for pid in pids)
 
 
-def _read(pid: int, name: str) -> bytes:
+def _environment(pid: int) -> dict[str, str]:
     try:
-        return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:  # gone, or of another user
-        return b""
+        return dict(psutil.Process(pid).environ())
+    except (psutil.Error, OSError):  # gone, or of another user
+        return {}
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return list(psutil.Process(pid).cmdline())
+    except (psutil.Error, OSError):
+        return []
 
 
 class ProcessFamily:

@@ -7,6 +7,7 @@ not be touched is refused by an assignment that cannot be made, and with it the 
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -47,11 +48,11 @@ _T = TypeVar("_T")
 # A server that a network has swallowed is noticed after half a minute; PyMySQL leaves that to TCP, which takes hours.
 _SIGNS_OF_LIFE = {
     socket.TCP_NODELAY: 1,
-    socket.TCP_KEEPIDLE: 10,
     socket.TCP_KEEPINTVL: 5,
     socket.TCP_KEEPCNT: 4,
-    socket.TCP_USER_TIMEOUT: 30_000,
 }
+if sys.platform == "linux":  # other systems have no such options, or call them otherwise
+    _SIGNS_OF_LIFE |= {socket.TCP_KEEPIDLE: 10, socket.TCP_USER_TIMEOUT: 30_000}
 # Seconds; in the query of the URL, or in the extra of the connection, under these names.
 _TIMEOUTS = {"lock_timeout": "30", "idle_timeout": "60"}
 # Errors of the client, and errors of a server that is full (or its disk), going down, or not there for this user.

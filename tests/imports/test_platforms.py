@@ -1,0 +1,37 @@
+"""What only Linux has: the package can be imported without it, and reads the files of its kernel in one place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "airflow_tx"
+
+# Imports what is named, with the libraries that it needs, and then imports the package again as macOS would, where the
+# modules `socket` and `fcntl` have fewer names.
+IMPORT_AGAIN = """
+import fcntl, importlib, socket, sys
+
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+for name in [name for name in sys.modules if name.partition(".")[0] == "airflow_tx"]:
+    del sys.modules[name]
+del socket.TCP_KEEPIDLE, socket.TCP_USER_TIMEOUT, fcntl.F_SETPIPE_SZ
+sys.platform = "darwin"
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_a_state_is_imported_where_the_options_of_linux_are_missing() -> None:
+    names = ["airflow_tx.state.sql.database", "airflow_tx.spark.writers", "airflow_tx.testing.servers.zookeeper"]
+    done = subprocess.run([sys.executable, "-c", IMPORT_AGAIN, *names], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_files_of_the_kernel_are_read_only_where_they_may_be_missing() -> None:
+    readers = {file.name for file in PACKAGE.rglob("*.py") if '"/proc' in file.read_text()}
+    # `test_a_limit_is_one_of_plain_time_where_the_kernel_counts_nothing` is the test of this one.
+    assert readers == {"deadline.py"}
