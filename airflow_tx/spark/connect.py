@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from airflow_tx.errors import TxError
 from airflow_tx.spark.app import BatchApp, load_app
 from airflow_tx.spark.batch import Batch
+from airflow_tx.spark.release import check_release
 from airflow_tx.spark.submit import explain
 from airflow_tx.staging import (
     Descriptor,
@@ -96,7 +97,9 @@ def session(
     :param patience: seconds to wait for a server that does not listen.
     :param traces: sees what is left in the session.
     :raises SparkUnreachable: it does not.
+    :raises ConfigError: the client is not of the release of the pyspark beside it.
     """
+    check_release()
     # PySpark itself would try for minutes.
     _await_port(url, server, patience)
     with _mode.entered():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_tx.errors import ConfigError, FailedBatch, RowsRefused, TxError
+from airflow_tx.spark.release import WITH_JARS, check_release
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.attempt import TransactionAttempt
@@ -116,7 +117,7 @@ def driver_environment(
 
     :param binary: name or path of spark-submit; where PATH has none, the one of this Python's pyspark is taken.
     :param local: whether the executors are on this machine too.
-    :raises ConfigError: if there is no such binary.
+    :raises ConfigError: if there is no such binary, or it is of another release than this Python's pyspark-client.
     """
     added = {
         "PYTHONPATH": os.pathsep.join(
@@ -128,9 +129,14 @@ def driver_environment(
     path = environ.get("PATH", os.defpath)
     if shutil.which(binary, path=path) is None:
         added["PATH"] = path = os.pathsep.join([path, str(Path(sys.executable).parent)])
-    if shutil.which(binary, path=path) is None:
-        remedy = "No such command: install pyspark in Airflow's Python, put Spark's bin on PATH, or give its path."
+    program = shutil.which(binary, path=path)
+    if program is None:
+        remedy = (
+            f"No such command: put Spark's bin on PATH, give its path, or install it: {WITH_JARS}"
+        )
         raise ConfigError(option="spark_binary of SparkBatchOperator", value=binary, remedy=remedy)
+    if Path(program).parent == Path(sys.executable).parent:
+        check_release()
     if "PYSPARK_PYTHON" not in environ:
         added["PYSPARK_DRIVER_PYTHON"] = environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)
         if local:

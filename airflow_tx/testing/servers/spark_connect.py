@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_tx.errors import TxError
+from airflow_tx.spark.release import WITH_JARS, check_release
 from airflow_tx.testing.servers.server import LocalServer, pyspark_jars
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -98,8 +99,8 @@ class LocalSparkConnect(LocalServer):
 def _spark_submit() -> str:
     found = pyspark_jars("spark-connect_*.jar")
     if not found:
-        problem = "No Spark Connect server found in pyspark's jars."
-        raise TxError(message=f"{problem} Install the full package pyspark (not pyspark-client).")
+        raise TxError(message=f"No Spark Connect server found: pyspark has it. Run: {WITH_JARS}")
+    check_release()
     return str(found[0].parents[1] / "bin" / "spark-submit")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_tx.errors import TxError
+from airflow_tx.spark.release import WITH_JARS
 from airflow_tx.testing.servers.server import JavaServer, find_java, pyspark_jars
 
 if TYPE_CHECKING:
@@ -170,9 +171,8 @@ def _read_frame(connection: socket.socket) -> bytes:
 def _find_jars() -> Path:
     found = pyspark_jars("zookeeper-[0-9]*.jar")
     if not found:
-        raise TxError(
-            message="No ZooKeeper found in pyspark's jars. Install the full package pyspark (not pyspark-client)."
-        )
+        problem = "No ZooKeeper found: pyspark has one in its jars."
+        raise TxError(message=f"{problem} Run: {WITH_JARS}, or start one of your own.")
     return found[0].parent
 
 
