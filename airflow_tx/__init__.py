@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from airflow_tx.lazy_names import lazy_names
+from airflow_tx.version import __version__ as __version__
 
-__version__ = "0.1.0"
+if "airflow" in sys.modules:
+    # Airflow loads this package in each of its processes. An older one lacks names that a task would miss much later.
+    _airflow = vars(sys.modules["airflow"]).get("__version__", "3.3")
+    if tuple(map(int, _airflow.split(".")[:2])) < (3, 3):
+        raise ImportError(
+            f"airflow_tx {__version__} needs Airflow 3.3 or newer, and this is Airflow {_airflow}. "
+            "Upgrade it: pip install 'apache-airflow>=3.3'"
+        )
 
 if TYPE_CHECKING:
     from airflow_tx.alarms import Alarm as Alarm

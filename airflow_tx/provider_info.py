@@ -1,12 +1,14 @@
 """What Airflow reads about this provider: connection type, configuration, commands and modules.
 
-Airflow imports this module at the start of every process, so it imports nothing itself. Types, defaults and help
+Airflow imports this module at the start of every process, so it imports nothing else. Types, defaults and help
 of the options in ``[tx]`` stand here once; :mod:`airflow_tx.config` reads the defaults from here.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+from airflow_tx.version import __version__
 
 INTEGRATION = "Transactions"
 
@@ -200,7 +202,7 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": "airflow-provider-tx",
         "name": "Transactions",
         "description": "One DAG run is one transaction: committed in order, exactly once.\n",
-        "versions": ["0.1.0"],
+        "versions": [__version__],
         "integrations": [{"integration-name": INTEGRATION, "tags": ["software"]}],
         "connection-types": [
             {

@@ -14,8 +14,8 @@ WITH_JARS = "pip install 'airflow-provider-tx[pyspark]'"
 def check_release() -> None:
     """Refuse a folder `pyspark/` that is made of two releases.
 
-    The packages pyspark and pyspark-client own the same modules. Python imports those of the package that was
-    installed last, and the jars are those of pyspark.
+    The packages pyspark and pyspark-client own the same modules. The package that was installed last has written
+    them, and the jars belong to pyspark.
 
     :raises ConfigError: both are installed, and they are not of one release.
     """

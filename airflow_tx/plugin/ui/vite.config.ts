@@ -1,5 +1,6 @@
 import { resolve } from "node:path";
 import { defineConfig } from "vitest/config";
+import { licenses } from "./licenses";
 
 // Airflow's page loads the bundle with import() and takes the component from globalThis.AirflowPlugin. It offers the
 // libraries below as globals: with its own React, Chakra and router the page has Airflow's look, theme and history.
@@ -26,6 +27,7 @@ export default defineConfig({
     target: "es2022",
   },
   define: { "process.env.NODE_ENV": JSON.stringify("production") },
+  plugins: [licenses()],
   esbuild: { jsx: "automatic", legalComments: "inline" },
   test: { include: ["src/**/*.test.ts"] },
 });

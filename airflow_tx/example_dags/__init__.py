@@ -1,0 +1,1 @@
+"""Two DAGs to try the package out: `[core] load_examples` shows them in Airflow, and both begin paused."""
