@@ -1,0 +1,88 @@
+"""What installers choose: the newest and the oldest that is allowed, and what Airflow's constraints file says.
+
+Airflow's own file is tested if AIRFLOW_CONSTRAINTS names one, by its path or its address.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UV = str(Path(sys.executable).parent / "uv")
+EXTRAS = ["", "pyspark", "testing"]
+UNREACHED = r"error sending request|dns error|Network connectivity is disabled|Connection refused|timed out"
+
+
+def resolve(extra: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Ask uv what it would install; without an index, the test is skipped in one line."""
+    extras = ["--extra", extra] if extra else []
+    command = [UV, "pip", "compile", "pyproject.toml", "--no-header", "--no-annotate", *extras, *options]
+    command += ["--python", sys.executable, "--no-emit-index-url", "--no-emit-find-links"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode and re.search(UNREACHED, done.stderr):
+        pytest.skip("NOT TESTED: what installers choose, since no package index can be reached")
+    return done
+
+
+def chosen(extra: str, *options: str) -> dict[str, str]:
+    done = resolve(extra, *options)
+    assert done.returncode == 0, done.stderr
+    return dict(re.findall(r"(?m)^([a-z0-9-]+)(?:\[[a-z,]+\])?==(\S+)", done.stdout))
+
+
+def locked() -> list[str]:
+    """Give the versions of the lock, as a constraints file names them; without those of Spark."""
+    lines = re.findall(r"(?m)^([a-z0-9-]+==[^\\\n]+?) *\\?$", (ROOT / "requirements.lock").read_text())
+    return [line for line in lines if not line.startswith("pyspark")]
+
+
+def constraints(folder: Path, *spark: str) -> Sequence[str]:
+    file = folder / "constraints.txt"
+    file.write_text("\n".join([*locked(), *spark]))
+    return "--constraint", str(file)
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("resolution", ["highest", "lowest-direct"])
+def test_what_is_chosen_without_constraints_is_one_release_of_spark(extra: str, resolution: str) -> None:
+    found = chosen(extra, "--resolution", resolution)
+    assert found["apache-airflow"] >= "3.3"
+    assert ("pyspark" in found) == bool(extra)
+    releases = {found[name].rpartition(".")[0] for name in ("pyspark", "pyspark-client") if name in found}
+    assert len(releases) == 1
+
+
+@pytest.mark.parametrize("release", ["4.0.1", "4.1.1", "4.2.0"])
+def test_the_client_of_a_constraints_file_is_taken(release: str, tmp_path: Path) -> None:
+    found = chosen("", *constraints(tmp_path, f"pyspark-client=={release}"))
+    assert found["pyspark-client"] == release
+    assert "pyspark" not in found
+
+
+def test_the_jars_of_the_release_in_a_constraints_file_are_taken(tmp_path: Path) -> None:
+    found = chosen("pyspark", *constraints(tmp_path, "pyspark-client==4.1.1", "pyspark==4.1.1"))
+    assert (found["pyspark"], found["pyspark-client"]) == ("4.1.1", "4.1.1")
+
+
+def test_the_constraints_file_of_airflow_is_taken() -> None:
+    given = os.environ.get("AIRFLOW_CONSTRAINTS")
+    if not given:
+        pytest.skip("NOT TESTED: Airflow's own constraints file, since AIRFLOW_CONSTRAINTS names none")
+    assert resolve("", "--constraint", given).returncode == 0
+
+
+@pytest.mark.parametrize("older", ["apache-airflow==3.2.2", "pyspark-client==3.5.7", "pyspark==3.5.8"])
+def test_what_is_too_old_is_refused_by_the_installer_with_the_bound(older: str, tmp_path: Path) -> None:
+    file = tmp_path / "constraints.txt"
+    file.write_text(older)
+    done = resolve("pyspark", "--constraint", str(file))
+    assert done.returncode != 0
+    name, _, _ = older.partition("==")
+    assert re.search(rf"{name}(\[\w+\])?>=", done.stderr), done.stderr
