@@ -251,6 +251,7 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "extra-links": ["airflow_tx.plugin.links.TransactionLink"],
         "asset-uris": [
             {"schemes": ["airflow-tx"], "handler": "airflow_tx.triggers.watcher.checked_uri"}
         ],

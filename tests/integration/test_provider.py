@@ -15,6 +15,16 @@ def test_airflow_lists_the_provider_with_its_version(commands: Commands) -> None
     assert own["version"] == version(PACKAGE)
 
 
+def test_airflow_shows_what_the_provider_is(commands: Commands) -> None:
+    (own,) = commands.json("providers", "get", PACKAGE, root="/unused")
+    assert own["Version"] == version(PACKAGE)
+
+
+def test_airflow_lists_the_link_to_a_transaction(commands: Commands) -> None:
+    listed = commands.json("providers", "links", root="/unused")
+    assert "airflow_tx.plugin.links.TransactionLink" in {each["extra_link_class_name"] for each in listed}
+
+
 def test_airflow_lists_every_trigger_of_the_provider(commands: Commands) -> None:
     own = [each for each in commands.json("providers", "triggers", root="/unused") if each["package_name"] == PACKAGE]
     told = [name for each in get_provider_info()["triggers"] for name in each["python-modules"]]

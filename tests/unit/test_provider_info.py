@@ -14,7 +14,7 @@ from typing import Any
 import airflow
 import jsonschema  # type: ignore[import-untyped]
 import pytest
-from airflow.sdk import BaseHook, BaseNotifier, BaseOperator, BaseSensorOperator
+from airflow.sdk import BaseHook, BaseNotifier, BaseOperator, BaseOperatorLink, BaseSensorOperator
 from airflow.triggers.base import BaseTrigger
 
 import airflow_tx
@@ -64,6 +64,11 @@ def test_a_kind_that_the_package_has_not_is_in_no_list(classes: list[type]) -> N
     assert "notifications" not in INFO
 
 
+def test_every_link_of_an_operator_is_declared(classes: list[type]) -> None:
+    own = {f"{each.__module__}.{each.__qualname__}" for each in classes if issubclass(each, BaseOperatorLink)}
+    assert own == set(INFO["extra-links"])
+
+
 def test_every_hook_that_makes_a_connection_type_is_declared_with_it(classes: list[type]) -> None:
     hooks: list[Any] = [each for each in classes if issubclass(each, BaseHook)]
     own = {(each.conn_type, f"{each.__module__}.{each.__qualname__}", each.hook_name) for each in hooks}
@@ -73,7 +78,7 @@ def test_every_hook_that_makes_a_connection_type_is_declared_with_it(classes: li
 
 def test_every_name_that_airflow_imports_exists() -> None:
     names = [each["hook-class-name"] for each in INFO["connection-types"]]
-    names += [each["handler"] for each in INFO["asset-uris"]] + INFO["cli"]
+    names += [each["handler"] for each in INFO["asset-uris"]] + INFO["cli"] + INFO["extra-links"]
     for name in names:
         module, _, attribute = name.rpartition(".")
         assert callable(getattr(importlib.import_module(module), attribute)), name
