@@ -29,7 +29,7 @@ from tests.integration.commands import DAG
 from tests.integration.pipeline import Pipeline
 
 LARGE = 1000
-"""Transactions of the first topology."""
+"""Final transactions of the first topology, beside two open ones."""
 EACH = 20
 """Transactions of each other one, two of them open."""
 REFRESHES = 10
@@ -42,7 +42,7 @@ PAUSE = 2.0
 def main(topologies: int, viewers: int) -> None:
     print(machine())
     with tempfile.TemporaryDirectory() as folder, LocalZooKeeper(fsync=False) as zookeeper:
-        print(f"{topologies} topologies: one of {LARGE} transactions, the others of {EACH}")
+        print(f"{topologies} topologies: one of {LARGE} final transactions, the others of {EACH} transactions")
         with _store(zookeeper) as store:
             _fill(store, topologies)
         board = Board(Path(folder), zookeeper, {"the_dag.py": DAG})
@@ -50,6 +50,7 @@ def main(topologies: int, viewers: int) -> None:
             board.start()
             _measure(board, zookeeper, viewers)
             _view(board, zookeeper, topologies, viewers)
+            _look(board, zookeeper)
         finally:
             board.stop()
 
@@ -68,7 +69,7 @@ def _fill(store: ZooKeeperStore, topologies: int) -> None:
         flat = FlatStore()
         pipeline = Repeatable(flat, "", _named(number), kept=True)
         pipeline.request = TopologyRequest(f"dag{number}", "opaque", 8)
-        fill(pipeline, 1, (LARGE if number == 0 else EACH) - 2)
+        fill(pipeline, 1, LARGE if number == 0 else EACH - 2)
         pipeline.begin("open1")
         pipeline.begin("open2")
         copied(store, ROOT, flat.nodes)
@@ -160,15 +161,32 @@ def _view(board: Board, zookeeper: LocalZooKeeper, topologies: int, viewers: int
     changing.join()
     print(f"{viewers} viewers for {VIEWING:.0f} s, a transaction begins each second; {machine()}")
     for what, _, _ in _ROUTES:
-        found = times[what]
-        middle, most = percentile(found, 0.5) * 1000, percentile(found, 0.95) * 1000
-        print(
-            f"{what}: {len(found)} answers, p50 {middle:.0f} ms, p95 {most:.0f} ms, longest {max(found) * 1000:.0f} ms"
-        )
+        print(f"{what}: {_spread(times[what])}")
     asked, busy = received(zookeeper.port) - before, board.processor_seconds - busy
     print(f"not answered with 200: {len(refused)} {sorted(set(refused))}")
     print(f"{busy:.1f} s of a processor, {asked / VIEWING:.1f} requests a second to ZooKeeper")
     print(f"memory of the api-server: {held / 2**20:.0f} MB before, {board.resident_bytes / 2**20:.0f} MB after")
+
+
+def _look(board: Board, zookeeper: LocalZooKeeper) -> None:
+    """Look at the page of every final transaction, twice, and print how much memory the api-server keeps."""
+    with board.client("vera") as client:
+        for what in ("for the first time", "once more"):
+            times, held, busy = [], board.resident_bytes, board.processor_seconds
+            before = received(zookeeper.port)
+            for txid in range(1, LARGE + 1):
+                began = time.perf_counter()
+                client.get(f"/api/v1/topologies/{_named(0)}/transactions/{txid}").raise_for_status()
+                times.append(time.perf_counter() - began)
+            asked, busy = received(zookeeper.port) - before, board.processor_seconds - busy
+            grown = (board.resident_bytes - held) / 2**20
+            print(f"the pages of {LARGE} final transactions, {what}: {_spread(times)}; {machine()}")
+            print(f"{busy:.1f} s of a processor, {asked} requests to ZooKeeper, memory grows by {grown:.1f} MB")
+
+
+def _spread(seconds: list[float]) -> str:
+    middle, most = percentile(seconds, 0.5) * 1000, percentile(seconds, 0.95) * 1000
+    return f"{len(seconds)} answers, p50 {middle:.0f} ms, p95 {most:.0f} ms, longest {max(seconds) * 1000:.0f} ms"
 
 
 _ROUTES: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -176,6 +194,7 @@ _ROUTES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("timeline", "topologies/{name}/transactions", {"limit": 100}),
     ("overview, filtered", "topologies", {"state": "waits", "text": "t1"}),
     ("topology", "topologies/{name}", {}),
+    ("figures", "topologies/{name}/figures", {}),
     ("transaction", "topologies/{name}/transactions/5", {}),
     ("DAG", "dags/dag{number}", {}),
     ("run", "dags/dag{number}/runs/scheduled__0000005", {}),
