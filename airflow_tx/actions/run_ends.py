@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from airflow_tx import compat
@@ -11,7 +11,10 @@ from airflow_tx.protocol.view import TopologyView
 
 
 def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
-    """Say of the open transactions of topologies how their runs ended, with one question for all."""
+    """Say of the open transactions of topologies how their runs ended, with one question for all.
+
+    A view without ended runs is returned unchanged, so that its caller can keep everything derived from it.
+    """
     ends = compat.run_ends(
         {
             (view.record.dag_id, each.run_id)
@@ -20,15 +23,18 @@ def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
             if each.needs_run
         }
     )
-    return [
-        replace(
-            view,
-            transactions=tuple(
-                with_run_end(view.name, each, ends[view.record.dag_id, each.run_id])
-                if each.needs_run and (view.record.dag_id, each.run_id) in ends
-                else each
-                for each in view.transactions
-            ),
-        )
-        for view in views
-    ]
+    return [_with_run_ends(view, ends) for view in views]
+
+
+def _with_run_ends(view: TopologyView, ends: Mapping[tuple[str, str], str | None]) -> TopologyView:
+    dag_id = view.record.dag_id
+    ended = {
+        each.txid: with_run_end(view.name, each, ends[dag_id, each.run_id])
+        for each in view.opened
+        if each.needs_run and (dag_id, each.run_id) in ends
+    }
+    if not ended:
+        return view
+    return replace(
+        view, transactions=tuple(ended.get(each.txid, each) for each in view.transactions)
+    )

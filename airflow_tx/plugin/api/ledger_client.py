@@ -115,5 +115,9 @@ _lock = threading.Lock()
 
 def ledger_client(conn_id: str) -> LedgerClient:
     """Return the client of this process for a connection; a child that was forked makes its own."""
+    key = os.getpid(), conn_id
     with _lock:
-        return _clients.setdefault((os.getpid(), conn_id), LedgerClient(conn_id))
+        found = _clients.get(key)
+        if found is None:
+            found = _clients[key] = LedgerClient(conn_id)
+        return found

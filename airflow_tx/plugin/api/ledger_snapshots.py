@@ -74,6 +74,7 @@ class TopologySnapshot:
     finals: FinalViews = field(default_factory=FinalViews)
     unwatched: Store | None = None
     problem: str | None = None
+    _hours: dict[datetime, list[int]] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -92,6 +93,10 @@ class TopologySnapshot:
     def open_by_txid(self) -> Mapping[int, TransactionView]:
         """Give the open transactions by txid."""
         return {each.txid: each for each in self.opened}
+
+    def with_view(self, view: TopologyView) -> TopologySnapshot:
+        """Show another view; the same snapshot, with everything derived of it, for the same view."""
+        return self if view is self.view else replace(self, view=view)
 
     @cached_property
     def health(self) -> TopologyState:
@@ -158,14 +163,20 @@ class TopologySnapshot:
         The record counts them also beyond the history; of hours before it began to count, the history knows more.
         """
         whole = now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
+        shared = self._hours.get(whole)
+        if shared is not None:
+            return shared
         hours = [
             (whole - timedelta(hours=hour)).isoformat()[:HOUR] for hour in range(HOURS - 1, -1, -1)
         ]
         known = self._in_history(whole)
-        return [
+        counts = [
             max(self.record.hours.get(hour, 0), count)
             for hour, count in zip(hours, known, strict=True)
         ]
+        self._hours.clear()
+        self._hours[whole] = counts
+        return counts
 
     def _in_history(self, whole: datetime) -> list[int]:
         index = self.first_since(whole - timedelta(hours=HOURS - 1))
@@ -180,9 +191,7 @@ class TopologySnapshot:
 def _with_run_ends(snapshots: Sequence[TopologySnapshot]) -> tuple[TopologySnapshot, ...]:
     """Ask Airflow how runs ended, which changes nothing in the ledger: an answer is not kept."""
     views = iter(with_run_ends([each.view for each in snapshots if each.view is not None]))
-    return tuple(
-        each if each.view is None else replace(each, view=next(views)) for each in snapshots
-    )
+    return tuple(each if each.view is None else each.with_view(next(views)) for each in snapshots)
 
 
 _EVER = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
@@ -229,6 +238,7 @@ class LedgerSnapshots:
         settings = self._places.settings
         root = settings.root
         conn_id = settings.zookeeper_conn_id
+        self._check(conn_id)
         names = self._once(
             (_Kind.NAMES, root), lambda store: topologies(store, root), conn_id, below=root
         )
@@ -349,8 +359,6 @@ class LedgerSnapshots:
     ) -> T:
         """Ask at most once a second, and while nothing has changed below a path, not at all."""
         client = ledger_client(conn_id)
-        if below:
-            self._check(conn_id)
         with self._lock:
             kept = self._kept.setdefault(key, _Kept())
         if not kept.lock.acquire(timeout=LEDGER_PATIENCE):

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Annotated, Any
 
@@ -131,9 +132,7 @@ class Redactor:
 
     def redacted(self, text: str) -> str:
         """Leave out of a text what belongs to a connection."""
-        for found, instead in _ANYWHERE:
-            text = found.sub(_hidden_value if instead is None else instead, text)
-        text = _ADDRESS.sub(_hidden_address, text)
+        text = _without_values(text) if len(text) > _LONG else _known_without_values(text)
         pattern = self._current()
         return text if pattern is None else pattern.sub(HIDDEN, text)
 
@@ -146,6 +145,19 @@ class Redactor:
                 except Exception as error:  # noqa: BLE001 - those that are known are left out still
                     log.warning("Airflow's connections cannot be read: %s", error)
             return self._pattern
+
+
+def _without_values(text: str) -> str:
+    """Leave out each text that is a secret or an address by its form."""
+    for found, instead in _ANYWHERE:
+        text = found.sub(_hidden_value if instead is None else instead, text)
+    return _ADDRESS.sub(_hidden_address, text)
+
+
+_LONG = 1000
+"""Characters of a text whose result is not kept."""
+# Pages repeat the same sentences in each answer, and about twenty patterns search a sentence.
+_known_without_values = lru_cache(maxsize=4096)(_without_values)
 
 
 def _hidden_value(found: re.Match[str]) -> str:

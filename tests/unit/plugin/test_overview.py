@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from airflow_tx import compat
 from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.actions.run_ends import with_run_ends
+from airflow_tx.plugin.api.final_views import FinalViews
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.topology_lines import OverviewPart
 from airflow_tx.plugin.api.topology_routes import MOST_LINES
 from airflow_tx.protocol.health import HealthCode
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reading import LedgerReading
-from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.status import view_open
+from airflow_tx.protocol.records import History, Outcome, Phase, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.status import TransactionView, view_final, view_open
 from airflow_tx.protocol.view import TopologyView
 
 
@@ -41,6 +45,15 @@ def blocked(name: str) -> TopologySnapshot:
 
 def late(name: str) -> TopologySnapshot:
     return replace(snapshot(name), alarms={"late": {"when": "2013-01-01"}})
+
+
+_NOW = datetime(2013, 1, 1, 12, 30, tzinfo=timezone.utc)
+
+
+def committed(txid: int, ended: datetime) -> TransactionView:
+    times: dict[str, Any] = dict.fromkeys(("began", "processed", "granted_at", "ended"), ended.isoformat())
+    run: dict[str, Any] = {"run_id": f"r{txid}", "rows": 1, "ack_val": "0" * 16, "op": "op"}
+    return view_final(History(txid=txid, attempts=1, outcome=Outcome.COMMITTED, **times, **run), None)
 
 
 def _view(name: str, record: TopologyRecord) -> TopologyView:
@@ -95,3 +108,33 @@ def test_the_counts_say_how_many_of_each_state_have_the_text_whatever_state_is_a
     found = part.select([each for each in some if each.name != "other"])
     assert (found.total, [each.name for each in found.some]) == (2, ["f1"])
     assert dict(found.counts) == {HealthCode.FAILED: 2, HealthCode.FINE: 1}
+
+
+class CountedFinals(FinalViews):
+    """Counts how often it is asked when a transaction ended."""
+
+    asked = 0
+
+    def ended(self, txid: int) -> datetime | None:
+        self.asked += 1
+        return super().ended(txid)
+
+
+def test_viewers_share_the_commits_of_each_hour_while_a_topology_does_not_change() -> None:
+    finals = CountedFinals([committed(txid, _NOW - timedelta(hours=5 - txid)) for txid in range(1, 6)])
+    shown = replace(snapshot("orders"), final=(1, 2, 3, 4, 5), finals=finals)
+    first = shown.commits_per_hour(_NOW)
+    asked = finals.asked
+    assert shown.commits_per_hour(_NOW + timedelta(minutes=1)) == first
+    assert finals.asked == asked
+    assert shown.commits_per_hour(_NOW + timedelta(hours=1)) == [*first[1:], 0]
+
+
+def test_a_topology_of_which_no_run_has_ended_keeps_what_was_derived_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compat, "run_ends", lambda runs: {("dag_of_killed", "r1"): "failed"})
+    fine, killed = (_with_first(snapshot(name), phase=Phase.PROCESSING) for name in ("fine", "killed"))
+    assert fine.view is not None
+    assert killed.view is not None
+    same, other = with_run_ends([fine.view, killed.view])
+    assert fine.with_view(same) is fine
+    assert killed.with_view(other).health.code is HealthCode.FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,6 +95,25 @@ def test_with_the_connections_that_airflow_makes_no_advice_is_hidden(text: str) 
 )
 def test_credentials_and_addresses_are_hidden_where_they_stand(text: str, shown: str) -> None:
     assert Redactor().redacted(text) == shown
+
+
+def test_a_sentence_that_pages_repeat_is_searched_once_also_if_connections_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    searched: list[str] = []
+
+    def hidden(found: re.Match[str]) -> str:
+        searched.append(found[0])
+        return "***"
+
+    monkeypatch.setattr(redaction, "_ANYWHERE", ())
+    monkeypatch.setattr(redaction, "_hidden_address", hidden)
+    text = "10.1.2.3 is away, and own-host.example.org"
+    assert Redactor().redacted(text) == "*** is away, and own-host.example.org"
+    another = Connection(conn_id="too", conn_type="http", host="own-host.example.org")
+    monkeypatch.setattr(redaction, "_connections", lambda: iter([another]))
+    assert Redactor().redacted(text) == "*** is away, and ***"
+    assert searched == ["10.1.2.3"]
 
 
 @pytest.mark.parametrize("guess", ["correct/horse", "marked-token", "someone", "airflow", "verify-full"])
