@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import airflow_tx.plugin
+from airflow_tx.plugin.api.app import MOST_BODY
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.requests import received
 from tests.examples import examples
@@ -28,6 +29,10 @@ TIMES_OUT = 60.0
 MOST_ASKED = 400
 """Packets to ZooKeeper that one answer may cost, with what the board asks in the background. The ledger is small."""
 MOST_SENT = 2**20
+MOST_REFUSED = 2000
+"""Bytes of a refusal."""
+MOST_BUSY = 0.1
+"""Seconds of a processor that a refusal takes: the api-server answers nobody else meanwhile."""
 MOST_GROWTH = 96 * 2**20
 """Bytes by which the api-server may grow."""
 
@@ -37,11 +42,17 @@ class Wrong:
     """A request as it is sent, byte for byte.
 
     :param target: path and query; its percent codes stay as they are.
-    :param body: None: a GET.
+    :param body: None: a GET; bytes are sent as they are.
     """
 
     target: str
     body: Any = None
+
+    @property
+    def content(self) -> bytes | None:
+        if self.body is None or isinstance(self.body, bytes):
+            return self.body
+        return json.dumps(self.body).encode()
 
 
 # --- what is asked ------------------------------------------------------------------------------------------------
@@ -141,6 +152,34 @@ KILLER_PREVIEWS = [
 ]
 
 
+MARK = "marked-input"
+
+
+def _full(start: str, repeated: str, end: str) -> bytes:
+    """A body that is as long as one may be."""
+    return (start + repeated * ((MOST_BODY - len(start) - len(end)) // len(repeated)) + end).encode()
+
+
+KILLER_BODIES = {
+    "no numbers": _full('{"txids": [1', ',"x"', "]}"),
+    "lists": _full('{"txids": [1', ",[]", "]}"),
+    "numbers": _full('{"txids": [1', ",1", "]}"),
+    "one number": _full('{"txids": [', "9", "]}"),
+    "fractions": _full('{"txids": [1', ",1e-9", "]}"),
+    "not a number": _full('{"txids": [1', ",NaN", "]}"),
+    "names": ("{" + ",".join(f'"{number}":1' for number in range(6000)) + "}").encode(),
+    "one name": _full('{"', "x", '": 1}'),
+    "escapes": _full('{"txids": ["', "\\ud83d", '"]}'),
+    "depth": b"[" * 900 + b"]" * 900,
+    "too much depth": _full("", '{"txids":[', ""),
+    "spaces": _full("", " ", ""),
+    "no text": b"\xff\xfe" * (MOST_BODY // 2),
+    "zeros": bytes(MOST_BODY),
+    "no json": _full("", "txids=1&", ""),
+    "nothing": b"",
+}
+
+
 # --- what is answered ---------------------------------------------------------------------------------------------
 
 
@@ -168,9 +207,8 @@ class Adversary:
         method = "GET" if wrong.body is None else "POST"
         # A client would mend the path.
         extensions = {"target": wrong.target.encode()}
-        answer = self._client.request(
-            method, "/", json=wrong.body, headers=SAME_ORIGIN if wrong.body is not None else {}, extensions=extensions
-        )
+        headers = {} if wrong.body is None else {**SAME_ORIGIN, "Content-Type": "application/json"}
+        answer = self._client.request(method, "/", content=wrong.content, headers=headers, extensions=extensions)
         assert answer.status_code < 500 or answer.status_code in (503, 504), (wrong, answer.text)
         assert len(answer.content) <= MOST_SENT, (wrong, len(answer.content))
         return answer
@@ -284,3 +322,59 @@ def test_a_long_body_of_a_viewer_is_refused_and_stops_nobody(board: Board, viewe
         answer = client.post(_P.removeprefix("/tx"), content=body, headers=headers)
     assert answer.status_code == 413
     assert len(answer.content) < 100
+
+
+@pytest.mark.parametrize("action", ["replay/preview", "replay"])
+def test_a_body_that_makes_no_sense_is_refused_before_it_takes_long(
+    board: Board, viewer: Adversary, action: str
+) -> None:
+    for kind, body in KILLER_BODIES.items():
+        before = board.processor_seconds
+        for _ in range(_AGAIN):
+            answer = viewer.ask(Wrong(f"{_T}/flights/actions/{action}", body))
+            assert 400 <= answer.status_code < 500, (kind, answer.text)
+            assert len(answer.content) < MOST_REFUSED, (kind, answer.text)
+        busy = (board.processor_seconds - before) / _AGAIN
+        assert busy < MOST_BUSY, (kind, busy)
+
+
+_AGAIN = 10
+"""How often a body is sent, since the clock of a processor ticks a hundred times a second."""
+
+
+@pytest.mark.lead
+@settings(max_examples=examples(60, 500), suppress_health_check=_ON_ONE_BOARD)
+@given(body=st.one_of(st.binary(max_size=300), _bodies.map(json.dumps).map(str.encode)), wrong=_wrong("post"))
+def test_whatever_a_viewer_sends_to_any_action_is_refused(viewer: Adversary, body: bytes, wrong: Wrong) -> None:
+    for target in (wrong.target, wrong.target.removesuffix("/preview")):
+        assert 400 <= viewer.send(Wrong(target, body)) < 500, target
+
+
+def _with_a_mark() -> Iterator[Wrong]:
+    """Every route, with a mark in one of its parts after the other."""
+    for path, of in API["paths"].items():
+        for method, operation in of.items():
+            body = None if method == "get" else b"{}"
+            known = {name: (values or ["replay"])[0] for name, values in _KNOWN.items()}
+            names = [each["name"] for each in operation.get("parameters", []) if each["in"] == "path"]
+            asked = [each["name"] for each in operation.get("parameters", []) if each["in"] == "query"]
+            for marked in names:
+                yield Wrong("/tx" + path.format(**{**known, marked: MARK}), body)
+                yield Wrong("/tx" + path.format(**{**known, marked: f"{MARK}~00"}), body)
+            plain = "/tx" + path.format(**known)
+            for value in (MARK, MARK * 300, f"{MARK}\0"):
+                yield from (Wrong(f"{plain}?{urlencode({name: value})}", body) for name in asked)
+            if body is not None:
+                bodies: list[Any] = [{MARK: 1}, {"txids": [MARK]}, {"txids": {MARK: 1}}, MARK, [MARK], {"force": MARK}]
+                yield from (Wrong(plain, json.dumps(each).encode()) for each in bodies)
+                yield Wrong(plain, f'{{"{MARK}'.encode())
+
+
+def test_no_refusal_repeats_a_part_of_the_request(viewer: Adversary) -> None:
+    refused = 0
+    for wrong in _with_a_mark():
+        answer = viewer.ask(wrong)
+        if answer.status_code >= 400:
+            refused += 1
+            assert MARK not in answer.text, (wrong, answer.text)
+    assert refused > 40
