@@ -1,4 +1,4 @@
-"""Makes the pictures of the board for the documentation, from a run on servers of its own. See script/screenshots."""
+"""Makes the pictures of the board for the documentation, from runs on servers of its own. See script/screenshots."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import csv
 import random
 import re
 import shutil
+import subprocess
 import tempfile
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import expect
 
@@ -15,82 +18,210 @@ from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.airflow.browser import NARROW, Person, chromium
+from tests.integration.board.server import SAME_ORIGIN
 from tests.servers.postgres import LocalPostgres
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+MOST_BYTES = 150_000
+"""Size of a picture."""
 _DAGS = Path(__file__).parent / "pictured"
-FILES = {"orders": 12, "payments": 5, "returns": 3}
+FILES = {"orders": 10, "payments": 5, "returns": 3}
+AT_FIRST = 8
+"""Orders that are there when the story begins."""
 BROKEN = ("payments", 3)
+"""A file with a row without an amount, which stays there."""
+UNPRICED = 3
+"""Orders that are processed before their prices are known: their first try fails."""
+RESTATED = 2
+"""Orders that are corrected after their commit."""
 _TIMEOUT = 300
-RANGE = 600
-"""Seconds that the timelines show: a range that the page has a button for."""
+_FILLED = 0.97
+"""How much of the width of a timeline its transactions fill."""
+
+
+Row = dict[str, Any]
+
+
+class Shop:
+    """A shop, and the person who looks after its transactions.
+
+    :param folder: of its files.
+    """
+
+    def __init__(self, airflow: LocalAirflow, person: Person, folder: Path) -> None:
+        self._airflow, self._person, self._folder = airflow, person, folder
+        self._unpriced = folder / "unpriced" / f"{UNPRICED:02}"
+
+    def rows(self, name: str) -> dict[int, Row]:
+        """The transactions of a topology by txid, as the page gets them; none before the first one has begun."""
+        answer = self._person.page.request.get(f"/tx/api/v1/topologies/{name}/transactions?limit=1000")
+        return {row["txid"]: row for row in answer.json()["transactions"]} if answer.ok else {}
+
+    def fail(self) -> None:
+        """Run payments and returns: a file is broken, also in its second attempt, and later ones wait for it."""
+        name, txid = BROKEN
+        for each in ("payments", "returns"):
+            self._trigger(each, 1, FILES[each])
+        self._wait_for(name, {txid: "FAILED", FILES[name]: "PROCESSED"})
+        self._act(name, "replay", txid, why="the file was to be delivered again")
+        eventually(lambda: self._is_failed(name, txid, attempt=2), _TIMEOUT, "the second attempt has failed, too")
+        self._wait_for("returns", {FILES["returns"]: "COMMITTED"})
+
+    def tell(self) -> None:
+        """Run orders: they overlap, one fails and is replayed, and one is restated beside new ones."""
+        self._unpriced.touch()
+        # The page shows the lags from now on: sources are asked for their lags while a person looks.
+        self._person.open(topology="orders")
+        self._trigger("orders", 1, AT_FIRST)
+        waiting = range(UNPRICED + 1, UNPRICED + 4)
+        self._wait_for("orders", {UNPRICED: "FAILED", **dict.fromkeys(waiting, "PROCESSED")})
+        self._unpriced.unlink()
+        self._act("orders", "replay", UNPRICED, why="the prices are there now")
+        self._wait_for("orders", {AT_FIRST - 2: "COMMITTED"})
+        self._trigger("orders", AT_FIRST + 1, FILES["orders"])
+        # The restatement gets the next txid.
+        eventually(lambda: FILES["orders"] in self.rows("orders"), _TIMEOUT, "the last orders have begun", interval=0.5)
+        write_file(self._folder / "orders" / f"{RESTATED:02}.csv", random.Random(7))
+        self._act("orders", "restate", RESTATED, why="the file was corrected", changed_rows=True)
+        self._wait_for("orders", dict.fromkeys(range(1, FILES["orders"] + 2), "COMMITTED"))
+
+    def check(self) -> None:
+        """See that the timeline of the orders shows what its caption says.
+
+        :raises AssertionError: it does not; on a machine that is too slow, runs may not overlap.
+        """
+        rows = self.rows("orders")
+        work = [_work(row) for row in rows.values()]
+        most = max(sum(begin <= at < end for begin, end in work) for at, _ in work)
+        assert most >= 3, f"{most} runs were processed at once, not three: repeat it while the machine does less"
+        assert len(rows[UNPRICED]["attempts"]) == 2, "the orders without prices were not replayed once"
+        assert any(task["state"] == "failed" for task in rows[UNPRICED]["tasks"]), "no try has failed"
+        assert rows[RESTATED]["restated_by"], "no orders were restated"
+        ends = [_seconds(row["commit"]["end"]) for _, row in sorted(rows.items())]
+        assert ends == sorted(ends), "commits are not in order"
+
+    def wait_for_lags(self) -> None:
+        """Wait until every source has said how far ahead it is; a page must be open that asks for that."""
+
+        def known() -> bool:
+            answer = self._person.page.request.get("/tx/api/v1/topologies").json()
+            return all(line["lag"]["value"] is not None for line in answer["topologies"])
+
+        eventually(known, _TIMEOUT, "every source has answered", interval=0.5)
+
+    def window(self, name: str) -> dict[str, int]:
+        """The address of a timeline that shows what there is, and nothing else."""
+        moments = [at for row in self.rows(name).values() for at in _moments(row)]
+        first, last = min(moments), max(moments)
+        seconds = max(round((last - first) / _FILLED), 60)
+        return {"range": seconds, "until": round((last + (seconds - (last - first)) / 2) * 1000)}
+
+    def _trigger(self, name: str, first: int, last: int) -> None:
+        for number in range(first, last + 1):
+            self._airflow.trigger(name, f"{name}-{number:02}")
+
+    def _act(self, name: str, action: str, txid: int, *, why: str, **body: Any) -> None:
+        """Do what a button of the page does, and what `airflow tx` does more slowly."""
+        path = f"topologies/{name}/actions/{action}"
+        body["txids"] = [txid]
+        version = self._post(f"{path}/preview", body)["version"]
+        self._post(path, {**body, "version": version, "why": why})
+
+    def _post(self, path: str, body: Row) -> Row:
+        answer = self._person.page.request.post(f"/tx/api/v1/{path}", data=body, headers=SAME_ORIGIN)
+        assert answer.ok, f"{path}: {answer.text()}"
+        found: Row = answer.json()
+        return found
+
+    def _wait_for(self, name: str, phases: dict[int, str]) -> None:
+        def reached() -> bool:
+            rows = self.rows(name)
+            return all(txid in rows and rows[txid]["phase"] == phase for txid, phase in phases.items())
+
+        eventually(reached, _TIMEOUT, f"{name}: {phases}", interval=0.5, explain=lambda: repr(self.rows(name)))
+
+    def _is_failed(self, name: str, txid: int, *, attempt: int) -> bool:
+        row = self.rows(name)[txid]
+        return bool(row["phase"] == "FAILED" and row["attempt"] == attempt)
+
+
+def _work(row: Row) -> tuple[float, float]:
+    """From when until when a transaction was processed."""
+    ends = [_seconds(task["end"]) for task in row["tasks"] if task["end"] and task["task_id"].startswith("count_")]
+    return _seconds(row["attempts"][0]["begun_at"]), max(ends)
+
+
+def _moments(row: Row) -> list[float]:
+    """When a transaction began, and when it ended."""
+    ends = [row["commit"]["end"]] if row["commit"] else [task["end"] for task in row["tasks"]]
+    return [_seconds(each) for each in (row["attempts"][0]["begun_at"], *ends) if each]
+
+
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
 
 
 def write_files(folder: Path) -> None:
     """Write the files of the shop; one of them has a row without an amount."""
     chance = random.Random(1)
+    (folder / "unpriced").mkdir()
     for name, files in FILES.items():
         (folder / name).mkdir()
         for number in range(1, files + 1):
-            with (folder / name / f"{number:02}.csv").open("w", newline="") as file:
-                rows = csv.writer(file)
-                rows.writerow(["product", "customer", "amount"])
-                for index in range(chance.randrange(200, 900)):
-                    broken = (name, number, index) == (*BROKEN, 17)
-                    amount = "" if broken else chance.randrange(1, 100)
-                    rows.writerow([chance.choice(["bolts", "nuts", "screws"]), f"c{chance.randrange(40)}", amount])
+            write_file(folder / name / f"{number:02}.csv", chance, broken=(name, number) == BROKEN)
 
 
-def work(airflow: LocalAirflow) -> None:
-    """Start the runs, and wait until the broken one has failed and others are under way."""
-    for name in FILES:
-        airflow.wait_dag(name)
-    for number in range(1, max(FILES.values()) + 1):
-        for name, files in FILES.items():
-            if number <= files:
-                airflow.trigger(name, f"{name}-{number:02}")
-    eventually(lambda: _in_state(airflow, BROKEN[0], "failed"), _TIMEOUT, "the broken file has failed its run")
-    half = FILES["orders"] // 2
-    eventually(lambda: _in_state(airflow, "orders", "success") >= half, _TIMEOUT, "half of the orders are committed")
+def write_file(path: Path, chance: random.Random, *, broken: bool = False) -> None:
+    """Write some hundred rows."""
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["product", "customer", "amount"])
+        for index in range(chance.randrange(200, 900)):
+            amount = "" if broken and index == 17 else chance.randrange(1, 100)
+            rows.writerow([chance.choice(["bolts", "nuts", "screws"]), f"c{chance.randrange(40)}", amount])
 
 
-def _in_state(airflow: LocalAirflow, name: str, state: str) -> int:
-    return sum(run["state"] == state for run in airflow.runs(name))
-
-
-def take(airflow: LocalAirflow) -> None:
+def take(shop: Shop, person: Person, dark: Person) -> None:
     """Take the pictures."""
     name, txid = BROKEN
-    with chromium() as browser:
-        person, dark = Person(browser, airflow, "admin"), Person(browser, airflow, "admin", dark=True)
-        person.page.set_viewport_size({"width": 1280, "height": 480})
-        person.open()
-        expect(person.board.get_by_role("link", name="orders", exact=True)).to_be_visible()
-        _save(person, "overview")
-        for one, picture in ((person, "timeline"), (dark, "timeline_dark")):
-            one.page.set_viewport_size({"width": 1280, "height": 860})
-            one.open(topology="orders", range=RANGE)
-            one.row(4).wait_for()
-            expect(one.board.get_by_role("img", name=re.compile("^Throughput"))).to_be_visible()
-            _save(one, picture)
-        person.page.set_viewport_size({"width": 1280, "height": 760})
-        person.open(topology=name, txid=txid)
-        expect(person.board).to_contain_text("Waits for a replay")
-        _save(person, "transaction")
-        person.page.set_viewport_size({"width": 1280, "height": 560})
-        person.board.get_by_role("button", name="Skip").click()
-        expect(person.page.get_by_role("dialog")).to_contain_text("What will happen")
-        _save(person, "preview")
-        person.page.keyboard.press("Escape")
-        person.page.set_viewport_size(NARROW)
-        person.open(topology=name, range=RANGE)
-        person.row(txid).wait_for()
-        _save(person, "phone")
+    _resize(person, 1280, 480)
+    person.open()
+    expect(person.board.get_by_role("link", name="orders", exact=True)).to_be_visible()
+    shop.wait_for_lags()
+    _save(person, "overview")
+    for one, picture in ((person, "timeline"), (dark, "timeline_dark")):
+        _resize(one, 1280, 860)
+        one.open(topology="orders", **shop.window("orders"))
+        one.row(1).wait_for()
+        expect(one.board.get_by_role("img", name=re.compile("^Throughput"))).to_be_visible()
+        _save(one, picture)
+    _resize(person, 1280, 760)
+    person.open(topology=name, txid=txid)
+    expect(person.board).to_contain_text("Waits for a replay")
+    _save(person, "transaction")
+    _resize(person, 1280, 560)
+    person.board.get_by_role("button", name="Skip").click()
+    expect(person.page.get_by_role("dialog")).to_contain_text("What will happen")
+    _save(person, "preview")
+    person.page.keyboard.press("Escape")
+    person.page.set_viewport_size(NARROW)
+    person.open(topology=name, **shop.window(name))
+    person.row(txid).wait_for()
+    _save(person, "phone")
+
+
+def _resize(person: Person, width: int, height: int) -> None:
+    person.page.set_viewport_size({"width": width, "height": height})
 
 
 def _save(person: Person, picture: str) -> None:
     person.page.wait_for_load_state("networkidle")
-    person.page.screenshot(path=PICTURES / f"{picture}.png", animations="disabled")
+    path = PICTURES / f"{picture}.png"
+    person.page.screenshot(path=path, animations="disabled")
+    if shutil.which("pngquant"):  # makes it a third as large
+        subprocess.run(["pngquant", "--force", "--strip", "--ext", ".png", path], check=True)
+    size = path.stat().st_size
+    assert size <= MOST_BYTES, f"{path} has {size} bytes, more than {MOST_BYTES}: install pngquant, and repeat it"
 
 
 def main() -> None:
@@ -111,9 +242,15 @@ def main() -> None:
                 "AIRFLOW__TX__STAGING": (folder / "staging").as_uri(),
                 "AIRFLOW_TX_DATA": str(folder),
             }
-            with LocalAirflow(folder / "home", dags, env) as airflow:
-                work(airflow)
-                take(airflow)
+            with LocalAirflow(folder / "home", dags, env) as airflow, chromium() as browser:
+                for name in FILES:
+                    airflow.wait_dag(name)
+                person, dark = Person(browser, airflow, "admin"), Person(browser, airflow, "admin", dark=True)
+                shop = Shop(airflow, person, folder)
+                shop.fail()
+                shop.tell()
+                shop.check()
+                take(shop, person, dark)
     finally:
         shutil.rmtree(folder)
 

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, task
 
-from airflow_tx import CommitOperator, FileSource, Transaction, current_batch, persistent_aggregate
+from airflow_tx import CommitOperator, FailedBatch, FileSource, Transaction, current_batch, persistent_aggregate
 from airflow_tx.state import Count, SqlState, Sum
+
+FOLDER = Path(os.environ["AIRFLOW_TX_DATA"])
+
+
+def take_time(least: float, most: float) -> str:
+    """Work for a while, as long for the same file each time; its name."""
+    name = Path(current_batch().metadata["files"][0]["name"])
+    time.sleep(random.Random(str(name)).uniform(least, most))  # noqa: TX105 - the time to wait is no value
+    return name.stem
 
 
 @task
 def count_products() -> list[dict[str, Any]]:
     """The amount of each row; a row that has none is a mistake in its file."""
     rows = list(current_batch().read())
-    time.sleep(random.uniform(4, 12))  # noqa: TX105 - the time to wait is no value
+    number = take_time(8, 14)
+    if (FOLDER / "unpriced" / number).exists():
+        raise FailedBatch(f"there are no prices for the orders of {number}.csv yet")
+    for line, row in enumerate(rows, start=2):
+        if row["amount"] is None:
+            raise FailedBatch(f"line {line} of {number}.csv has no amount")
     return [{"product": row["product"], "orders": 1, "amount": int(row["amount"])} for row in rows]
 
 
@@ -24,7 +40,7 @@ def count_products() -> list[dict[str, Any]]:
 def count_customers() -> list[dict[str, Any]]:
     """One row a customer."""
     rows = list(current_batch().read())
-    time.sleep(random.uniform(2, 8))  # noqa: TX105 - the time to wait is no value
+    take_time(5, 10)
     return [{"customer": row["customer"], "orders": 1} for row in rows]
 
 
