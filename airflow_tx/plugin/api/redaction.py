@@ -154,10 +154,10 @@ def _without_values(text: str) -> str:
     return _ADDRESS.sub(_hidden_address, text)
 
 
-_LONG = 1000
+_LONG = 500
 """Characters of a text whose result is not kept."""
 # Pages repeat the same sentences in each answer, and about twenty patterns search a sentence.
-_known_without_values = lru_cache(maxsize=4096)(_without_values)
+_known_without_values = lru_cache(maxsize=2048)(_without_values)
 
 
 def _hidden_value(found: re.Match[str]) -> str:
