@@ -29,13 +29,14 @@ class ActionTarget:
     """The topology that an action is about.
 
     :param dag: parses the DAG of the topology, for its source and its states; called only where they are needed.
-    :param may_create: whether the person may create runs of the DAG.
+    :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
     """
 
     ledger: Ledger
     record: TopologyRecord
     dag: Callable[[], ParsedDag]
     may_create: bool = True
+    sees_audit: bool = True
 
     @property
     def topology(self) -> str:
@@ -45,6 +46,10 @@ class ActionTarget:
     def runs(self) -> CommandRuns:
         """Give the runs of its DAG."""
         return CommandRuns(self.record.dag_id, self.may_create)
+
+    def person(self, who: str, why: str) -> str:
+        """Name who acted before and why, to people who may read that."""
+        return f"{who}: {why}" if self.sees_audit else "a person"
 
     def typed(self, effect: EffectLine) -> EffectLine:
         """Write the commands of an effect as a shell takes them."""

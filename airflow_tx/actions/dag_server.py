@@ -253,7 +253,8 @@ class DagServer:
             parse = partial(checked_dag, record.dag_id, ledger.paths, request.conn_id, option="DAG")
             return self._reader.read(record.dag_id, parse)
 
-        return request.action(ActionTarget(ledger, record, parsed, request.may_create))
+        target = ActionTarget(ledger, record, parsed, request.may_create, request.sees_audit)
+        return request.action(target)
 
 
 def _ledger(conn_id: str, paths: Paths) -> Ledger:

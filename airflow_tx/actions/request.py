@@ -51,7 +51,7 @@ class ActionRequest:
     :param txids: of replay one or several, of skip and readmit one, of restate and withdraw any number, else none.
     :param force: of replay: also transactions whose run is queued or running.
     :param changed_rows: of replay and restate: with the current rows.
-    :param may_create: whether the person may create runs of the DAG.
+    :param may_create: whether the person may create runs of the DAG; `sees_audit`: may read who acted before, and why.
     """
 
     topology: str
@@ -63,6 +63,7 @@ class ActionRequest:
     force: bool = False
     changed_rows: bool = False
     may_create: bool = True
+    sees_audit: bool = True
 
     @property
     def needs_dag(self) -> bool:

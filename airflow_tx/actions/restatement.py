@@ -123,7 +123,9 @@ class TransactionRestatement(PersonalAction):
             each for each in self._wishes() if each.txid not in {c.request.txid for c in chosen}
         ]
         told += [
-            EffectLine(each.txid, each.run_id, f"wanted by {each.who}: {each.why}")
+            EffectLine(
+                each.txid, each.run_id, f"wanted by {self.target.person(each.who, each.why)}"
+            )
             for each in waiting
         ]
         if refused:  # all are restated, or none
@@ -295,7 +297,7 @@ class TransactionRestatement(PersonalAction):
         if run.begun is not None:
             what = f"transaction {run.begun} restates it already"
         elif each.wish is not None:
-            what = f"wanted by {each.wish.who}: {each.wish.why}"
+            what = f"wanted by {self.target.person(each.wish.who, each.wish.why)}"
         else:
             assert each.entry is not None
             rows = "with its current rows" if self.changed_rows else "with its rows"

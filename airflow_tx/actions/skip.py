@@ -226,7 +226,7 @@ class Readmission(PersonalAction):
         yield EffectLine(self.txid, skipped.run_id, done)
 
     def _sentence(self, skipped: Skipped) -> str:
-        who = f"skipped by {skipped.skip['who']}: {skipped.skip['why']}"
+        who = f"skipped by {self.target.person(skipped.skip['who'], skipped.skip['why'])}"
         return (
             f"Process the rows of transaction {self.txid} of topology {self.target.topology} ({who}) as a new "
             f"transaction, in run {skipped.run_id}: {_shown(skipped.rows)}."

@@ -26,7 +26,9 @@ class WishWithdrawal(PersonalAction):
         version = self.target.version(self.txids or list(found))
         effects = [
             EffectLine(
-                wish.txid, wish.run_id, f"is not restated, as {wish.who} wanted ({wish.why})"
+                wish.txid,
+                wish.run_id,
+                f"is not restated; wanted by {self.target.person(wish.who, wish.why)}",
             )
             for wish in found.values()
             if not self.txids or wish.txid in self.txids

@@ -330,10 +330,10 @@ class RepairRefused(Refused):
 
 
 class RollingForward(Refused):
-    """A step that needs the states of a topology, while a person lets them be written again from the journal."""
+    """A step that needs the states of a topology, while they are being written again from the journal."""
 
     template = (
-        "Topology {topology!r} waits: {who} lets its states be written again from the journal, since {when}. "
+        "Topology {topology!r} waits: its states are being written again from the journal, since {when}. "
         "Nothing was changed. If that command has died, repeat it: "
         "airflow tx repair {topology} --roll-forward {states}. "
         "To give it up, for each state: airflow tx repair {topology} --state-lost STATE"

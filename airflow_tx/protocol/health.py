@@ -88,7 +88,7 @@ def _rolling(view: TopologyView, noted: Mapping[str, Any]) -> TopologyState:
     states = " ".join(sorted(noted["found"]))
     return TopologyState(
         code=HealthCode.WAITS,
-        sentence=f"{noted['who']} lets {states} be written again from the journal. Nothing commits until that is done.",
+        sentence=f"State {states} is being written again from the journal. Nothing commits until that is done.",
         since=moment(noted["when"]),
         remedy=f"If that command has died, repeat it: airflow tx repair {view.name} --roll-forward {states}",
     )

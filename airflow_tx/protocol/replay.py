@@ -300,7 +300,7 @@ def note_changed(
         epoch=record.epoch + 1,
         changed=[*record.changed, noted],
         counted=None,
-        error=f"its rows are to be decided again ({audit.who}: {audit.reason})",
+        error=record.error or "its rows are to be decided again",
         op=stamp.op,
     )
     return put(paths.transaction(txid), after, Done())

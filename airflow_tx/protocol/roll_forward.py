@@ -71,14 +71,12 @@ class RolledState:
 def check_not_rolling(paths: Paths, topology: TopologyRecord) -> None:
     """Refuse a step that needs the states, while they are written again.
 
-    :raises RollingForward: naming who does that, since when, and how to end it.
+    :raises RollingForward: naming since when, and how to end it.
     """
     noted = topology.rolling
     if noted is not None:
         states = " ".join(sorted(noted["found"]))
-        raise RollingForward(
-            topology=paths.topology, who=noted["who"], when=noted["when"], states=states
-        )
+        raise RollingForward(topology=paths.topology, when=noted["when"], states=states)
 
 
 def check_raw_not_rolling(paths: Paths, data: bytes | None) -> None:

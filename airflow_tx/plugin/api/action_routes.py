@@ -20,6 +20,7 @@ from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_contro
 from airflow_tx.plugin.api.access import (
     CREATE_RUNS,
     PAUSE,
+    SEE_AUDIT,
     Access,
     AccessDep,
     Name,
@@ -188,6 +189,7 @@ def _request(
         force=body.force,
         changed_rows=body.changed_rows,
         may_create=access.may(CREATE_RUNS, snapshot.record.dag_id),
+        sees_audit=access.may(SEE_AUDIT, snapshot.record.dag_id),
     )
 
 
@@ -228,7 +230,8 @@ def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:
     store = ledger_client(request.conn_id).store_of_steps()
     paths = Paths(request.root, request.topology)
     ledger = Ledger(store, paths, clock=SystemClock(), ids=SystemIds(), history=settings.history)
-    return request.action(ActionTarget(ledger, record, _no_dag, request.may_create))
+    target = ActionTarget(ledger, record, _no_dag, request.may_create, request.sees_audit)
+    return request.action(target)
 
 
 def _no_dag() -> NoReturn:

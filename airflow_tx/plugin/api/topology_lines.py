@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from airflow_tx.actions.ledger_places import ledger_places
-from airflow_tx.plugin.api.access import Access
+from airflow_tx.plugin.api.access import SEE_AUDIT, Access
 from airflow_tx.plugin.api.airflow_runs import paused_dags
+from airflow_tx.plugin.api.audit import AuditView, DeedLine, LossLine, RepairLine
 from airflow_tx.plugin.api.lag_board import AckersLine, LagLine, SourceLine, lag_board
 from airflow_tx.plugin.api.ledger_snapshots import HOURS, TopologySnapshot
 from airflow_tx.plugin.api.redaction import redacted
 from airflow_tx.protocol.health import HealthCode, TopologyState
-from airflow_tx.protocol.person import AcceptedLoss, Person, WaitingRun, Words, deed
+from airflow_tx.protocol.person import WaitingRun
 from airflow_tx.protocol.records import Outcome
 from airflow_tx.protocol.view import waiting_runs
 
@@ -92,17 +93,8 @@ class SkippedLine:
 
     txid: int
     run_id: str
-    skip: Person
-    readmit: Person | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RepairLine(Person):
-    """An action of a person on the ledger."""
-
-    number: int
-    what: str
-    done: Words
+    skip: DeedLine
+    readmit: DeedLine | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +108,7 @@ class TopologyPage(TopologyLine):
     incarnation: str
     generation: int
     states: list[StateLine]
-    losses: Sequence[AcceptedLoss]
+    losses: list[LossLine]
     skipped: list[SkippedLine]
     repairs: list[RepairLine]
     waiting_runs: Sequence[WaitingRun]
@@ -196,6 +188,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     record = snapshot.record
     view = snapshot.view
     paused = paused_dags([record.dag_id, ledger_places().coordinator(snapshot.place)])
+    audit = AuditView(access.may(SEE_AUDIT, record.dag_id))
     skipped = [] if view is None else [each for each in view.transactions if each.can_be_readmitted]
     return TopologyPage(
         **vars(_line(snapshot, access, paused)),
@@ -205,16 +198,15 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
         states=[
             StateLine(name=name, last_txid=txid) for name, txid in sorted(record.states.items())
         ],
-        losses=() if view is None else view.losses,
+        losses=[] if view is None else audit.losses(view.losses),
         skipped=[
-            SkippedLine(txid=each.txid, run_id=each.run_id, skip=each.skip, readmit=each.readmit)
+            SkippedLine(
+                txid=each.txid, run_id=each.run_id, skip=skip, readmit=audit.deed(each.readmit)
+            )
             for each in skipped
-            if each.skip is not None
+            if (skip := audit.deed(each.skip)) is not None
         ],
-        repairs=[
-            RepairLine(number=each.number, what=each.what, done=each.told, **deed(vars(each)))
-            for each in (() if view is None else view.repairs)
-        ],
+        repairs=[] if view is None else audit.repairs(view.repairs),
         waiting_runs=waiting_runs(record),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,11 +12,12 @@ from airflow_tx import compat
 from airflow_tx.actions.request import ActionName
 from airflow_tx.plugin.api.access import SEE_AUDIT, SEE_TASKS, SEE_XCOMS, Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, task_tries, xcoms
+from airflow_tx.plugin.api.audit import AuditView, ChangedLine, DeedLine
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.redaction import ShownRows
 from airflow_tx.plugin.api.timeline import TimelineRow, timeline_row
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.person import ChangedRows, Person, Words
+from airflow_tx.protocol.person import Person, Words
 from airflow_tx.protocol.receipt import is_shortened, tasks_of
 from airflow_tx.protocol.records import Outcome
 from airflow_tx.protocol.status import TransactionView, size_in_words
@@ -153,9 +154,9 @@ class TransactionPage(TimelineRow):
     states: list[StateWork]
     new_values: list[NewValuesLine]
     losses: list[Words]
-    changed: Sequence[ChangedRows]
-    skip: Person | None
-    readmit: Person | None
+    changed: list[ChangedLine]
+    skip: DeedLine | None
+    readmit: DeedLine | None
     readmitted_as: int | None
     pinned: bool
     stale: bool
@@ -179,6 +180,7 @@ def transaction_page(
     row = timeline_row(view, seen, has_run=has_run)
     previous, following = snapshot.neighbours(view.txid)
     may_act = access.may_act(dag_id)
+    audit = AuditView(access.may(SEE_AUDIT, dag_id))
     return TransactionPage(
         **vars(row),
         topology=snapshot.name,
@@ -194,9 +196,9 @@ def transaction_page(
         states=_states(snapshot, found),
         new_values=_new_values(dag_id, view.run_id, tries) if access.may(SEE_XCOMS, dag_id) else [],
         losses=list(view.lost),
-        changed=view.changed,
-        skip=view.skip,
-        readmit=view.readmit,
+        changed=audit.changed(view.changed),
+        skip=audit.deed(view.skip),
+        readmit=audit.deed(view.readmit),
         readmitted_as=view.readmitted_as,
         pinned=view.pinned,
         stale=view.stale,
@@ -204,7 +206,7 @@ def transaction_page(
         previous=previous,
         following=following,
         receipt=_receipt(found),
-        audit=_audit(view) if access.may(SEE_AUDIT, dag_id) else [],
+        audit=_audit(view) if audit.shown else [],
         links=_links(dag_id, view, seen),
     )
 

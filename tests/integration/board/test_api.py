@@ -21,6 +21,7 @@ from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.integration.board.conftest import ELSEWHERE_ROOT, MARKERS
+from tests.integration.board.routes import address, routes
 from tests.integration.board.server import LIMITED, ROOT, SAME_ORIGIN, STRANGER, Board
 from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
@@ -213,23 +214,6 @@ def test_a_search_asks_the_source_and_says_how_far_it_went(
 
 
 # --- who may ------------------------------------------------------------------------------------------------------
-
-
-def routes() -> list[tuple[str, str]]:
-    """Every route of the application, the bundle's and those that nobody has thought of here included."""
-    from airflow_tx.plugin.api.app import make_app
-
-    return [
-        (method, route.path)  # type: ignore[attr-defined]
-        for route in make_app().routes
-        for method in sorted(route.methods - {"HEAD"})  # type: ignore[attr-defined]
-    ]
-
-
-def address(path: str, topology: str, txid: int) -> str:
-    filled = path.replace("{topology:path}", topology).replace("{txid}", str(txid)).replace("{action}", "replay")
-    filled = f"{filled}?what=1" if path.endswith("/search") else filled
-    return filled.replace("{dag_id}", "the_dag").replace("{run_id:path}", "r1")
 
 
 @pytest.mark.parametrize(("method", "path"), routes(), ids=lambda each: str(each))

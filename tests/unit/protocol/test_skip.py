@@ -232,9 +232,16 @@ def test_that_rows_are_to_be_decided_again_fails_the_attempt_and_outranks_its_gr
     assert after.counted is None
     assert (after.phase, after.epoch) == (Phase.FAILED, before.epoch + 1)
     assert after.changed == [{**NOTED, "attempt": 1}]
-    assert after.error == "its rows are to be decided again (ada: it breaks the job)"
+    assert after.error == "its rows are to be decided again"
     assert changed(topology) == Done()
     assert record(topology) == after
+
+
+def test_the_error_that_led_to_new_rows_is_kept(topology: Topology, run: Run) -> None:
+    before = replace(record(topology), error="row 3 has no date")
+    topology.store().multi([], [Put(topology.paths.transaction(1), encode(before))])
+    changed(topology)
+    assert record(topology).error == "row 3 has no date"
 
 
 def test_each_attempt_that_it_was_said_of_stays_noted(topology: Topology, run: Run) -> None:

@@ -1,0 +1,100 @@
+"""Who did something, and why: in every answer of the board's API, or in none, by the right to read the audit log."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+from airflow_tx.commit.handoff import take_skip
+from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import RepairRecord, TopologyRecord, encode
+from airflow_tx.protocol.recovery import note_person
+from airflow_tx.protocol.replay import note_changed
+from airflow_tx.protocol.skip import note_readmission, note_skip
+from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.wish import WishRequest, want
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.eventually import eventually
+from tests.integration.board.routes import address, routes
+from tests.integration.board.server import LIMITED, ROOT, SAME_ORIGIN, Board
+from tests.integration.cli_runs import Runs, fail
+from tests.integration.pipeline import Pipeline
+
+WHO, WHY = "marked-person", "marked-reason"
+AUDIT = Audit(WHO, WHY)
+
+
+def acted_on(pipeline: Pipeline) -> None:
+    """Let a person do everything that a ledger keeps: transactions 1 to 4, then the ledger itself."""
+    ledger = pipeline.ledger
+    for run in ("r1", "r2"):
+        pipeline.run(run)
+    ledger.run(want, WishRequest(2, "r2", "r2"), AUDIT)
+    skipped = pipeline.begin("r3")
+    fail(pipeline, skipped)
+    ledger.run(note_skip, 3, AUDIT)
+    take_skip(ledger, 3, {}, log=logging.getLogger(__name__))
+    fail(pipeline, pipeline.begin("r4"))
+    ledger.run(note_person, 4, AUDIT)
+    fail(pipeline, pipeline.begin("r4"))
+    ledger.run(note_changed, 4, {}, audit=AUDIT)
+    ledger.run(note_skip, 4, AUDIT)
+    loss = {"partition": "", "place": 1, "goes_on": 2, "what": "row 1"}
+    repair = RepairRecord(1, "accept-loss", WHO, "2026-01-01T00:00:00+00:00", WHY, "done", 1, "op", losses=[loss])
+    store = pipeline.store
+    record = Reader(store).get(TopologyRecord, pipeline.paths.record)
+    rolling = {"who": WHO, "why": WHY, "when": "2026-01-01T00:00:00+00:00", "found": {"one": 1}, "nonces": []}
+    store.multi(
+        [],
+        [
+            Create(pipeline.paths.repairs, b""),
+            Create(pipeline.paths.repair(1), encode(repair)),
+            Put(pipeline.paths.record, encode(replace(record, rolling=rolling))),
+        ],
+    )
+
+
+def answers(board: Board, user: str) -> dict[str, str]:
+    """What every route says to a user: about each transaction, and about each action on it."""
+    found: dict[str, str] = {}
+    with board.client(user) as client:
+        for method, path in routes():
+            if method == "GET" and "/board" not in path:
+                for txid in (1, 2, 3, 4):
+                    to = address(path, "flights", txid).replace("runs/r1", f"runs/r{txid}")
+                    found[to] = client.get(to).text
+        for action in ("replay", "skip", "readmit", "restate", "withdraw", "replay-failed", "accept-loss"):
+            for txids in ([], [2], [3], [4]):
+                to = f"/api/v1/topologies/flights/actions/{action}/preview"
+                found[f"{to} {txids}"] = client.post(to, json={"txids": txids}, headers=SAME_ORIGIN).text
+    return found
+
+
+def test_who_and_why_are_in_no_answer_for_people_who_may_not_read_the_audit_log(
+    board: Board, store: ZooKeeperStore, runs: Runs
+) -> None:
+    pipeline = Pipeline(store, ROOT, journals=True)
+    pipeline.request = replace(pipeline.request, dag_id="the_dag")
+    acted_on(pipeline)
+    runs.make(r1="success", r2="success", r3="success", r4="failed")
+    eventually(lambda: board.get("topologies/flights")["repairs"], 60, "what people did is seen")
+    hidden = {path: text for path, text in answers(board, LIMITED).items() if WHO in text or WHY in text}
+    assert hidden == {}
+    shown: Any = [path for path, text in answers(board, "ulf").items() if WHO in text and WHY in text]
+    # Else there was nothing to hide.
+    for part in ("/topologies/flights", "/transactions/2", "/transactions/3", "/transactions/4", "withdraw/preview []"):
+        assert [path for path in shown if path.endswith(part)], (part, shown)
+
+
+def test_a_skip_that_is_readmitted_names_nobody_without_the_right(board: Board, pipeline: Pipeline, runs: Runs) -> None:
+    pipeline.begin("r1")
+    runs.make(r1="failed")
+    pipeline.ledger.run(note_skip, 1, AUDIT)
+    take_skip(pipeline.ledger, 1, {each.name: each for each in pipeline.states}, log=logging.getLogger(__name__))
+    pipeline.ledger.run(note_readmission, 1, AUDIT)
+    eventually(lambda: board.get("topologies/flights")["skipped"], 60, "the skip is seen")
+    (line,) = board.get("topologies/flights", LIMITED)["skipped"]
+    assert (line["skip"]["who"], line["skip"]["why"], line["readmit"]["who"]) == (None, None, None)
+    assert line["skip"]["when"] is not None
