@@ -65,6 +65,11 @@ class Access:
         """Name the user for the audit."""
         return self.user.get_name()
 
+    @property
+    def person(self) -> str:
+        """Identify the user among all users."""
+        return self.user.get_id()
+
     def readable(self, dag_ids: Iterable[str]) -> set[str]:
         """Find the DAGs whose runs the user may read, in a few requests however many DAGs there are."""
         wanted = sorted(set(dag_ids))

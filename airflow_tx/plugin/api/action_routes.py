@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 from fastapi import APIRouter, Depends, HTTPException, status
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -29,6 +29,7 @@ from airflow_tx.plugin.api.access import (
 from airflow_tx.plugin.api.dag_process import dag_process
 from airflow_tx.plugin.api.ledger_client import ledger_client
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
+from airflow_tx.plugin.api.questions import questions
 from airflow_tx.plugin.api.topology_routes import Problem, topology_for
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.ledger import Ledger
@@ -75,7 +76,9 @@ class ActionAnswer:
     done: Sequence[EffectLine]
 
 
-PROBLEMS_OF_ACTIONS = {code: {"model": Problem} for code in (401, 403, 404, 409, 415, 503, 504)}
+PROBLEMS_OF_ACTIONS = {
+    code: {"model": Problem} for code in (401, 403, 404, 409, 415, 429, 503, 504)
+}
 _OF_COORDINATOR = frozenset({ActionName.PAUSE, ActionName.UNPAUSE})
 
 _PREVIEW_WITHIN = 60.0
@@ -96,8 +99,13 @@ def preview_action(
 ) -> PreviewAnswer:
     """Say what an action would do, and change nothing."""
     snapshot = _checked(access, topology, action)
-    with _while_there(access, topology):
-        return _previewed(_request(access, snapshot, action, body), snapshot.record)
+    request = _request(access, snapshot, action, body)
+    what = f"a preview of {action.value}"
+    with (
+        questions().asked(what, snapshot, access, needs_dag=request.needs_dag),
+        _while_there(access, topology),
+    ):
+        return _previewed(request, snapshot.record)
 
 
 @action_router.post("/{action}")
@@ -112,10 +120,21 @@ def execute_action(
             status.HTTP_422_UNPROCESSABLE_CONTENT, "Say why; it is kept in the ledger."
         )
     audit = Audit(access.name, body.why)
+    with questions().asked(action.value, snapshot, access, needs_dag=request.needs_dag):
+        return _executed_and_logged(access, snapshot, request, audit, body.version)
+
+
+def _executed_and_logged(
+    access: Access,
+    snapshot: TopologySnapshot,
+    request: ActionRequest,
+    audit: Audit,
+    version: str,
+) -> ActionAnswer:
     try:
-        with _while_there(access, topology):
+        with _while_there(access, snapshot.name):
             done = _executed(
-                request, snapshot.record, version=body.version, who=audit.who, why=audit.why
+                request, snapshot.record, version=version, who=audit.who, why=audit.why
             )
     except Refused as error:
         _log("refused", request, snapshot, audit, [_nothing_done(error)])
@@ -125,7 +144,7 @@ def execute_action(
         _log("failed", request, snapshot, audit, [_nothing_done(error)])
         raise
     _log("", request, snapshot, audit, done)
-    ledger_snapshots().forget(topology)
+    ledger_snapshots().forget(snapshot.name)
     return ActionAnswer(done=done)
 
 
@@ -200,7 +219,7 @@ def _previewed(request: ActionRequest, record: TopologyRecord) -> PreviewAnswer:
     """Preview an action. Raises as `PersonalAction.preview`."""
     if request.needs_dag:
         question = {"what": "preview", "request": request.to_json()}
-        return _PREVIEW.validate_python(_asked(request, question, seconds=_PREVIEW_WITHIN))
+        return _PREVIEW.validate_python(dag_process().ask(question, seconds=_PREVIEW_WITHIN))
     return _action(request, record).preview()
 
 
@@ -216,13 +235,8 @@ def _executed(
             "who": who,
             "why": why,
         }
-        return _EFFECTS.validate_python(_asked(request, question, seconds=_DONE_WITHIN))
+        return _EFFECTS.validate_python(dag_process().ask(question, seconds=_DONE_WITHIN))
     return _action(request, record).effects(Audit(who, why), version)
-
-
-def _asked(request: ActionRequest, question: dict[str, Any], *, seconds: float) -> Any:
-    place = f"{request.topology}@{request.conn_id}/{request.root.strip('/')}"
-    return dag_process().ask(question, seconds=seconds, about=place)
 
 
 def _action(request: ActionRequest, record: TopologyRecord) -> PersonalAction:

@@ -16,6 +16,7 @@ from airflow_tx.errors import Refused, StoreError, TxError, UnreadableRecord
 from airflow_tx.plugin.api import action_routes, bundle, topology_routes
 from airflow_tx.plugin.api.dag_process import NotAnsweredThere
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
+from airflow_tx.plugin.api.questions import AGAIN_AFTER, Busy
 from airflow_tx.plugin.api.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,12 @@ def _problem(status: int) -> Callable[[Request, Exception], JSONResponse]:
     return answer
 
 
+def _busy(request: Request, error: Exception) -> JSONResponse:
+    """Say when to ask again: a page does so by itself."""
+    headers = {"Retry-After": str(AGAIN_AFTER)}
+    return JSONResponse({"detail": redacted(str(error))}, status_code=429, headers=headers)
+
+
 def _away(request: Request, error: Exception) -> JSONResponse:
     """Answer without the hosts that the error names."""
     log.warning("%s", error)
@@ -128,6 +135,7 @@ _ANSWERS = {
     UnreadableRecord: _problem(503),
     StoreError: _away,
     NotAnsweredThere: _problem(504),
+    Busy: _busy,
     Refused: _problem(409),
     TxError: _problem(409),
     Exception: _unexpected,

@@ -24,10 +24,6 @@ log = logging.getLogger(__name__)
 
 IDLE = 300.0
 """Seconds without a question after which the process ends."""
-MOST_AT_ONCE = 6
-"""Questions of people that wait for an answer; the process answers more at once, so that lags are answered, too."""
-MOST_OF_ONE = 2
-"""Such questions about one topology: a source that hangs leaves room for the others."""
 COMMAND = (sys.executable, "-m", "airflow_tx.actions.dag_server")
 
 
@@ -85,12 +81,6 @@ class FailedThere(TxError):
     template = "{text}"
 
 
-class TooManyThere(Refused):
-    """A question that was not asked, since the process has enough of them: each takes a thread of the api-server."""
-
-    template = "Other questions to the DAG file of topology {about} or to others are under way. Repeat it in a minute."
-
-
 class NotAnsweredThere(FailedThere):
     """A question that needs the code of a DAG file, and that was not answered: its process hung, or has ended."""
 
@@ -101,7 +91,6 @@ class _Waiting:
 
     process: subprocess.Popen[str]
     answer: Future[Any]
-    about: str
 
 
 _ENDED = {"failed": "The process that reads DAG files has ended; repeat it."}
@@ -129,11 +118,9 @@ class DagProcess:
         self._numbers = itertools.count(1)
         self._asked_at = 0.0
 
-    def ask(self, question: dict[str, Any], *, seconds: float, about: str = "") -> Any:
-        """Ask, and wait for the answer.
+    def ask(self, question: dict[str, Any], *, seconds: float) -> Any:
+        """Ask, and wait for the answer. `Questions` bounds how many people wait.
 
-        :param about: the topology, of a question that a person asks; "": the caller asks one question at a time.
-        :raises TooManyThere: enough people wait for an answer, in all or about this topology.
         :raises RefusedThere: it is refused.
         :raises FailedThere: the code of the DAG file failed.
         :raises NotAnsweredThere: the process has ended, or does not answer in time; the next question has another one.
@@ -141,9 +128,8 @@ class DagProcess:
         number = next(self._numbers)
         answer = Future[Any]()
         with self._lock:
-            self._check_room(about)
             process = self._running()
-            self._waiting[number] = _Waiting(process, answer, about)
+            self._waiting[number] = _Waiting(process, answer)
             self._asked_at = time.monotonic()
             try:
                 assert process.stdin is not None
@@ -174,11 +160,6 @@ class DagProcess:
         """End the process; the next question starts another one."""
         with self._lock:
             self._end()
-
-    def _check_room(self, about: str) -> None:
-        asked = [each.about for each in list(self._waiting.values()) if each.about]
-        if about and (len(asked) >= MOST_AT_ONCE or asked.count(about) >= MOST_OF_ONE):
-            raise TooManyThere(about=about)
 
     def _retire(self, process: subprocess.Popen[str]) -> None:
         """Let the next question start another process; this one may hang forever."""

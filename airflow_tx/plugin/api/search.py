@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.errors import Refused
+from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.dag_process import dag_process
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.questions import questions
 from airflow_tx.plugin.api.redaction import BatchName
 from airflow_tx.protocol.status import TransactionView
 
 _WITHIN = 60.0
-_AT_ONCE = threading.BoundedSemaphore(2)
-"""Searches of all viewers together: more would keep the process from the actions of others."""
-
-
-class SearchBusy(Refused):
-    """A search that was not begun."""
-
-    template = "Other searches are under way. Try again in a few seconds."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +47,10 @@ class SearchAnswer:
     complete: bool
 
 
-def searched(snapshot: TopologySnapshot, what: str) -> SearchAnswer:
+def searched(snapshot: TopologySnapshot, what: str, access: Access) -> SearchAnswer:
     """Look for a file, an offset, an id or a date.
 
-    :raises SearchBusy: there are too many searches.
+    :raises Busy: there are too many questions.
     :raises NotAnsweredThere: the source does not answer.
     """
     place = snapshot.place
@@ -71,12 +63,8 @@ def searched(snapshot: TopologySnapshot, what: str) -> SearchAnswer:
         ),
         "what": what,
     }
-    if not _AT_ONCE.acquire(blocking=False):
-        raise SearchBusy
-    try:
-        found: dict[str, Any] = dag_process().ask(question, seconds=_WITHIN, about=snapshot.name)
-    finally:
-        _AT_ONCE.release()
+    with questions().asked("a search", snapshot, access):
+        found: dict[str, Any] = dag_process().ask(question, seconds=_WITHIN)
     txids = found.pop("txids")
     views = {each.txid: each for each in snapshot.transaction_views(txids)}
     return SearchAnswer(**found, found=[_line(txid, views.get(txid)) for txid in txids])

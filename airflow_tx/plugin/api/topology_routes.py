@@ -56,7 +56,7 @@ _TIMELINE = TypeAdapter(Timeline)
 _FIGURES = TypeAdapter(Figures)
 PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
 PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {
-    code: {"model": Problem} for code in (409, 504)
+    code: {"model": Problem} for code in (409, 429, 504)
 }
 MOST_LINES = 200
 MOST_ROWS = 1000
@@ -185,7 +185,7 @@ def search_transactions(
     what: Annotated[str, Query(min_length=1, max_length=200)],
 ) -> SearchAnswer:
     """Find the transactions that have a file, an offset, an id or a date, as `airflow tx find` does."""
-    return searched(topology_for(access, topology), what)
+    return searched(topology_for(access, topology), what, access)
 
 
 def _check_zones(*moments: datetime | None) -> None:

@@ -38,6 +38,9 @@ class HangingSource(FileSource):
     def backlog(self, position):
         time.sleep(3600)
 
+    def contains(self, metadata, what):
+        time.sleep(3600)
+
 with DAG("hangs", schedule=None, max_active_runs=16):
     with Transaction(source=HangingSource("/nowhere/*.csv"), topology="hangs"):
         CommitOperator(task_id="commit", updates=[])

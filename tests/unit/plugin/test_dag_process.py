@@ -11,13 +11,10 @@ import pytest
 
 from airflow_tx.plugin.api.app import make_app
 from airflow_tx.plugin.api.dag_process import (
-    MOST_AT_ONCE,
-    MOST_OF_ONE,
     DagProcess,
     FailedThere,
     NotAnsweredThere,
     RefusedThere,
-    TooManyThere,
 )
 from airflow_tx.testing.eventually import eventually
 
@@ -75,28 +72,6 @@ def test_a_process_that_ends_lets_nobody_wait(process: DagProcess) -> None:
     with pytest.raises(NotAnsweredThere, match="has ended; repeat it"):
         process.ask({"what": "end"}, seconds=60)
     assert process.ask({"what": "found"}, seconds=60)
-
-
-def test_people_who_ask_about_a_source_that_hangs_leave_room_for_others(process: DagProcess, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(MOST_OF_ONE) as pool:
-        for number in range(MOST_OF_ONE):
-            question = {"what": "hang", "file": str(tmp_path / str(number))}
-            pool.submit(process.ask, question, seconds=60, about="hangs")
-        eventually(lambda: len(process._waiting) == MOST_OF_ONE, 60, "they wait")
-        with pytest.raises(TooManyThere, match="DAG file of topology hangs"):
-            process.ask({"what": "found"}, seconds=60, about="hangs")
-        process.end()  # lets them wait no longer
-
-
-def test_no_more_people_wait_than_there_is_room_for(process: DagProcess, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        for number in range(MOST_AT_ONCE):
-            question = {"what": "hang", "file": str(tmp_path / str(number))}
-            pool.submit(process.ask, question, seconds=60, about=f"topology {number}")
-        eventually(lambda: len(process._waiting) == MOST_AT_ONCE, 60, "they wait")
-        with pytest.raises(TooManyThere):
-            process.ask({"what": "found"}, seconds=60, about="another")
-        process.end()
 
 
 def test_a_refusal_and_a_failure_are_answers(process: DagProcess) -> None:

@@ -1,0 +1,101 @@
+"""Questions of people: how many are asked at once, and what one is told who has to wait."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from airflow_tx.plugin.api.app import make_app
+from airflow_tx.plugin.api.questions import (
+    AGAIN_AFTER,
+    MOST_AT_ONCE,
+    MOST_OF_PERSON,
+    MOST_OF_TOPOLOGY,
+    Busy,
+    Question,
+    Questions,
+)
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
+_later = itertools.count()
+
+
+def question(person: str, topology: str, what: str = "a search", *, needs_dag: bool = True) -> Question:
+    since = NOON + timedelta(seconds=next(_later))
+    return Question(
+        what=what, topology=topology, dag_id=f"dag_of_{topology}", person=person, since=since, needs_dag=needs_dag
+    )
+
+
+class Asked:
+    """Questions that are under way until the test ends."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.questions = Questions()
+        self._stack = stack
+
+    def ask(self, *asked: Question, unseen: str = "") -> None:
+        """Ask; the person may see every topology but `unseen`."""
+        for each in asked:
+            self._stack.enter_context(
+                self.questions.under_way(each, lambda dag_ids: {*dag_ids} - {f"dag_of_{unseen}"})
+            )
+
+    def told(self, asked: Question, unseen: str = "") -> str:
+        with pytest.raises(Busy) as busy:
+            self.ask(asked, unseen=unseen)
+        return str(busy.value)
+
+
+@pytest.fixture
+def asked() -> Iterator[Asked]:
+    with ExitStack() as stack:
+        yield Asked(stack)
+
+
+def test_a_topology_that_hangs_leaves_room_for_others(asked: Asked) -> None:
+    asked.ask(*(question(f"person {number}", "hangs") for number in range(MOST_OF_TOPOLOGY)))
+    assert asked.told(question("vera", "hangs")).startswith("Topology hangs is busy because of a search (2 times) in")
+    asked.ask(question("vera", "flights"))
+
+
+def test_one_person_leaves_room_for_others_whatever_the_topologies(asked: Asked) -> None:
+    asked.ask(*(question("vera", f"hangs{number}") for number in range(MOST_OF_PERSON)))
+    assert asked.told(question("vera", "another")).startswith("You keep the board busy because of a search in topology")
+    asked.ask(question("otto", "flights"))
+
+
+def test_what_waits_for_a_ledger_is_asked_while_sources_hang(asked: Asked) -> None:
+    asked.ask(*(question("vera", f"hangs{number}") for number in range(MOST_OF_PERSON)))
+    asked.ask(*(question("vera", "hangs0", "replay", needs_dag=False) for _ in range(MOST_OF_PERSON)))
+    assert "replay (3 times)" in asked.told(question("vera", "hangs0", "replay", needs_dag=False))
+
+
+def test_no_more_people_wait_than_there_is_room_for(asked: Asked) -> None:
+    asked.ask(*(question(f"person {number}", f"topology {number}") for number in range(MOST_AT_ONCE)))
+    assert asked.told(question("vera", "another")).startswith("The board is busy because of")
+
+
+def test_the_refusal_names_no_person_and_no_topology_that_the_person_may_not_see(asked: Asked) -> None:
+    others = [question(f"person{number}", f"seen{number}") for number in range(MOST_AT_ONCE - 1)]
+    asked.ask(*others, question("somebody", "secret", "a preview of skip"))
+    told = asked.told(question("vera", "flights"), unseen="secret")
+    assert "a search in topology seen0, since 12:00:" in told
+    assert "a question about topologies that you may not see, since 12:00:" in told
+    assert [word for word in ("secret", "person", "somebody", "skip") if word in told] == []
+
+
+def test_a_question_that_has_ended_makes_room(asked: Asked) -> None:
+    for _ in range(2 * MOST_OF_TOPOLOGY):
+        with asked.questions.under_way(question("vera", "flights"), set):
+            pass
+
+
+def test_a_page_is_told_when_to_ask_again() -> None:
+    handler = make_app().exception_handlers[Busy]
+    answer = handler(None, Busy(who="The board is", questions="a search"))  # type: ignore[arg-type]
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, str(AGAIN_AFTER))  # type: ignore[union-attr]
