@@ -158,7 +158,7 @@ def topology_details(view: TopologyView, lag: Lag | LagUnknown | None, alarms: A
     health = topology_health(view, alarms)
     return {
         **topology(view, lag),
-        "state": f"{health.code.value}: {health.sentence}",
+        "state": f"{health.code.value}: {health}",
         "incarnation": view.record.incarnation,
         "generation": view.record.generation,
         "rotating_state": view.rotating_state,

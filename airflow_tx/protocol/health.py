@@ -49,6 +49,9 @@ class TopologyState:
     sentence: Words
     remedy: Words | None = None
 
+    def __str__(self) -> str:
+        return self.sentence if self.remedy is None else f"{self.sentence} {self.remedy}"
+
 
 def topology_health(view: TopologyView, alarms: Alarms | None = None) -> TopologyState:
     """Say how a topology is: its first open transaction decides, since all others wait for that one.
@@ -96,28 +99,60 @@ def _rolling(view: TopologyView, noted: Mapping[str, Any]) -> TopologyState:
 
 def _blocked(view: TopologyView, blocked: TransactionView) -> TopologyState:
     mark = view.record.blocked or {}
+    why = str(blocked.blocked)
+    if blocked.remedy is not None:
+        why = why.replace(blocked.remedy, "").strip()
     return TopologyState(
         code=HealthCode.BLOCKED,
-        sentence=f"Transaction {blocked.txid} is replayed no more: {blocked.blocked}. Nothing commits after it.",
+        sentence=f"Transaction {blocked.txid} is replayed no more: {_ended(why)} Nothing commits after it.",
         since=moment(mark.get("when")),
         txid=blocked.txid,
-        remedy=f"airflow tx replay {view.name} {blocked.txid}, or airflow tx skip {view.name} {blocked.txid} --why ...",
+        remedy=transaction_remedy(view.name, blocked),
     )
 
 
 def _failed(view: TopologyView, first: TransactionView) -> TopologyState:
+    why = "its predecessor ended elsewhere than its batch starts" if first.stale else failure(first)
     what = "must be replayed" if first.stale else "has failed"
-    sentence = f"Transaction {first.txid} {what}"
-    if first.remedy is not None:
-        # The error ends with its remedy, which stands beside the sentence.
-        sentence += f": {str(first.error).removesuffix(first.remedy).strip()}"
-        remedy = first.remedy
-    else:
-        sentence += f"{f': {first.error}' if first.error else ''}. It waits for {first.waiting_for}"
-        remedy = f"airflow tx replay {view.name} {first.txid}"
+    sentence = _ended(f"Transaction {first.txid} {what}{f': {why}' if why else ''}")
+    if first.skip is not None:
+        sentence += " It is to be skipped."
     return TopologyState(
-        code=HealthCode.FAILED, sentence=sentence, since=first.began, txid=first.txid, remedy=remedy
+        code=HealthCode.FAILED,
+        sentence=sentence,
+        since=first.began,
+        txid=first.txid,
+        remedy=transaction_remedy(view.name, first),
     )
+
+
+def failure(view: TransactionView) -> str | None:
+    """Say why a transaction has failed, without what to do about it; None: that is not known."""
+    if view.error is None or view.remedy is None:
+        return view.error or view.run_end
+    # The error ends with its remedy.
+    return view.error.removesuffix(view.remedy).strip()
+
+
+def transaction_remedy(name: str, view: TransactionView) -> str | None:
+    """Say what a person can do about an open transaction; None: nothing needs to be done.
+
+    :param name: of its topology, for commands.
+    """
+    replay = f"airflow tx replay {name} {view.txid}"
+    if view.blocked:
+        either = f"{replay}, or airflow tx skip {name} {view.txid} --why TEXT"
+        return either if view.remedy is None else f"{view.remedy} Then: {either}"
+    if not view.failed and not view.stale:
+        return None
+    if view.remedy is not None:
+        return view.remedy
+    otherwise = (view.to_do or "").partition(", or ")[2]
+    return f"{replay}, or {otherwise}" if otherwise else replay
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
 
 def _under_way(

@@ -90,7 +90,8 @@ class Receipt:
     :param rows: how many rows of the batch its tasks read, if they counted; `digest`: of these, by each way to hash.
     :param tasks: per task what it read and what it emitted, see `tasks_of`.
     :param code: what processed it, see `code_of`.
-    :param replays: of each earlier attempt, when and why it was replayed, `by` which person; the last ones of many.
+    :param replays: of each earlier attempt, when and why it was replayed, its `rows` if they were counted, `by` which
+        person; the last ones of many.
     :param lost: rows before it that were accepted as lost, in words.
     :param changed: who let its rows be decided again, when and why.
     :param skip: who skipped it, when and why.

@@ -240,17 +240,28 @@ def _other_rows(
 
 
 def _replayed(record: TransactionRecord, stamp: Stamp) -> dict[str, Any]:
-    """Say of which attempt, when and why, and which person asked for it, for the receipt."""
+    """Say of which attempt, when and why, how many rows it had, and which person asked for it, for the receipt."""
     replayed = {
         "attempt": record.attempt,
         "when": stamp.now,
         "why": shortened_reason(_why_replayed(record), MOST_OF_REASON),
     }
+    rows = _counted_rows(record)
+    if rows is not None:
+        replayed["rows"] = rows
     asked = record.asked
     if asked is None or asked["attempt"] != record.attempt:
         return replayed
     by = {"who": asked["who"], "when": asked["when"], "why": shortened_reason(asked["why"], 200)}
     return {**replayed, "by": by}
+
+
+def _counted_rows(record: TransactionRecord) -> int | None:
+    """Say how many rows the attempt had, as its committer or its source counted them; None: neither did."""
+    if record.claim is not None and record.claim.get("rows") is not None:
+        return int(record.claim["rows"])
+    size = record.size or {}
+    return None if size.get("at_most") else size.get("rows")
 
 
 def _earlier(replayed: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class TransactionView:
     :param rows: rows of the batch, if counted; `digest`: of these, per form.
     :param ack_val: 16 hex digits; all 0: everything emitted was acked.
     :param waiting_for: what has to happen next, in words; None: nothing.
+    :param to_do: the end of `waiting_for` that says what a person can do; None: it names no action.
     :param pinned: it has a batch that was skipped: its rows stay, unless a person lets them be decided again.
     :param stale: its predecessor ended elsewhere than its batch starts, so it must be replayed.
     :param blocked: why it is replayed no more unless a person asks for it.
@@ -102,6 +103,14 @@ class TransactionView:
     key: str = ""
     begun: bool = True
     run_end: str | None = None
+    to_do: str | None = None
+
+    @property
+    def waits(self) -> str | None:
+        """Say what has to happen next, without what a person can do about it; None: nothing."""
+        if self.waiting_for is None or self.to_do is None:
+            return self.waiting_for
+        return self.waiting_for.removesuffix(f": {self.to_do}")
 
     @property
     def replayed_by(self) -> tuple[PersonOfAttempt, ...]:
@@ -149,6 +158,7 @@ def view_open(
     """
     record = ledger.opened[txid]
     rows = [entry.rows for entry in acks.values() if entry.rows is not None]
+    waiting = _waiting_for(topology, txid, ledger, acks)
     return TransactionView(
         txid=txid,
         attempt=record.attempt,
@@ -162,7 +172,8 @@ def view_open(
         ack_val=f"{ack_val(record, acks, _must_ack(record, acks)):016x}",
         failures=record.failures,
         error=record.error,
-        waiting_for=typed(_waiting_for(topology, txid, ledger, acks), topology),
+        waiting_for=typed(str(waiting), topology),
+        to_do=None if waiting.to_do is None else typed(waiting.to_do, topology),
         open=True,
         pinned=record.pinned,
         stale=txid in ledger.stale,
@@ -202,8 +213,8 @@ def with_run_end(topology: str, view: TransactionView, state: str | None) -> Tra
     if named or (state is not None and (view.error or view.status == Phase.FAILED.value)):
         return view
     clear = "" if state is None else ", or clear the run"
-    waiting = f"a replay, since {end}: airflow tx replay {topology} {view.txid}{clear}"
-    return replace(view, waiting_for=waiting)
+    to_do = f"airflow tx replay {topology} {view.txid}{clear}"
+    return replace(view, waiting_for=f"a replay, since {end}: {to_do}", to_do=to_do)
 
 
 def view_final(history: History, skipped: Skipped | None) -> TransactionView:
@@ -272,36 +283,48 @@ def _seconds(start: datetime | None, end: datetime | None) -> float | None:
     return None if start is None or end is None else max((end - start).total_seconds(), 0.0)
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """The next event of a transaction, and `to_do`: the help of a person for it."""
+
+    what: str
+    to_do: str | None = None
+
+    def __str__(self) -> str:
+        return self.what if self.to_do is None else f"{self.what}: {self.to_do}"
+
+
 def _waiting_for(
     topology: str, txid: int, ledger: LedgerReading, acks: Mapping[Instance, Ack]
-) -> str:
+) -> _Waiting:
     record = ledger.opened[txid]
+    replay = f"airflow tx replay {topology} {txid}"
     if (reason := _blocked(txid, ledger)) is not None:
-        return f"a person: it is replayed no more ({reason}): airflow tx replay {topology} {txid}, or airflow tx skip"
+        to_do = f"{replay}, or airflow tx skip"
+        return _Waiting(f"a person: it is replayed no more ({reason})", to_do)
     if txid in ledger.stale:
-        return f"a replay: transaction {txid - 1} ended elsewhere than its batch starts"
+        return _Waiting(f"a replay: transaction {txid - 1} ended elsewhere than its batch starts")
     if record.run_id in ledger.topology.yielded and record.skip is None:
-        return f"the run of transaction {record.yielded}, to which it gave its run slot; then it is started again"
+        before = f"the run of transaction {record.yielded}, to which it gave its run slot"
+        return _Waiting(f"{before}; then it is started again")
     if record.skip is not None:
-        return (
-            "its skip"
-            if txid == ledger.current or not ledger.first
-            else f"{ledger.first}, then it is skipped"
-        )
+        is_next = txid == ledger.current or not ledger.first
+        return _Waiting("its skip" if is_next else f"{ledger.first}, then it is skipped")
     if record.remedy is not None:
-        return f"a person: {record.remedy}"
+        return _Waiting("a person", record.remedy)
     if record.phase is Phase.FAILED:
-        return f"a replay: airflow tx replay {topology} {txid}, or clear its failed task"
+        return _Waiting("a replay", f"{replay}, or clear its failed task")
     if record.phase is Phase.PROCESSING:
         tasks = missing_acks(acks, _must_ack(record, acks))
         trees = sum(entry.trees for entry in acks.values())
         messages = (
             f"acks of its messages ({trees} trees), and its committer" if trees else "its committer"
         )
-        return f"an ack of {', '.join(shortened(tasks))}" if tasks else messages
+        return _Waiting(f"an ack of {', '.join(shortened(tasks))}" if tasks else messages)
     if record.error is not None:
-        return f"its committer, which has failed: airflow tx replay {topology} {txid}, or clear its failed task"
-    return ledger.first if txid > ledger.current and ledger.first else "its committer"
+        return _Waiting("its committer, which has failed", f"{replay}, or clear its failed task")
+    is_behind = txid > ledger.current and ledger.first
+    return _Waiting(str(ledger.first) if is_behind else "its committer")
 
 
 def _unproven(record: TransactionRecord, acks: Mapping[Instance, Ack]) -> tuple[str, ...]:

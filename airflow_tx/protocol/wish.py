@@ -82,7 +82,7 @@ def want(
         raise _refused(
             paths,
             request.txid,
-            "a restatement of it is requested already",
+            "a person has requested its restatement already",
             f"To continue that: airflow tx restate {paths.topology} --why TEXT. "
             f"To take it back: airflow tx restate {paths.topology} {request.txid} --withdraw",
         )

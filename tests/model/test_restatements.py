@@ -341,7 +341,7 @@ class TestWant:
         [
             ("open", 2, "it is open.*airflow tx replay trace 2"),
             ("skipped", 2, "it was skipped.*airflow tx readmit trace 2"),
-            ("wanted", 1, "a restatement of it is requested already.*--withdraw"),
+            ("wanted", 1, "a person has requested its restatement already.*--withdraw"),
             ("begun", 1, "transaction 2 restates it already.*airflow tx skip trace 2"),
             ("restated", 1, "transaction 2 has replaced it.*airflow tx restate trace 2 "),
             ("unjournaled", 1, "the journal has no entry of it"),

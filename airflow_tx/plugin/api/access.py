@@ -47,6 +47,7 @@ PAUSE = Right("PUT", None)
 SEE_TASKS = Right("GET", DagAccessEntity.TASK_INSTANCE)
 SEE_XCOMS = Right("GET", DagAccessEntity.XCOM)
 SEE_AUDIT = Right("GET", DagAccessEntity.AUDIT_LOG)
+SEE_VERSIONS = Right("GET", DagAccessEntity.VERSION)
 
 
 class Access:
@@ -82,9 +83,13 @@ class Access:
 
     def editable(self, dag_ids: Iterable[str]) -> set[str]:
         """Find the DAGs whose runs the user may read and edit, in a few requests."""
+        return self.having(_EDIT, dag_ids)
+
+    def having(self, right: Right, dag_ids: Iterable[str]) -> set[str]:
+        """Find the DAGs whose runs the user may read, and to which the user has this right, in a few requests."""
         wanted = sorted(self.readable(dag_ids))
-        self._ask(_EDIT, wanted)
-        return {dag_id for dag_id in wanted if self._found[_EDIT, dag_id]}
+        self._ask(right, wanted)
+        return {dag_id for dag_id in wanted if self._found[right, dag_id]}
 
     def may_read(self, dag_id: str) -> bool:
         """Ask whether the user may read the runs of a DAG."""
@@ -96,10 +101,7 @@ class Access:
 
     def may(self, right: Right, dag_id: str) -> bool:
         """Ask whether the user may read the runs of a DAG, and has this right."""
-        if not self.may_read(dag_id):
-            return False
-        self._ask(right, [dag_id])
-        return self._found[right, dag_id]
+        return dag_id in self.having(right, [dag_id])
 
     def _know(self, dag_ids: Sequence[str]) -> None:
         """Look up the teams of these DAGs, all of them at once."""

@@ -14,6 +14,7 @@ from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
+from airflow.utils.state import TaskInstanceState
 from sqlalchemy import select
 
 _AT_ONCE = 500
@@ -57,19 +58,42 @@ def task_tries(dag_id: str, run_ids: Collection[str]) -> Mapping[str, list[TaskB
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
             for model in (TaskInstanceHistory, TaskInstance):
-                query = select(
-                    model.run_id,
-                    model.task_id,
-                    model.map_index,
-                    model.operator,
-                    model.try_number,
-                    model.state,
-                    model.start_date.label("start"),
-                    model.end_date.label("end"),
-                ).where(model.dag_id == dag_id, model.run_id.in_(some))
+                query = _tries(model).where(model.dag_id == dag_id, model.run_id.in_(some))
                 for row in session.execute(query):
                     found[row.run_id].append(_task_bar(row))
     return found
+
+
+def failed_tasks(runs: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], list[TaskBar]]:
+    """List the tasks that have failed in these runs, each by its DAG and its run_id."""
+    found: dict[tuple[str, str], list[TaskBar]] = defaultdict(list)
+    if not runs:
+        return found
+    model = TaskInstance
+    query = _tries(model).where(
+        model.dag_id.in_({dag_id for dag_id, _ in runs}),
+        model.run_id.in_({run_id for _, run_id in runs}),
+        model.state == TaskInstanceState.FAILED,
+    )
+    with create_session() as session:
+        for row in session.execute(query):
+            if (row.dag_id, row.run_id) in runs:
+                found[row.dag_id, row.run_id].append(_task_bar(row))
+    return found
+
+
+def _tries(model: Any) -> Any:
+    return select(
+        model.dag_id,
+        model.run_id,
+        model.task_id,
+        model.map_index,
+        model.operator,
+        model.try_number,
+        model.state,
+        model.start_date.label("start"),
+        model.end_date.label("end"),
+    )
 
 
 def _task_bar(row: Any) -> TaskBar:

@@ -48,7 +48,7 @@ class RepairLine(DeedLine):
 
 @dataclass(frozen=True)
 class AuditView:
-    """What a viewer sees of the actions of people.
+    """The part of the actions of people that a viewer sees.
 
     :param shown: whether the viewer may read the audit log of the DAG.
     """
@@ -56,7 +56,7 @@ class AuditView:
     shown: bool
 
     def deed(self, done: Person | None) -> DeedLine | None:
-        """Describe an action; None: nobody did it."""
+        """Describe an action; None: it was not done."""
         if done is None:
             return None
         return DeedLine(who=self._seen(done.who), when=done.when, why=self._seen(done.why))

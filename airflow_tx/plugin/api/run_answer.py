@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -12,12 +12,14 @@ from airflow.utils.state import State
 from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
 from airflow_tx.plugin.api.access import SEE_TASKS, SEE_XCOMS, Access
+from airflow_tx.plugin.api.advice import NO_ADVICE, Advice, log_link, said_advice, waited_for
 from airflow_tx.plugin.api.airflow_runs import TaskBar, task_tries, xcoms
 from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.batch_words import counted
 from airflow_tx.protocol.person import Words
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, History, TransactionRecord
@@ -39,10 +41,15 @@ class WhyCode(str, Enum):
     UNKNOWN = "unknown"
 
 
+_SAID = frozenset({WhyCode.FAILED, WhyCode.SOURCE})
+"""What `begin` has said, so that its log says more."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WhyNot:
     code: WhyCode
     sentence: Words
+    advice: Advice = NO_ADVICE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +99,11 @@ def run_answer(
             return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=begun.txid)
     own = snapshots[0] if snapshots else None
     shown = said.get(WHY_NOT) if access.may(SEE_XCOMS, dag_id) else None
-    why = _why(own, run_id, run_state, begin, shown) if access.may(SEE_TASKS, dag_id) else _unseen()
+    may_see = access.may(SEE_TASKS, dag_id)
+    why = _why(own, run_id, run_state, begin, shown) if may_see else _unseen()
+    if may_see and own is not None and begin is not None and why.code in _SAID:
+        log = log_link(dag_id, run_id, begin)
+        why = replace(why, advice=said_advice(own, shown, access, log))
     return RunAnswer(
         dag_id=dag_id,
         run_id=run_id,
@@ -157,7 +168,11 @@ def _why(
     yielded = None if snapshot is None else snapshot.record.yielded.get(run_id)
     if yielded is not None:
         sentence = f"It gave its run slot to transaction {yielded['blocking']}, and is started again after that one."
-        return WhyNot(code=WhyCode.YIELDED, sentence=sentence)
+        return WhyNot(
+            code=WhyCode.YIELDED,
+            sentence=sentence,
+            advice=_waits_for(snapshot, yielded["blocking"]),
+        )
     if begin is None or begin.state is None:
         if run_state in State.unfinished_dr_states:
             return WhyNot(
@@ -189,6 +204,10 @@ def _why(
     )
 
 
+def _waits_for(snapshot: TopologySnapshot | None, txid: int) -> Advice:
+    return NO_ADVICE if snapshot is None else replace(NO_ADVICE, cause=waited_for(snapshot, txid))
+
+
 def _quoted(said: str | None) -> str:
     return f": {said}" if said else "; the log of its task begin says why."
 
@@ -201,15 +220,16 @@ def _deferred(snapshot: TopologySnapshot | None) -> WhyNot:
         and view.allocated + 1 >= view.current + view.record.max_pending
     ):
         first = next((each for each in snapshot.opened if each.txid == view.current), None)
-        why = (
-            ""
-            if first is None or first.waiting_for is None
-            else f", which waits for {first.waiting_for}"
-        )
+        why = "" if first is None or first.waits is None else f", which waits for {first.waits}"
+        are = "is" if len(snapshot.opened) == 1 else "are"
         sentence = (
-            f"The window is full: {len(snapshot.opened)} of {view.record.max_pending} transactions are open. "
-            f"It begins once transaction {view.current} is final{why}."
+            f"The window is full: {len(snapshot.opened)} of {counted(view.record.max_pending, 'transactions')} {are} "
+            f"open. It begins once transaction {view.current} is final{why}."
         )
-        return WhyNot(code=WhyCode.WINDOW_FULL, sentence=sentence)
+        return WhyNot(
+            code=WhyCode.WINDOW_FULL,
+            sentence=sentence,
+            advice=_waits_for(snapshot, view.current),
+        )
     sentence = "It waits for the run of an earlier data interval, or is about to begin."
     return WhyNot(code=WhyCode.ORDER, sentence=sentence)

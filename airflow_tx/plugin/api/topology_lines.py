@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import SEE_AUDIT, Access
+from airflow_tx.plugin.api.advice import Advice, topology_advice
 from airflow_tx.plugin.api.airflow_runs import paused_dags
 from airflow_tx.plugin.api.audit import AuditView, DeedLine, LossLine, RepairLine
 from airflow_tx.plugin.api.lag_board import AckersLine, LagLine, SourceLine, lag_board
@@ -58,6 +59,7 @@ class TopologyLine:
     last_commit: LastCommit | None
     commits_per_hour: list[int]
     state: TopologyState
+    advice: Advice
     may_act: bool
 
 
@@ -180,7 +182,8 @@ def topology_lines(snapshots: Sequence[TopologySnapshot], access: Access) -> lis
     paused = paused_dags(names)
     access.readable(names)
     access.editable(each.record.dag_id for each in snapshots)
-    return [_line(each, access, paused) for each in snapshots]
+    advice = topology_advice(snapshots, access)
+    return [_line(each, access, paused, advice[each.name]) for each in snapshots]
 
 
 def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
@@ -191,7 +194,7 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     audit = AuditView(access.may(SEE_AUDIT, record.dag_id))
     skipped = [] if view is None else [each for each in view.transactions if each.can_be_readmitted]
     return TopologyPage(
-        **vars(_line(snapshot, access, paused)),
+        **vars(_line(snapshot, access, paused, topology_advice([snapshot], access)[snapshot.name])),
         ackers=lag_board().ackers_line(snapshot),
         incarnation=record.incarnation,
         generation=record.generation,
@@ -211,7 +214,9 @@ def topology_page(snapshot: TopologySnapshot, access: Access) -> TopologyPage:
     )
 
 
-def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]) -> TopologyLine:
+def _line(
+    snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool], advice: Advice
+) -> TopologyLine:
     record = snapshot.record
     view = snapshot.view
     coordinator = ledger_places().coordinator(snapshot.place)
@@ -233,6 +238,7 @@ def _line(snapshot: TopologySnapshot, access: Access, paused: Mapping[str, bool]
         if view is None
         else snapshot.commits_per_hour(datetime.now(timezone.utc)),
         state=snapshot.health,
+        advice=advice,
         may_act=access.may_act(record.dag_id),
     )
 

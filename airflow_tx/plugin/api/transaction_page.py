@@ -10,8 +10,10 @@ from urllib.parse import quote
 
 from airflow_tx import compat
 from airflow_tx.actions.request import ActionName
-from airflow_tx.plugin.api.access import SEE_AUDIT, SEE_TASKS, SEE_XCOMS, Access
+from airflow_tx.plugin.api.access import SEE_AUDIT, SEE_TASKS, SEE_VERSIONS, SEE_XCOMS, Access
+from airflow_tx.plugin.api.advice import Advice, reason, task_page, transaction_advice
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, task_tries, xcoms
+from airflow_tx.plugin.api.attempts import AttemptLine, attempt_lines, dag_versions
 from airflow_tx.plugin.api.audit import AuditView, ChangedLine, DeedLine
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.redaction import ShownRows
@@ -132,6 +134,8 @@ class TransactionPage(TimelineRow):
     """One transaction, whole.
 
     :param actions: what the user can do to it now.
+    :param waits: `waiting_for` without what to do; `reason`: the error likewise; `advice`: what to do.
+    :param comparison: its remembered attempts beside each other, the oldest first.
     :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
     :param losses: rows before it that were accepted as lost, in words.
     :param pinned: it has a batch that was skipped: its rows stay.
@@ -144,7 +148,11 @@ class TransactionPage(TimelineRow):
     topology: str
     dag_id: str
     may_act: bool
-    actions: list[str]
+    actions: list[ActionName]
+    waits: Words | None
+    reason: Words | None
+    advice: Advice
+    comparison: list[AttemptLine]
     batch: BatchAnswer
     digest: str | None
     unproven: list[Words]
@@ -178,6 +186,9 @@ def transaction_page(
     seen = tries if access.may(SEE_TASKS, dag_id) else []
     has_run = bool(compat.runs_of(dag_id, [view.run_id]))
     row = timeline_row(view, seen, has_run=has_run)
+    versions = (
+        dag_versions(dag_id, view.run_id) if seen and access.may(SEE_VERSIONS, dag_id) else {}
+    )
     previous, following = snapshot.neighbours(view.txid)
     may_act = access.may_act(dag_id)
     audit = AuditView(access.may(SEE_AUDIT, dag_id))
@@ -187,6 +198,10 @@ def transaction_page(
         dag_id=dag_id,
         may_act=may_act,
         actions=_actions(view) if may_act else [],
+        waits=view.waits,
+        reason=reason(view),
+        advice=transaction_advice(snapshot, view, access, _of_newest(row)),
+        comparison=attempt_lines(dag_id, view, row.attempts, row.tasks, versions),
         batch=_batch(found),
         digest=view.digest or None,
         unproven=list(view.unproven),
@@ -211,14 +226,19 @@ def transaction_page(
     )
 
 
-def _actions(view: TransactionView) -> list[str]:
+def _of_newest(row: TimelineRow) -> list[TaskBar]:
+    """Choose the tries of the newest attempt."""
+    return [each for each in row.tasks if each.attempt == row.attempt]
+
+
+def _actions(view: TransactionView) -> list[ActionName]:
     if view.open:
-        return [ActionName.REPLAY.value, ActionName.SKIP.value]
+        return [ActionName.REPLAY, ActionName.SKIP]
     if view.can_be_readmitted:
-        return [ActionName.READMIT.value]
+        return [ActionName.READMIT]
     if view.status == Outcome.COMMITTED.value and view.restated_by is None:
         is_wanted = view.restates is None and view.restate is not None
-        return [(ActionName.WITHDRAW if is_wanted else ActionName.RESTATE).value]
+        return [ActionName.WITHDRAW if is_wanted else ActionName.RESTATE]
     return []
 
 
@@ -340,5 +360,5 @@ def _links(dag_id: str, view: TransactionView, tries: list[TaskBar]) -> Transact
         dag=dag,
         run=run,
         audit=f"{run}/events",
-        tasks={each.task_id: f"{run}/tasks/{quote(each.task_id, safe='')}" for each in tries},
+        tasks={each.task_id: task_page(dag_id, view.run_id, each.task_id) for each in tries},
     )

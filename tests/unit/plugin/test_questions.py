@@ -41,9 +41,7 @@ class Asked:
     def ask(self, *asked: Question, unseen: str = "") -> None:
         """Ask; the person may see every topology but `unseen`."""
         for each in asked:
-            self._stack.enter_context(
-                self.questions.under_way(each, lambda dag_ids: {*dag_ids} - {f"dag_of_{unseen}"})
-            )
+            self._stack.enter_context(self.questions.under_way(each, lambda dag_ids: {*dag_ids} - {f"dag_of_{unseen}"}))
 
     def told(self, asked: Question, unseen: str = "") -> str:
         with pytest.raises(Busy) as busy:

@@ -139,6 +139,25 @@ def test_each_attempt_says_why_the_one_before_it_was_replayed(
     assert receipt(topology, 2).replays == record.replays
 
 
+@pytest.mark.parametrize(
+    ("fields", "rows"),
+    [
+        ({"size": {"rows": 7, "why": "all"}}, 7),
+        ({"size": {"files": 2}}, None),
+        ({"size": {"rows": 7, "at_most": True}}, None),
+        ({"size": {"rows": 7}, "claim": {"rows": 5}}, 5),
+    ],
+)
+def test_the_rows_of_an_attempt_that_is_replayed_are_kept(
+    topology: Topology, second: Run, fields: dict[str, Any], rows: int | None
+) -> None:
+    noted(topology, 2, **fields)
+    second.begin(3)
+    record = topology.record(2)
+    assert record is not None
+    assert [each.get("rows") for each in record.replays] == [rows]
+
+
 def test_the_last_replays_of_many_are_kept(topology: Topology, second: Run) -> None:
     for _ in range(REPLAYS_KEPT + 1):
         second.begin(3)

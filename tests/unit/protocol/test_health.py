@@ -30,8 +30,20 @@ def test_a_transaction_that_was_refused_has_failed_and_its_advice_is_that_of_the
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_failed_transaction_is_replayed_unless_its_error_says_otherwise(phase: Phase) -> None:
     health = topology_health(with_first(phase=phase, error="task commit: ValueError: no"))
-    assert (health.code, health.remedy) == (HealthCode.FAILED, "airflow tx replay flights 1")
-    assert "airflow tx replay flights 1" in health.sentence
+    assert health.code is HealthCode.FAILED
+    assert health.remedy == "airflow tx replay flights 1, or clear its failed task"
+
+
+def test_what_to_do_stands_beside_the_sentence_and_not_in_it() -> None:
+    health = topology_health(with_first(phase=Phase.FAILED, error="task commit: ValueError: no"))
+    assert health.sentence == "Transaction 1 has failed: task commit: ValueError: no."
+
+
+def test_why_a_transaction_is_blocked_is_said_without_the_remedy_of_its_refusal() -> None:
+    mark = {"txid": 1, "attempt": 1, "reason": REFUSED["error"], "when": "2013-01-01"}
+    health = topology_health(with_first(phase=Phase.FAILED, blocked=mark, **REFUSED))
+    assert health.sentence.count("airflow tx") == 0
+    assert str(health.remedy).startswith(f"{REMEDY} Then: airflow tx replay flights 1, or airflow tx skip flights 1 ")
 
 
 @pytest.mark.parametrize("phase", PHASES)

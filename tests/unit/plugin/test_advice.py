@@ -1,0 +1,156 @@
+"""What the page advises: actions and commands that are found in what a remedy says, and the log to read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timezone
+from typing import Any, cast
+
+import pytest
+
+from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.actions.request import ActionName
+from airflow_tx.plugin.api.access import Access, Right
+from airflow_tx.plugin.api.advice import Advice, failed_log, said_advice, transaction_advice
+from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import Phase
+from airflow_tx.protocol.view import TopologyView
+from tests.unit.protocol.first_transaction import with_first
+
+
+class Anybody:
+    """A user who may read all."""
+
+    def __init__(self, *, acts: bool) -> None:
+        self._acts = acts
+
+    def may_act(self, dag_id: str) -> bool:
+        return self._acts
+
+    def having(self, right: Right, dag_ids: Collection[str]) -> set[str]:
+        return set(dag_ids)
+
+
+def user(*, acts: bool = True) -> Access:
+    return cast(Access, Anybody(acts=acts))
+
+
+def snapshot(name: str = "flights", topology: str = "flights", view: TopologyView | None = None) -> TopologySnapshot:
+    found = view or with_first(phase=Phase.PROCESSING)
+    return TopologySnapshot(found.record, LedgerPlace(name, "zookeeper", Paths("/tx", topology)), None, found)
+
+
+def told(advice: Advice) -> list[tuple[str, Sequence[int], bool]]:
+    return [(each.action.value, each.txids, each.changed_rows) for each in advice.actions]
+
+
+@pytest.mark.parametrize(
+    ("remedy", "command", "actions"),
+    [
+        (
+            "Make room. Then: airflow tx replay flights 7, or airflow tx skip flights 7 --why TEXT.",
+            "airflow tx replay flights 7",
+            [("replay", [7], False), ("skip", [7], False)],
+        ),
+        (
+            "Or take its rows: airflow tx replay flights 7 --changed-rows --why TEXT.",
+            "airflow tx replay flights 7 --changed-rows --why TEXT",
+            [("replay", [7], True)],
+        ),
+        (
+            "Accept that (airflow tx accept-loss flights --why TEXT); later rows stay.",
+            "airflow tx accept-loss flights --why TEXT",
+            [("accept-loss", [], False)],
+        ),
+        (
+            "To withdraw it: airflow tx restate flights 3 --withdraw",
+            "airflow tx restate flights 3 --withdraw",
+            [("withdraw", [3], False)],
+        ),
+        # There is no button for these.
+        ("airflow tx list flights shows the skipped ones.", "airflow tx list flights", []),
+        (
+            "Write it again: airflow tx repair flights --roll-forward one. Or restore it.",
+            "airflow tx repair flights --roll-forward one",
+            [],
+        ),
+        ("airflow tx skip flights TXID --why TEXT", "airflow tx skip flights TXID --why TEXT", []),
+        ("Let the source be reached.", None, []),
+    ],
+)
+def test_the_commands_of_a_remedy_are_buttons_where_there_are_any(
+    remedy: str, command: str | None, actions: list[Any]
+) -> None:
+    advice = said_advice(snapshot(), remedy, user(), None)
+    assert (advice.command, told(advice)) == (command, actions)
+
+
+def test_a_command_names_the_topology_as_this_airflow_knows_it() -> None:
+    elsewhere = snapshot("flights@other/root")
+    advice = said_advice(elsewhere, "Then: airflow tx replay flights 7", user(), None)
+    assert (advice.command, told(advice)) == ("airflow tx replay flights@other/root 7", [("replay", [7], False)])
+
+
+def test_a_name_with_spaces_is_one_word_of_the_command() -> None:
+    advice = said_advice(snapshot("a, b", "a, b"), "Then: airflow tx replay 'a, b' 7, or wait.", user(), None)
+    assert advice.command == "airflow tx replay 'a, b' 7"
+
+
+def failed(**changes: Any) -> TopologyView:
+    return with_first(phase=Phase.FAILED, error="task count: it broke", **changes)
+
+
+def advice_of(view: TopologyView, *, acts: bool = True) -> Advice:
+    return transaction_advice(snapshot(view=view), view.transactions[0], user(acts=acts))
+
+
+def test_people_who_may_act_get_buttons_and_no_sentence_that_says_the_same() -> None:
+    advice = advice_of(failed())
+    assert told(advice) == [("replay", [1], False), ("skip", [1], False)]
+    assert (advice.remedy, advice.command) == (None, "airflow tx replay flights 1")
+
+
+def test_people_who_may_not_act_get_the_sentence_with_the_command() -> None:
+    advice = advice_of(failed(), acts=False)
+    assert (advice.actions, advice.command) == ([], "airflow tx replay flights 1")
+    assert advice.remedy == "airflow tx replay flights 1, or clear its failed task"
+
+
+def test_what_a_refusal_says_to_do_stays_a_sentence_beside_the_buttons() -> None:
+    remedy = "Restore it, or accept what it holds: airflow tx repair flights --state-lost t"
+    advice = advice_of(with_first(phase=Phase.FAILED, error=f"It went back. {remedy}", remedy=remedy))
+    assert (advice.remedy, advice.command) == (remedy, "airflow tx repair flights --state-lost t")
+    assert told(advice) == [("replay", [1], False), ("skip", [1], False)]
+
+
+def test_a_transaction_that_is_under_way_needs_no_advice() -> None:
+    advice = advice_of(with_first(phase=Phase.PROCESSING))
+    assert advice == Advice(actions=[])
+
+
+def test_a_transaction_that_is_skipped_at_its_turn_is_not_to_be_skipped_again() -> None:
+    noted = {"who": "ada", "when": "2013-01-01T00:00:00+00:00", "why": "bad"}
+    assert told(advice_of(failed(skip=noted))) == [("replay", [1], False)]
+
+
+def bar(task_id: str, minute: int, **changes: Any) -> TaskBar:
+    fields: dict[str, Any] = {"map_index": -1, "operator": "PythonOperator", "try_number": 1, "attempt": 1, **changes}
+    end = datetime(2013, 1, 1, 0, minute, tzinfo=timezone.utc)
+    return TaskBar(task_id=task_id, state="failed", start=end, end=end, **fields)
+
+
+def test_the_log_is_of_the_task_that_failed_last_and_not_of_the_committer_that_failed_since() -> None:
+    tries = [bar("read", 1), bar("count", 2, try_number=3, map_index=4), bar("commit", 3, operator=COMMIT)]
+    log = failed_log("a dag", "run/1", tries)
+    assert log is not None
+    assert log.path == "dags/a%20dag/runs/run%2F1/tasks/count/mapped/4?try_number=3"
+    alone = failed_log("a", "r", [bar("commit", 3, operator=COMMIT)])
+    assert alone is not None
+    assert alone.path == "dags/a/runs/r/tasks/commit?try_number=1"
+
+
+def test_every_action_that_a_command_names_has_a_button() -> None:
+    named = {"replay", "skip", "readmit", "restate", "accept-loss"}
+    assert named <= {each.value for each in ActionName}
