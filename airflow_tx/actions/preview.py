@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_tx.protocol.person import Words
@@ -32,3 +33,9 @@ class PreviewAnswer:
     effects: tuple[EffectLine, ...]
     refused: tuple[EffectLine, ...]
     needs_reason: bool
+
+
+def transactions(txids: Iterable[int | None]) -> str:
+    """Name transactions: `transaction 1`, or `transactions 1, 2`."""
+    named = [str(txid) for txid in txids]
+    return f"transaction{'s' if len(named) > 1 else ''} {', '.join(named)}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import EffectLine, PreviewAnswer
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer, transactions
 from airflow_tx.actions.runs import RunForbidden, started_again
 from airflow_tx.commit.handoff import undoable
 from airflow_tx.commit.run_slots import Comeback, comeback
@@ -104,7 +104,7 @@ class NamedReplay(RunReplay):
         effects: list[EffectLine] = []
         # All are replayed, or none.
         stuck = sorted(each.txid for each in refused if each.txid is not None)
-        held_up = f"not replayed, since transaction {', '.join(map(str, stuck))} is refused"
+        held_up = f"not replayed, since {transactions(stuck)} {'is' if len(stuck) == 1 else 'are'} refused"
         for txid, record in opened.items():
             if txid in stuck:
                 continue
@@ -176,9 +176,9 @@ class NamedReplay(RunReplay):
     def _sentence(self, effects: Sequence[EffectLine]) -> str:
         if not effects:
             return f"There is nothing to replay in topology {self.target.topology}."
-        named = ", ".join(str(each.txid) for each in effects)
+        named = transactions(each.txid for each in effects)
         rows = ", with its current rows" if self.changed_rows else ""
-        return f"Replay transaction {named} of topology {self.target.topology}{rows}."
+        return f"Replay {named} of topology {self.target.topology}{rows}."
 
     def _stuck(
         self, opened: Mapping[int, TransactionRecord], live: Collection[int]

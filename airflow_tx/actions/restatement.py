@@ -19,7 +19,7 @@ from airflow_tx.actions.contribution_words import (
     not_taken_back,
     state_readers,
 )
-from airflow_tx.actions.preview import EffectLine, PreviewAnswer
+from airflow_tx.actions.preview import EffectLine, PreviewAnswer, transactions
 from airflow_tx.commit.restatement import INSTEAD, contributions, refused_by_dag, replaced_txids
 from airflow_tx.errors import PreviewOutdated, Refused, RestateRefused, TxError
 from airflow_tx.failpoints import failpoint
@@ -322,8 +322,9 @@ class TransactionRestatement(PersonalAction):
     def _sentence(self, txids: Sequence[int]) -> str:
         if not txids:
             return f"Start the runs of what is wanted restated of topology {self.target.topology}."
-        named = ", ".join(map(str, txids))
-        return f"Process transaction {named} of topology {self.target.topology} again, and replace what it contributed."
+        it = "it" if len(txids) == 1 else "they"
+        named = f"{transactions(txids)} of topology {self.target.topology}"
+        return f"Process {named} again, and replace what {it} contributed."
 
     # --- the DAG, the ledger, the journal
 

@@ -318,7 +318,9 @@ def _waiting_for(
         tasks = missing_acks(acks, _must_ack(record, acks))
         trees = sum(entry.trees for entry in acks.values())
         messages = (
-            f"acks of its messages ({trees} trees), and its committer" if trees else "its committer"
+            f"acks of its messages ({counted(trees, 'trees')}), and its committer"
+            if trees
+            else "its committer"
         )
         return _Waiting(f"an ack of {', '.join(shortened(tasks))}" if tasks else messages)
     if record.error is not None:

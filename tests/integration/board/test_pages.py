@@ -176,7 +176,7 @@ def test_several_transactions_are_replayed_or_skipped_at_once_after_one_preview(
     expect(bar).to_contain_text("2 transactions selected: 1, 2")
     assert ulf.findings() == []
     dialog = ulf.press("Replay")
-    expect(dialog).to_contain_text("Replay transaction 1, 2 of topology flights.")
+    expect(dialog).to_contain_text("Replay transactions 1, 2 of topology flights.")
     # A box that is ticked changes the preview, and leaves the dialog as it is.
     dialog.get_by_text("also if its run is queued or running").click()
     expect(dialog.get_by_role("status", name="Loading")).to_have_count(0)

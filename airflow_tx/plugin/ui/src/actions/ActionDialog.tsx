@@ -1,10 +1,11 @@
 /** What an action would do, the reason for it, and its outcome. */
 
-import { Alert, Button, Checkbox, Dialog, Field, HStack, List, Portal, Stack, Text, Textarea } from "@chakra-ui/react";
+import { Button, Checkbox, Dialog, Field, HStack, List, Portal, Stack, Text, Textarea } from "@chakra-ui/react";
 import { keepPreviousData, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 
-import { Refusal, type ActionName, type EffectLine, type PreviewBody } from "../api/client";
+import type { ActionName, EffectLine, PreviewBody } from "../api/client";
+import { Refused, waits } from "../parts/Busy";
 import { Loading } from "../parts/Loading";
 import { act as doIt, preview as previewOf } from "./several";
 import { titleOf, WORDS } from "./words";
@@ -13,14 +14,16 @@ interface Props {
   topology: string;
   action: ActionName;
   txids: number[];
+  /** Whether the box for the current rows is ticked at first. */
+  changedRows?: boolean;
   /** `done`: whether something was done. */
   onClose: (done: boolean) => void;
 }
 
-export function ActionDialog({ topology, action, txids, onClose }: Props) {
+export function ActionDialog({ topology, action, txids, changedRows = false, onClose }: Props) {
   const queries = useQueryClient();
   const [why, setWhy] = useState("");
-  const [options, setOptions] = useState({ force: false, changed_rows: false });
+  const [options, setOptions] = useState({ force: false, changed_rows: changedRows });
   const body: PreviewBody = { txids, ...options };
   const preview = useQuery({
     gcTime: 0,
@@ -39,7 +42,11 @@ export function ActionDialog({ topology, action, txids, onClose }: Props) {
   const asking = preview.isFetching;
   const ready = answer !== undefined && !asking && preview.error === null && answer.effects.length > 0 && (!answer.needs_reason || why.trim() !== "");
   const close = () => onClose(act.data !== undefined);
+  const error = act.error ?? preview.error;
+  const isBusy = waits(error) !== null;
   const again = () => {
+    // Nothing was done, and the version of the preview says whether that still holds.
+    if (isBusy && act.error && answer) return act.mutate(answer.version);
     act.reset();
     void preview.refetch();
   };
@@ -55,7 +62,7 @@ export function ActionDialog({ topology, action, txids, onClose }: Props) {
             <Dialog.Body aria-label="Preview" role="region" tabIndex={0}>
               <Stack gap={4}>
                 {act.data ? <Effects lines={act.data.done} title="Done" /> : null}
-                {!act.data && preview.isPending && <Loading query={preview} />}
+                {!act.data && preview.isPending && preview.fetchStatus === "fetching" && <Loading query={preview} />}
                 {!act.data && answer && (
                   <>
                     <Text opacity={asking ? 0.6 : 1}>{answer.sentence}</Text>
@@ -74,14 +81,14 @@ export function ActionDialog({ topology, action, txids, onClose }: Props) {
                     )}
                   </>
                 )}
-                <Problem error={act.error ?? preview.error} />
+                <Refused again={again} asking={act.isPending || asking} error={error} grave />
               </Stack>
             </Dialog.Body>
             <Dialog.Footer>
               <Button onClick={close} size="sm" variant="outline">
                 {act.data ? "Close" : "Cancel"}
               </Button>
-              {!act.data && (act.error ?? preview.error) !== null && (
+              {!act.data && error !== null && !isBusy && (
                 <Button onClick={again} size="sm" variant="outline">
                   Preview again
                 </Button>
@@ -125,20 +132,6 @@ function Effects({ lines, title }: { lines: EffectLine[]; title: string }) {
 export function effect({ txid, run_id, what }: EffectLine): string {
   const of = [txid === null ? null : String(txid), run_id === null ? null : `(run ${run_id})`].filter((each) => each !== null).join(" ");
   return of === "" ? what : `${of}: ${what}`;
-}
-
-function Problem({ error }: { error: Error | null }) {
-  if (error === null) return null;
-  return (
-    <Alert.Root role="alert" status="error">
-      <Alert.Indicator />
-      <Alert.Content>
-        <Alert.Description overflowWrap="anywhere">
-          {error instanceof Refusal ? error.message : "Airflow's api-server cannot be reached."}
-        </Alert.Description>
-      </Alert.Content>
-    </Alert.Root>
-  );
 }
 
 interface Options {

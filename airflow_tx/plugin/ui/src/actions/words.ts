@@ -16,6 +16,10 @@ export const WORDS: Record<ActionName, { button: string; grave?: boolean }> = {
 
 /** Says which transactions an action is about, behind its name. */
 export function titleOf(action: ActionName, topology: string, txids: readonly number[]): string {
-  const what = txids.length === 0 ? topology : `transaction${txids.length > 1 ? "s" : ""} ${txids.join(", ")} of ${topology}`;
-  return `${WORDS[action].button}: ${what}`;
+  return `${WORDS[action].button}: ${aboutWords(topology, txids)}`;
+}
+
+/** Names transactions, or their topology where there are none. */
+export function aboutWords(topology: string, txids: readonly number[]): string {
+  return txids.length === 0 ? topology : `transaction${txids.length > 1 ? "s" : ""} ${txids.join(", ")} of ${topology}`;
 }

@@ -13,18 +13,31 @@ export type TimelineRow = Schemas["TimelineRow"];
 export type Figures = Schemas["Figures"];
 export type SearchAnswer = Schemas["SearchAnswer"];
 export type TransactionPage = Schemas["TransactionPage"];
+export type AttemptLine = Schemas["AttemptLine"];
+export type Advice = Schemas["Advice"];
+export type AdvisedAction = Schemas["AdvisedAction"];
 export type ActionName = Schemas["ActionName"];
 export type EffectLine = Schemas["EffectLine"];
 export type PreviewAnswer = Schemas["PreviewAnswer"];
 export type PreviewBody = Partial<Schemas["PreviewBody"]>;
+
+/** Where the server does not say when to ask again. */
+const AGAIN = 5;
 
 /** An answer that is a refusal, with its sentence. */
 export class Refusal extends Error {
   constructor(
     readonly status: number,
     message: string,
+    /** Seconds after which it may be asked again. */
+    readonly again = AGAIN,
   ) {
     super(message);
+  }
+
+  /** Tells whether it was refused only because other questions are under way. */
+  get busy(): boolean {
+    return this.status === 429;
   }
 
   /** Tells what a person has to settle from what passes by itself. */
@@ -61,7 +74,7 @@ type Answer<T> = { data?: T; error?: unknown; response: Response };
 
 async function need<T>(asked: Promise<Answer<T>>): Promise<T> {
   const { data, error, response } = await asked;
-  if (data === undefined) throw new Refusal(response.status, sentence(response.status, error));
+  if (data === undefined) throw new Refusal(response.status, sentence(response.status, error), Number(response.headers.get("retry-after")) || AGAIN);
   return data;
 }
 

@@ -4,6 +4,8 @@ import { Box, Button, Heading, HStack, Input, Link as Styled, Table, Text } from
 import { useEffect, useState } from "react";
 import { Link, useNavigate } from "react-router-dom";
 
+import { AdviceLine } from "../actions/AdviceLine";
+import { useActing, type Asked } from "../actions/acting";
 import { api, type TopologyLine } from "../api/client";
 import { useLive, useNow } from "../api/live";
 import { Loading } from "../parts/Loading";
@@ -23,6 +25,7 @@ const ALWAYS: readonly StateCode[] = ["blocked", "failed", "late", "fine"];
 export function Overview() {
   const [address, write] = useAddress();
   const navigate = useNavigate();
+  const [act, dialog] = useActing();
   const asked = { state: address.state ? [address.state] : undefined, text: address.text ?? "", limit: PAGE, offset: address.offset ?? 0 };
   const query = useLive(["topologies", asked], (signal) => api.topologies(asked, signal));
   const go = (changes: Partial<Address>) => void navigate(write({ offset: null, ...changes }), { replace: true });
@@ -44,10 +47,11 @@ export function Overview() {
             <Counts counts={data.counts} onChoose={(state) => go({ state })} state={address.state} />
             <Filter onChange={(text) => go({ text })} text={address.text ?? ""} />
           </HStack>
-          {data.topologies.length > 0 ? <Topologies lines={data.topologies} /> : <Text color="fg.muted">No topology is like that.</Text>}
+          {data.topologies.length > 0 ? <Topologies lines={data.topologies} onAct={act} /> : <Text color="fg.muted">No topology is like that.</Text>}
           <Pages go={go} offset={data.offset} shown={data.topologies.length} total={data.total} />
         </>
       )}
+      {dialog}
     </Box>
   );
 }
@@ -118,7 +122,7 @@ function Pages({ offset, shown, total, go }: { offset: number; shown: number; to
 
 const WIDE = { base: "none", lg: "table-cell" };
 
-function Topologies({ lines }: { lines: readonly TopologyLine[] }) {
+function Topologies({ lines, onAct }: { lines: readonly TopologyLine[]; onAct: (asked: Asked) => void }) {
   const now = useNow();
   return (
     <Table.Root size="sm" tableLayout="auto">
@@ -142,14 +146,14 @@ function Topologies({ lines }: { lines: readonly TopologyLine[] }) {
       </Table.Header>
       <Table.Body>
         {lines.map((line) => (
-          <Line key={line.topology} line={line} now={now} />
+          <Line key={line.topology} line={line} now={now} onAct={onAct} />
         ))}
       </Table.Body>
     </Table.Root>
   );
 }
 
-function Line({ line, now }: { line: TopologyLine; now: number }) {
+function Line({ line, now, onAct }: { line: TopologyLine; now: number; onAct: (asked: Asked) => void }) {
   const [, write] = useAddress();
   return (
     <Table.Row verticalAlign="top">
@@ -165,7 +169,7 @@ function Line({ line, now }: { line: TopologyLine; now: number }) {
         <Text color="fg.muted" overflowWrap="anywhere">
           {line.state.sentence}
         </Text>
-        {line.state.remedy && <Text overflowWrap="anywhere">{`What to do: ${line.state.remedy}`}</Text>}
+        <AdviceLine advice={line.advice} named onAct={onAct} topology={line.topology} />
         <Text color="fg.muted" display={{ lg: "none" }} fontSize="xs" mt={1}>
           {`open ${line.open} of ${line.max_pending} · next to commit ${line.turn} · lag ${lagWords(line.lag, now)}`}
         </Text>

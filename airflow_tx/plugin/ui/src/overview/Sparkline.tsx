@@ -1,5 +1,7 @@
 /** Commits an hour, as a row of thin bars. */
 
+import { counted } from "../parts/words";
+
 const HEIGHT = 20;
 const STEP = 4;
 
@@ -21,5 +23,5 @@ export function Sparkline({ values }: { values: readonly number[] }) {
 /** Says how many commits there were. */
 export function spokenCommits(values: readonly number[]): string {
   const sum = values.reduce((all, each) => all + each, 0);
-  return `${sum} commits in ${values.length} h, ${values.at(-1) ?? 0} in the last one`;
+  return `${counted(sum, "commit")} in ${values.length} h, ${values.at(-1) ?? 0} in the last one`;
 }

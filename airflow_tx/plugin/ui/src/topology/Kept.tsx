@@ -8,6 +8,9 @@ import { useAddress } from "../parts/address";
 import { moment } from "../parts/words";
 import { Rows, Section } from "../transaction/facts";
 
+/** Stands where a viewer may not read the audit log of the DAG. */
+const HIDDEN = "(hidden)";
+
 export function Kept({ page }: { page: TopologyPage }) {
   const [, write] = useAddress();
   return (
@@ -36,9 +39,9 @@ export function Kept({ page }: { page: TopologyPage }) {
                 <Link to={write({ topology: page.topology, txid: each.txid })}>{each.txid}</Link>
               </Styled>,
               each.run_id,
-              each.skip.who,
+              each.skip.who ?? HIDDEN,
               moment(each.skip.when),
-              each.skip.why,
+              each.skip.why ?? HIDDEN,
             ])}
           />
         </Section>
@@ -48,7 +51,7 @@ export function Kept({ page }: { page: TopologyPage }) {
           <Rows
             headers={["Rows", "Who", "When", "Why"]}
             label="Accepted losses"
-            rows={page.losses.map((each) => [each.description, each.who, moment(each.when), each.why])}
+            rows={page.losses.map((each) => [each.description, each.who ?? HIDDEN, moment(each.when), each.why ?? HIDDEN])}
           />
         </Section>
       )}
@@ -57,7 +60,7 @@ export function Kept({ page }: { page: TopologyPage }) {
           <Rows
             headers={["What", "Done", "Who", "When", "Why"]}
             label="Repairs"
-            rows={page.repairs.map((each) => [each.what, each.done, each.who, moment(each.when), each.why])}
+            rows={page.repairs.map((each) => [each.what, each.done, each.who ?? HIDDEN, moment(each.when), each.why ?? HIDDEN])}
           />
         </Section>
       )}

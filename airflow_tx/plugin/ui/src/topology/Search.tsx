@@ -1,11 +1,12 @@
 /** Which transaction counted a file, an offset, an id or a date. */
 
-import { Alert, Box, Button, HStack, Input, Link as Styled, List, Text } from "@chakra-ui/react";
+import { Box, Button, HStack, Input, Link as Styled, List, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 import { Link } from "react-router-dom";
 
-import { api, Refusal, type SearchAnswer } from "../api/client";
+import { api, type SearchAnswer } from "../api/client";
+import { Refused } from "../parts/Busy";
 import { useAddress } from "../parts/address";
 import { phaseWord, restatementWords } from "../parts/phase";
 import { counted } from "../parts/words";
@@ -46,12 +47,7 @@ export function Search({ topology }: { topology: string }) {
         </HStack>
       </form>
       <Box aria-live="polite" fontSize="sm" mt={query.data || query.error ? 2 : 0}>
-        {query.error && (
-          <Alert.Root size="sm" status="warning">
-            <Alert.Indicator />
-            <Alert.Title overflowWrap="anywhere">{query.error instanceof Refusal ? query.error.message : "Airflow's api-server cannot be reached."}</Alert.Title>
-          </Alert.Root>
-        )}
+        <Refused again={() => void query.refetch()} asking={query.isFetching} error={query.error} />
         {query.data && what !== "" && <Results answer={query.data} topology={topology} what={what} />}
       </Box>
     </Box>

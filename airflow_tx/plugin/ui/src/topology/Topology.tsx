@@ -5,6 +5,8 @@ import type { ReactNode } from "react";
 import { Link } from "react-router-dom";
 
 import { ActionButtons } from "../actions/ActionButtons";
+import { AdviceLine } from "../actions/AdviceLine";
+import { useActing } from "../actions/acting";
 import { api, type ActionName, type TopologyPage } from "../api/client";
 import { useLive, useNow } from "../api/live";
 import { lagWords } from "../overview/lag";
@@ -13,7 +15,7 @@ import { Term } from "../parts/Term";
 import { Trouble } from "../parts/Trouble";
 import { useAddress } from "../parts/address";
 import { State } from "../parts/phase";
-import { ago } from "../parts/words";
+import { ago, counted } from "../parts/words";
 import { Timeline } from "../timeline/Timeline";
 import { Kept } from "./Kept";
 import { Search } from "./Search";
@@ -46,6 +48,7 @@ export function Topology({ topology, inside = false }: { topology: string; insid
 
 function Summary({ page }: { page: TopologyPage }) {
   const now = useNow();
+  const [act, dialog] = useActing();
   return (
     <Stack gap={1} mb={3}>
       <Flex align="center" gap={3} justify="space-between" wrap="wrap">
@@ -60,11 +63,8 @@ function Summary({ page }: { page: TopologyPage }) {
       <Text overflowWrap="anywhere">
         {page.state.sentence} <SeenTo state={page.state} topology={page.topology} />
       </Text>
-      {page.state.remedy && (
-        <Text fontSize="sm" overflowWrap="anywhere">
-          {`What to do: ${page.state.remedy}`}
-        </Text>
-      )}
+      <AdviceLine advice={page.advice} named onAct={act} topology={page.topology} />
+      {dialog}
       <HStack as="ul" color="fg.muted" columnGap={4} fontSize="sm" listStyleType="none" rowGap={0} wrap="wrap">
         {facts(page, now).map((fact, index) => (
           <Text as="li" key={index} overflowWrap="anywhere">
@@ -89,7 +89,7 @@ function SeenTo({ state, topology }: { state: TopologyPage["state"]; topology: s
 
 function ackersWords(ackers: NonNullable<TopologyPage["ackers"]>): string {
   const acks = ackers.acks_a_second == null ? "" : `, ${ackers.acks_a_second.toFixed(1)} acks a second`;
-  return `messages ${ackers.trees} open trees${acks}`;
+  return `messages ${counted(ackers.trees, "open tree")}${acks}`;
 }
 
 function facts(page: TopologyPage, now: number): ReactNode[] {

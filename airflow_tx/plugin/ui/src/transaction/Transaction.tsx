@@ -4,14 +4,18 @@ import { Alert, Box, Flex, Heading, HStack, Link as Styled, Stack, Text } from "
 import { Link } from "react-router-dom";
 
 import { ActionButtons } from "../actions/ActionButtons";
-import { api, type ActionName, type TransactionPage } from "../api/client";
+import { AdviceLine } from "../actions/AdviceLine";
+import { useActing } from "../actions/acting";
+import { api, type TransactionPage } from "../api/client";
 import { useLive, useNow } from "../api/live";
+import { AirflowLink } from "../parts/AirflowLink";
 import { Loading } from "../parts/Loading";
 import { Trouble } from "../parts/Trouble";
 import { useAddress } from "../parts/address";
 import { Phase, restatementWords } from "../parts/phase";
+import { Comparison } from "./Comparison";
 import { Life } from "./Life";
-import { Attempts, Audit, Batch, NewValues, States, Tasks, Work } from "./sections";
+import { Audit, Batch, NewValues, States, Tasks, Work } from "./sections";
 
 export function Transaction({ topology, txid }: { topology: string; txid: number }) {
   const query = useLive(["transaction", topology, txid], (signal) => api.transaction(topology, txid, signal));
@@ -65,7 +69,7 @@ function Whole({ page }: { page: TransactionPage }) {
             )}
           </HStack>
           {page.may_act && (
-            <ActionButtons actions={page.actions as ActionName[]} key={page.txid} topology={page.topology} txids={[page.txid]} />
+            <ActionButtons actions={others(page)} key={page.txid} topology={page.topology} txids={[page.txid]} />
           )}
         </Flex>
         <Why page={page} />
@@ -77,7 +81,7 @@ function Whole({ page }: { page: TransactionPage }) {
       </Stack>
       <Life now={now} page={page} />
       <Batch page={page} />
-      <Attempts page={page} />
+      <Comparison page={page} />
       <Work page={page} />
       <Tasks now={now} page={page} />
       <States page={page} />
@@ -87,34 +91,40 @@ function Whole({ page }: { page: TransactionPage }) {
   );
 }
 
-/** Why it is not committed, and what to do: the words of `airflow tx show`. After a replay, also what led to it. */
-function Why({ page }: { page: TransactionPage }) {
-  if (page.waiting_for === null && page.error === null) return null;
-  const before = page.attempts.at(-2);
-  const error = page.error ?? (before?.why ? `Attempt ${before.attempt} was replayed: ${before.why}` : null);
-  const grave = page.blocked !== null || page.phase === "FAILED";
-  return (
-    <Alert.Root size="sm" status={grave ? "error" : "info"}>
-      <Alert.Indicator />
-      <Alert.Content>
-        {page.waiting_for !== null && <Alert.Title overflowWrap="anywhere">{`Waits for ${page.waiting_for}`}</Alert.Title>}
-        {error !== null && (
-          <Alert.Description asChild>
-            <Text aria-label="Error" fontFamily="mono" fontSize="xs" maxH="160px" overflowY="auto" overflowWrap="anywhere" role="region" tabIndex={0} whiteSpace="pre-wrap">
-              {error}
-            </Text>
-          </Alert.Description>
-        )}
-      </Alert.Content>
-    </Alert.Root>
-  );
+/** Gives the actions whose buttons do not stand beside the sentence. */
+function others(page: TransactionPage): TransactionPage["actions"] {
+  const advised = page.advice.actions.filter((each) => each.txids.includes(page.txid)).map((each) => each.action);
+  return page.actions.filter((each) => !advised.includes(each));
 }
 
-/** A link to another page of Airflow; its path comes without a slash. */
-export function AirflowLink({ path, children }: { path: string; children: string }) {
+/** Why it is not committed, and what helps. After a replay, also what led to it, and the log of that. */
+function Why({ page }: { page: TransactionPage }) {
+  const [act, dialog] = useActing();
+  const { waits, reason, advice } = page;
+  const before = page.comparison.at(-2);
+  const error = reason ?? (before?.why ? `Attempt ${before.attempt} was replayed: ${before.why}` : null);
+  const log = advice.log ?? before?.tasks.find((task) => task.states.failed)?.log ?? null;
+  const grave = page.blocked !== null || page.phase === "FAILED";
   return (
-    <Styled asChild color="fg.info" overflowWrap="anywhere">
-      <Link to={`/${path}`}>{children}</Link>
-    </Styled>
+    <>
+      {(waits !== null || reason !== null) && (
+        <Alert.Root size="sm" status={grave ? "error" : "info"}>
+          <Alert.Indicator />
+          <Alert.Content minW={0}>
+            {waits !== null && <Alert.Title overflowWrap="anywhere">{`Waits for ${waits}`}</Alert.Title>}
+            {error !== null && (
+              <Alert.Description asChild>
+                <Text aria-label="Error" fontFamily="mono" fontSize="xs" maxH="160px" overflowY="auto" overflowWrap="anywhere" role="region" tabIndex={0} whiteSpace="pre-wrap">
+                  {error}
+                </Text>
+              </Alert.Description>
+            )}
+            <AdviceLine advice={{ ...advice, log }} onAct={act} topology={page.topology} />
+          </Alert.Content>
+        </Alert.Root>
+      )}
+      {/* It stays where it is when the sentence is gone, to say what was done. */}
+      {dialog}
+    </>
   );
 }

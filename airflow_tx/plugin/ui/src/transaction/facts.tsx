@@ -82,15 +82,6 @@ export function Json({ value, name }: { value: unknown; name: string }) {
   );
 }
 
-/** Shows a long text in a cell of a table: whole, in lines that can be read. */
-export function Long({ children }: { children: ReactNode }) {
-  return (
-    <Text maxW="100ch" minW="240px" overflowWrap="anywhere" whiteSpace="pre-wrap">
-      {children}
-    </Text>
-  );
-}
-
 export function Code({ children }: { children: ReactNode }) {
   return (
     <Text as="span" fontFamily="mono" fontSize="xs" overflowWrap="anywhere">

@@ -3,10 +3,10 @@
 import type { ReactNode } from "react";
 
 import type { TransactionPage } from "../api/client";
+import { AirflowLink } from "../parts/AirflowLink";
 import { Term } from "../parts/Term";
 import { count, duration, moment } from "../parts/words";
-import { AirflowLink } from "./Transaction";
-import { Code, Facts, Json, Long, Rows, Section } from "./facts";
+import { Code, Facts, Json, Rows, Section } from "./facts";
 
 interface Props {
   page: TransactionPage;
@@ -46,26 +46,6 @@ const ackWords = (value: string) => (/^0+$/.test(value) ? "0: everything was ack
 
 function json(value: unknown, name: string): ReactNode {
   return value === null || value === undefined ? null : <Json name={name} value={value} />;
-}
-
-export function Attempts({ page }: Props) {
-  return (
-    <Section title="Attempts">
-      <Rows
-        headers={[<Term name="attempt">Attempt</Term>, "Begun", "Failed", "Ended", "Outcome", "Why"]}
-        label="Attempts"
-        rows={page.attempts.map((each) => [
-          `${page.txid}.${each.attempt}`,
-          at(each.begun_at),
-          at(each.failed_at ?? null),
-          at(each.ended_at),
-          each.outcome.toLowerCase(),
-          each.why && <Long key="why">{each.why}</Long>,
-        ])}
-      />
-      <Facts facts={[["Failures", page.failures || null]]} />
-    </Section>
-  );
 }
 
 export function Tasks({ page, now }: Props & { now: number }) {

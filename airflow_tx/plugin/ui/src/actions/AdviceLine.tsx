@@ -1,0 +1,74 @@
+/** What helps, where the sentence is that says what is wrong: buttons, the log, the command, and the cause. */
+
+import { Button, HStack, Link as Styled, Stack, Text } from "@chakra-ui/react";
+import { Link } from "react-router-dom";
+
+import type { Advice } from "../api/client";
+import { CopyCommand } from "../parts/Copy";
+import { useAddress } from "../parts/address";
+import type { Asked } from "./acting";
+import { aboutWords, WORDS } from "./words";
+
+interface Props {
+  advice: Advice;
+  topology: string;
+  onAct: (asked: Asked) => void;
+  /** Whether buttons of several topologies or transactions are on the page, so that each names its own. */
+  named?: boolean;
+}
+
+export function AdviceLine({ advice, topology, onAct, named = false }: Props) {
+  const { actions, cause, command, log, remedy } = advice;
+  if (!remedy && !cause && !command && !log && actions.length === 0) return null;
+  return (
+    <Stack gap={1} mt={1}>
+      {cause && <CauseLine cause={cause} topology={topology} />}
+      {remedy && <Text overflowWrap="anywhere">{remedy}</Text>}
+      <HStack gap={2} wrap="wrap">
+        {actions.map((each) => (
+          <Button
+            aria-label={named ? `${WORDS[each.action].button} ${aboutWords(topology, each.txids)}` : undefined}
+            key={`${each.action} ${each.txids.join()}`}
+            onClick={() => onAct({ ...each, topology })}
+            size="xs"
+            variant="outline"
+          >
+            {WORDS[each.action].button}
+          </Button>
+        ))}
+        {log && (
+          <Button asChild maxW="full" size="xs" variant="outline">
+            <Link to={`/${log.path}`}>
+              <Text as="span" truncate>{`Open the log of ${logName(log)}`}</Text>
+            </Link>
+          </Button>
+        )}
+        {command && <CopyCommand command={command} />}
+      </HStack>
+    </Stack>
+  );
+}
+
+export function logName({ task_id, map_index }: { task_id: string; map_index: number }): string {
+  return map_index >= 0 ? `${task_id}[${map_index}]` : task_id;
+}
+
+/** Splits the sentence of a transaction, so that its beginning can be a link to it. */
+export function linked(txid: number, sentence: string): [link: string, rest: string] {
+  const name = `Transaction ${txid}`;
+  return sentence.startsWith(`${name} `) ? [name, sentence.slice(name.length)] : [name, `: ${sentence}`];
+}
+
+/** The transaction that is waited for, and how it is. */
+function CauseLine({ cause, topology }: { cause: NonNullable<Advice["cause"]>; topology: string }) {
+  const [, write] = useAddress();
+  const [link, rest] = linked(cause.txid, cause.sentence);
+  return (
+    <Text overflowWrap="anywhere">
+      <Styled asChild color="inherit" textDecoration="underline">
+        <Link to={write({ topology, txid: cause.txid })}>{link}</Link>
+      </Styled>
+      {rest}
+    </Text>
+  );
+}

@@ -1,0 +1,25 @@
+import { describe, expect, it } from "vitest";
+
+import { linked, logName } from "./AdviceLine";
+import { aboutWords, titleOf } from "./words";
+
+describe("what a button is about", () => {
+  it("is one transaction, several, or the topology", () => {
+    expect(aboutWords("flights", [7])).toBe("transaction 7 of flights");
+    expect(titleOf("replay", "flights", [7, 8])).toBe("Replay: transactions 7, 8 of flights");
+    expect(titleOf("accept-loss", "flights", [])).toBe("Accept a loss: flights");
+  });
+
+  it("is the log of an instance of a mapped task", () => {
+    expect(logName({ task_id: "count", map_index: -1 })).toBe("count");
+    expect(logName({ task_id: "count", map_index: 4 })).toBe("count[4]");
+  });
+});
+
+describe("the sentence of the transaction that is waited for", () => {
+  it("begins with a link to it", () => {
+    expect(linked(2, "Transaction 2 has failed: no disk.")).toEqual(["Transaction 2", " has failed: no disk."]);
+    expect(linked(2, "State one is being written again.")).toEqual(["Transaction 2", ": State one is being written again."]);
+    expect(linked(2, "Transaction 21 has failed.")).toEqual(["Transaction 2", ": Transaction 21 has failed."]);
+  });
+});

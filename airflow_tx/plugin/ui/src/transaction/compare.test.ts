@@ -1,0 +1,40 @@
+import { describe, expect, it } from "vitest";
+
+import type { AttemptLine } from "../api/client";
+import { compare } from "./compare";
+
+const task = (states: Record<string, number>, tries = 1, task_id = "count") => ({ task_id, states, tries, seconds: 12, log: null });
+const attempt = (changes: Partial<AttemptLine>): AttemptLine => ({
+  attempt: 1, begun_at: null, ended_at: null, outcome: "replayed", why: null, rows: null, dag_versions: [], tasks: [], ...changes,
+});
+
+function cells(name: string, ...attempts: AttemptLine[]): [string, boolean][] {
+  return (compare(attempts).find((each) => each.name === name)?.cells ?? []).map((each) => [each.text, each.changed]);
+}
+
+describe("attempts beside each other", () => {
+  it("mark what has changed since the attempt before", () => {
+    const [first, second] = [attempt({ rows: 1000, dag_versions: ["3"] }), attempt({ rows: 1001, dag_versions: ["3"] })];
+    expect(cells("Rows", first, second)).toEqual([["1\u202f000", false], ["1\u202f001", true]]);
+    expect(cells("DAG version", first, second)).toEqual([["3", false], ["3", false]]);
+  });
+
+  it("do not mark what is not known of one of them, nor times", () => {
+    const [first, second] = [attempt({ begun_at: "2026-01-01T00:00:00Z" }), attempt({ begun_at: "2026-01-02T00:00:00Z", rows: 7 })];
+    expect(cells("Rows", first, second)).toEqual([["", false], ["7", false]]);
+    expect(cells("Begun", first, second).map(([, changed]) => changed)).toEqual([false, false]);
+  });
+
+  it("compare the state of a task, and say how often it was tried", () => {
+    const [first, second] = [attempt({ tasks: [task({ failed: 1 }, 3)] }), attempt({ tasks: [task({ success: 1 })] })];
+    expect(cells("count", first, second)).toEqual([["failed, 3 tries, 12 s", false], ["success, 12 s", true]]);
+    const mapped = attempt({ tasks: [task({ success: 2, failed: 1 }, 3)] });
+    expect(cells("count", mapped)).toEqual([["1 failed, 2 success, 12 s", false]]);
+  });
+
+  it("have a line for a task that only one of them has, and none for what nobody knows", () => {
+    const [first, second] = [attempt({ tasks: [task({ success: 1 }, 1, "old")] }), attempt({ tasks: [task({ success: 1 }, 1, "new")] })];
+    expect(compare([first, second]).map((each) => each.name)).toEqual(["Outcome", "old", "new"]);
+    expect(cells("new", first, second)).toEqual([["", false], ["success, 12 s", false]]);
+  });
+});
