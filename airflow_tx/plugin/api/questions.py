@@ -30,7 +30,7 @@ class Busy(TxError):
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class PersonalQuestion:
     """A question of a person.
 
     :param what: in words, such as `a search`; `dag_id`: the DAG of the topology.
@@ -50,7 +50,7 @@ class Questions:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._asked: list[Question] = []
+        self._asked: list[PersonalQuestion] = []
 
     @contextmanager
     def asked(
@@ -60,7 +60,7 @@ class Questions:
 
         :raises Busy: there are enough of this person, about this topology, or in all.
         """
-        question = Question(
+        question = PersonalQuestion(
             what=what,
             topology=snapshot.name,
             dag_id=snapshot.record.dag_id,
@@ -73,7 +73,7 @@ class Questions:
 
     @contextmanager
     def under_way(
-        self, question: Question, readable: Callable[[Collection[str]], Collection[str]]
+        self, question: PersonalQuestion, readable: Callable[[Collection[str]], Collection[str]]
     ) -> Iterator[None]:
         """Count a question within the block.
 
@@ -93,7 +93,7 @@ class Questions:
             with self._lock:
                 self._asked.remove(question)
 
-    def _in_the_way(self, question: Question) -> tuple[str, Sequence[Question]]:
+    def _in_the_way(self, question: PersonalQuestion) -> tuple[str, Sequence[PersonalQuestion]]:
         """Find the questions that keep this one waiting, and say what they keep busy; none: it can be asked."""
         alike = [each for each in self._asked if each.needs_dag is question.needs_dag]
         own = [each for each in alike if each.person == question.person]
@@ -107,7 +107,7 @@ class Questions:
         return ("The board is", alike) if len(alike) >= MOST_AT_ONCE else ("", ())
 
 
-def _named(questions: Sequence[Question], seen: Collection[str]) -> str:
+def _named(questions: Sequence[PersonalQuestion], seen: Collection[str]) -> str:
     """Name questions, the oldest first; of topologies that the person may not see only how many, and since when."""
     shown = [each for each in questions if each.dag_id in seen]
     hidden = [each for each in questions if each.dag_id not in seen]
@@ -124,7 +124,7 @@ def _named(questions: Sequence[Question], seen: Collection[str]) -> str:
     return "; ".join(named)
 
 
-def _since(questions: Sequence[Question]) -> str:
+def _since(questions: Sequence[PersonalQuestion]) -> str:
     return f"since {min(each.since for each in questions):%H:%M:%S} UTC"
 
 

@@ -16,7 +16,7 @@ from airflow_tx.plugin.api.questions import (
     MOST_OF_PERSON,
     MOST_OF_TOPOLOGY,
     Busy,
-    Question,
+    PersonalQuestion,
     Questions,
 )
 
@@ -24,9 +24,9 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=timezone.utc)
 _later = itertools.count()
 
 
-def question(person: str, topology: str, what: str = "a search", *, needs_dag: bool = True) -> Question:
+def question(person: str, topology: str, what: str = "a search", *, needs_dag: bool = True) -> PersonalQuestion:
     since = NOON + timedelta(seconds=next(_later))
-    return Question(
+    return PersonalQuestion(
         what=what, topology=topology, dag_id=f"dag_of_{topology}", person=person, since=since, needs_dag=needs_dag
     )
 
@@ -38,12 +38,12 @@ class Asked:
         self.questions = Questions()
         self._stack = stack
 
-    def ask(self, *asked: Question, unseen: str = "") -> None:
+    def ask(self, *asked: PersonalQuestion, unseen: str = "") -> None:
         """Ask; the person may see every topology but `unseen`."""
         for each in asked:
             self._stack.enter_context(self.questions.under_way(each, lambda dag_ids: {*dag_ids} - {f"dag_of_{unseen}"}))
 
-    def told(self, asked: Question, unseen: str = "") -> str:
+    def told(self, asked: PersonalQuestion, unseen: str = "") -> str:
         with pytest.raises(Busy) as busy:
             self.ask(asked, unseen=unseen)
         return str(busy.value)

@@ -103,7 +103,7 @@ function Why({ page }: { page: TransactionPage }) {
   const { waits, reason, advice } = page;
   const before = page.comparison.at(-2);
   const error = reason ?? (before?.why ? `Attempt ${before.attempt} was replayed: ${before.why}` : null);
-  const log = advice.log ?? before?.tasks.find((task) => task.states.failed)?.log ?? null;
+  const log = reason === null ? (before?.tasks.find((task) => task.states.failed)?.log ?? null) : advice.log;
   const grave = page.blocked !== null || page.phase === "FAILED";
   return (
     <>

@@ -28,6 +28,7 @@ describe("attempts beside each other", () => {
   it("compare the state of a task, and say how often it was tried", () => {
     const [first, second] = [attempt({ tasks: [task({ failed: 1 }, 3)] }), attempt({ tasks: [task({ success: 1 })] })];
     expect(cells("count", first, second)).toEqual([["failed, 3 tries, 12 s", false], ["success, 12 s", true]]);
+    expect(cells("count", attempt({ tasks: [{ ...task({ none: 1 }), seconds: null }] }))).toEqual([["not started", false]]);
     const mapped = attempt({ tasks: [task({ success: 2, failed: 1 }, 3)] });
     expect(cells("count", mapped)).toEqual([["1 failed, 2 success, 12 s", false]]);
   });

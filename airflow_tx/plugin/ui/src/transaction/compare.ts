@@ -57,7 +57,9 @@ function differs(before: string | undefined, now: string): boolean {
 }
 
 function stateWords(task: AttemptTask): string {
-  const states = Object.entries(task.states).sort(([a], [b]) => a.localeCompare(b));
+  const states = Object.entries(task.states)
+    .map(([state, many]): [string, number] => [state === "none" ? "not started" : state, many])
+    .sort(([a], [b]) => a.localeCompare(b));
   return states.length === 1 && states[0]![1] === 1 ? states[0]![0] : states.map(([state, many]) => `${many} ${state}`).join(", ");
 }
 
