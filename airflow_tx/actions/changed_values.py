@@ -18,6 +18,7 @@ from airflow_tx.errors import (
 )
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.journal.entry import Entry
+from airflow_tx.protocol.batch_words import gone_in_words
 from airflow_tx.protocol.evidence import StateEvidence, ledger_evidence
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import digest
@@ -115,7 +116,7 @@ class _Found:
             )
         elif self.keys:
             shown.append(
-                f"{len(self.keys)} keys are gone, of which no restatement takes anything back"
+                f"{gone_in_words(len(self.keys))}, of which no restatement takes anything back"
             )
         return shown
 

@@ -24,7 +24,7 @@ def contribution_in_words(entry: Entry, renamed: Mapping[str, str]) -> str:
     :param renamed: per earlier name of a state, its name now.
     """
     told = [
-        f"{each.count:,} keys of {renamed.get(name, name)}{_digits_lost(each)}"
+        f"{each.count:,} {'key' if each.count == 1 else 'keys'} of {renamed.get(name, name)}{_digits_lost(each)}"
         for name, each in entry.contributions.items()
     ]
     return ", ".join(told) or "nothing"

@@ -12,6 +12,7 @@ from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.commit.roll_forward import MissingTransaction, RollForward
 from airflow_tx.commit.state_history import StateHistory, StateLook
 from airflow_tx.errors import RepairRefused, RollForwardRefused
+from airflow_tx.protocol.batch_words import counted
 from airflow_tx.protocol.evidence import LedgerEvidence, ledger_evidence
 from airflow_tx.protocol.repair import ACCEPT_CHANGE
 from airflow_tx.protocol.roll_forward import (
@@ -65,7 +66,7 @@ def _said(missing: MissingTransaction) -> str:
     if missing.is_skip:
         return "skipped: it writes nothing"
     sums = "".join(f", {name} {by:+,}" for name, by in sorted(missing.written.sums.items()))
-    return f"{missing.written.keys} keys{sums}: as its receipt says"
+    return f"{counted(missing.written.keys, 'keys')}{sums}: as its receipt says"
 
 
 class RollForwardRepair:

@@ -229,7 +229,7 @@ def _recounted(evidence: _Evidence, args: Namespace) -> Verified:
         digests = [RowsDigest.of(counted, text) for text in receipt.digest.split()]
         kept = next((each for each in digests if each.form == rows.form), RowsDigest(counted))
         if not rows.agrees(kept):
-            found = f"{where} the source has {rows} now, and {kept} were counted"
+            found = f"{where} the source has {rows} now, and {kept} {'was' if kept.rows == 1 else 'were'} counted"
             again = evidence.restated.get(receipt.txid)
             if again is None:
                 findings.append(found)

@@ -28,6 +28,11 @@ def counted(count: int, unit: str) -> str:
     return f"{count} {unit.removesuffix('s') if count == 1 else unit}"
 
 
+def gone_in_words(keys: int) -> str:
+    """Say how many keys are gone."""
+    return f"{counted(keys, 'keys')} {'is' if keys == 1 else 'are'} gone"
+
+
 def _range(metadata: Mapping[str, Any]) -> str:
     """Name the rows of a source without partitions, or of one partition."""
     files = metadata.get("files")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from airflow_tx.errors import RowsDiffer
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.batch_words import counted
 from airflow_tx.protocol.records import Ack
 from airflow_tx.protocol.rows_digest import RowsDigest
 
@@ -201,9 +202,10 @@ def in_words(outputs: tuple[OutputName, ...]) -> str:
 
 def _short(read: RowsRead) -> str:
     what = in_words(read.outputs)
+    rows = counted(read.found.rows, "rows")
     if read.stopped:
-        return f"it stopped after {read.found.rows} rows of {what}, and the total is unknown"
-    return f"it read {read.found.rows} rows of {what} or more: Spark may stop early beside a join or SQL text"
+        return f"it stopped after {rows} of {what}, and the total is unknown"
+    return f"it read {rows} of {what} or more: Spark may stop early beside a join or SQL text"
 
 
 def _instance(task: str, index: int) -> str:
@@ -241,7 +243,9 @@ def _check_size(
         RowsDigest(count)
     ):
         return
-    problem = f"task {name} read {read.found.rows} rows of the batch, its source counted "
+    problem = (
+        f"task {name} read {counted(read.found.rows, 'rows')} of the batch, its source counted "
+    )
     problem += f"at most {count}" if at_most else str(count)
     raise _differ(attempt, problem, _CONSUMER.format(task=name))
 
@@ -256,8 +260,8 @@ def _check_first(
         return
     known = ", ".join(first["digests"].values())
     problem = (
-        f"this attempt read {batch.rows} rows of the batch ({batch.digest}), an earlier one {first['rows']} ({known}), "
-        "and a transactional source gives the same again"
+        f"this attempt read {counted(batch.rows, 'rows')} of the batch ({batch.digest}), "
+        f"an earlier one {first['rows']} ({known}), and a transactional source gives the same again"
     )
     remedy = (
         "Give the source its rows back and clear the run; or take the current rows: "

@@ -20,6 +20,7 @@ from airflow_tx.errors import (
 from airflow_tx.protocol.answers import AlreadyCommitted, Done, FailureNoted, NeedCurrent, Processed
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.batch_words import counted
 from airflow_tx.protocol.consumers import RowsRead, check_rows, unproven_rows
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name
@@ -298,7 +299,10 @@ def _check_trees(
     if acked == emitted:
         return
     expected, found = (
-        ", ".join(f"{count} trees of {task} (try {task.task_try})" for task, count in each.items())
+        ", ".join(
+            f"{counted(count, 'trees')} of {task} (try {task.task_try})"
+            for task, count in each.items()
+        )
         or "no trees"
         for each in (acked, emitted)
     )

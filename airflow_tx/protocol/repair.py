@@ -16,6 +16,7 @@ from airflow_tx.protocol import garbage, rebuild
 from airflow_tx.protocol.answers import Done, Repaired
 from airflow_tx.protocol.api import Put, Store, Write
 from airflow_tx.protocol.batch import TopologyRequest
+from airflow_tx.protocol.batch_words import gone_in_words
 from airflow_tx.protocol.begin import missing_folders
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
@@ -181,7 +182,7 @@ def note_change(
         writes.append(Put(paths.record, encode(after)))
     changed = [f"the total of {name} by {by:+}" for name, by in sorted(columns.items())]
     if keys:
-        changed.append(f"{len(keys)} keys are gone")
+        changed.append(gone_in_words(len(keys)))
     return audit.repair(
         read,
         stamp,

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_tx.protocol.batch_words import counted
+
 COUNT = "count"
 """The form of rows that were counted and not hashed."""
 _MODULUS = 2**64
@@ -61,11 +63,8 @@ class RowsDigest:
         return cls.of(value["rows"], value["digest"])
 
     def __str__(self) -> str:
-        return (
-            f"{self.rows} rows"
-            if self.form == COUNT
-            else f"{self.rows} rows, digest {self.digest:016x}"
-        )
+        rows = counted(self.rows, "rows")
+        return rows if self.form == COUNT else f"{rows}, digest {self.digest:016x}"
 
 
 def form_of_columns(names: Iterable[str]) -> str:

@@ -66,7 +66,8 @@ class Limit:
         :param unit: what is counted, if it is not rows.
         """
         if backlog is not None and taken >= backlog:
-            return f"all {taken} {unit} that there were"
+            only = f"the only {unit.removesuffix('s')} that there was"
+            return only if taken == 1 else f"all {taken} {unit} that there were"
         return f"{taken} of {'many' if backlog is None else backlog} {unit}: {self.reason}"
 
     def shares(self, available: Mapping[str, int]) -> dict[str, int]:

@@ -25,7 +25,7 @@ def test_tasks_that_read_a_part_are_refused_with_nothing_written_and_exact_when_
     cut_batch.take_back()
     airflow.clear_run(DAG, "r1")
     airflow.wait_run(DAG, "r1", state="failed", timeout=600)
-    assert "task check read 1 rows of output 'counts' of task count, which emitted 2 rows" in airflow.task_log(
+    assert "task check read 1 row of output 'counts' of task count, which emitted 2 rows" in airflow.task_log(
         DAG, "r1", "commit"
     )
     assert stack.totals(DAG) == {}

@@ -212,7 +212,7 @@ def test_batches_are_counted_again(airflow: Commands, root: str) -> None:
         found = findings(airflow, root, "--recount", "3", *more)
         begins = [f"transaction {txid}: the source has 2 rows, digest " for txid in txids]
         assert [each[: len(begin)] for each, begin in zip(found, begins, strict=True)] == begins
-        assert all(each.endswith(" now, and 1 rows were counted") for each in found)
+        assert all(each.endswith(" now, and 1 row was counted") for each in found)
 
 
 def test_what_a_transaction_counted_is_found(airflow: Commands, root: str) -> None:
@@ -259,7 +259,7 @@ def test_rows_of_a_restated_transaction_that_are_others_now_are_no_finding(
     alone = ("--from", "3", "--to", "3", "--recount", "1")
     assert findings(airflow, root, *alone) == []
     told = airflow.run("tx", "verify", "flights", *alone, root=root)
-    assert "now, and 1 rows were counted; transaction 6 has restated it" in told
+    assert "now, and 1 row was counted; transaction 6 has restated it" in told
     (airflow.dags / "twice").unlink()
 
 

@@ -131,7 +131,7 @@ def test_a_dry_run_says_what_would_be_replaced_and_changes_nothing(
         "refused: not restated, since others are refused",
     ]
     (told,) = airflow.json("tx", "restate", "flights", "1", "--dry-run", root=zookeeper_root)
-    assert told["done"] == "restated with its rows. It replaces 1 keys of tx_state.one, 1 keys of tx_state.two"
+    assert told["done"] == "restated with its rows. It replaces 1 key of tx_state.one, 1 key of tx_state.two"
     assert runs.states() == {"r1": "success", "r2": "success"}
     assert wishes(committed.store, committed.paths) == ()
 

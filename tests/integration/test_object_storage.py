@@ -188,7 +188,7 @@ def test_a_batch_has_as_many_objects_as_fit_and_one_at_least(bucket: Bucket) -> 
     )
     second = take(source, first.position)
     assert names(second) == ["c.csv"]
-    assert take(source, second.position).reason == "all 1 files that there were"
+    assert take(source, second.position).reason == "the only file that there was"
 
 
 def test_parquet_and_json_are_read_without_spark(bucket: Bucket) -> None:

@@ -218,7 +218,7 @@ def test_ackers_that_were_set_back_to_before_some_trees_let_nothing_be_committed
     CurrentBatch(processing).emit()
     acker_nodes.restore(before)
     run.finish(processing)
-    with pytest.raises(MessagesLost, match=r"2 trees of count .* hold 1 trees of count"):
+    with pytest.raises(MessagesLost, match=r"2 trees of count .* hold 1 tree of count"):
         run.commit_now()
 
 
@@ -246,7 +246,7 @@ def test_messages_of_a_try_that_was_replaced_by_one_without_are_noticed(run: Mes
     run.begin()
     run.ack(CurrentBatch(run.start()).emit())
     run.finish(run.start())
-    with pytest.raises(MessagesLost, match="acked no trees, the ackers hold 1 trees of count"):
+    with pytest.raises(MessagesLost, match="acked no trees, the ackers hold 1 tree of count"):
         run.commit_now()
 
 

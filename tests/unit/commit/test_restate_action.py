@@ -244,7 +244,7 @@ def test_what_would_be_replaced_is_told_and_nothing_is_changed(make: Any, monkey
     found = world.action(1).preview()
     assert found.sentence.startswith("Process transaction 1 of topology numbers again")
     assert [each.what for each in found.effects] == [
-        "restated with its rows. It replaces 1 keys of words (digits of count below 1e-04 are lost)"
+        "restated with its rows. It replaces 1 key of words (digits of count below 1e-04 are lost)"
     ]
     assert world.wished == []
 
@@ -403,7 +403,7 @@ def deleted(world: World, key: str = "count") -> None:
 
 def test_nothing_is_taken_back_of_a_key_whose_deletion_was_accepted(world: World) -> None:
     deleted(world)
-    assert accepted(world)[-1] == "accepted: 1 keys are gone, of which no restatement takes anything back"
+    assert accepted(world)[-1] == "accepted: 1 key is gone, of which no restatement takes anything back"
     world.execute("r6")  # it comes back
     assert world.follow(2) == ["All 1 are restated."]
     assert world.total == 2 + 2

@@ -73,6 +73,7 @@ def test_a_batch_says_why_it_has_so_many_rows() -> None:
     assert limit.reason_for(5, 9) == "5 of 9 rows: max_rows_per_batch=5"
     assert limit.reason_for(5, None) == "5 of many rows: max_rows_per_batch=5"
     assert limit.reason_for(4, 4) == "all 4 rows that there were"
+    assert limit.reason_for(1, 1) == "the only row that there was"
 
 
 @pytest.mark.parametrize("name", ["max_rows", "max_bytes", "target_seconds"])
