@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from airflow_tx.actions.request import ActionName
+from airflow_tx.errors import typed
 from airflow_tx.plugin.api.access import SEE_TASKS, Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, failed_tasks
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
@@ -129,7 +130,7 @@ def transaction_advice(
     failed = [each for each in tries if each.state == "failed"]
     advice = _advised(
         snapshot,
-        remedy,
+        None if remedy is None else typed(remedy, snapshot.name),
         access,
         about=view if is_failed else None,
         log=failed_log(snapshot.record.dag_id, view.run_id, failed) if view.open else None,

@@ -98,6 +98,13 @@ def test_a_name_with_spaces_is_one_word_of_the_command() -> None:
     assert advice.command == "airflow tx replay 'a, b' 7"
 
 
+def test_what_to_do_is_written_as_a_shell_takes_it() -> None:
+    view = failed()
+    advice = transaction_advice(snapshot("-a b", "-a b", view), view.transactions[0], user(acts=False))
+    assert advice.remedy == "airflow tx replay -- '-a b' 1, or clear its failed task"
+    assert advice.command == "airflow tx replay -- '-a b' 1"
+
+
 def failed(**changes: Any) -> TopologyView:
     return with_first(phase=Phase.FAILED, error="task count: it broke", **changes)
 
