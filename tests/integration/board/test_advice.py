@@ -83,6 +83,9 @@ def test_the_overview_says_what_is_wrong_once_and_has_the_buttons_for_it(
     row = ulf.board.get_by_role("row").filter(has=ulf.page.get_by_role("link", name="flights", exact=True))
     expect(row).to_contain_text("Transaction 1 has failed: it broke.")
     expect(row).not_to_contain_text("airflow tx replay")
+    expect(row.get_by_role("link", name="Transaction 1", exact=True)).to_have_attribute(
+        "href", re.compile(r"topology=flights&txid=1$")
+    )
     row.get_by_role("button", name="Replay transaction 1 of flights").click()
     dialog = ulf.page.get_by_role("dialog")
     expect(dialog).to_contain_text("Replay transaction 1 of topology flights.")

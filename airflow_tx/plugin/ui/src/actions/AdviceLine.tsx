@@ -22,7 +22,11 @@ export function AdviceLine({ advice, topology, onAct, named = false }: Props) {
   if (!remedy && !cause && !command && !log && actions.length === 0) return null;
   return (
     <Stack gap={1} mt={1}>
-      {cause && <CauseLine cause={cause} topology={topology} />}
+      {cause && (
+        <Text overflowWrap="anywhere">
+          <Sentence sentence={cause.sentence} topology={topology} txid={cause.txid} />
+        </Text>
+      )}
       {remedy && <Text overflowWrap="anywhere">{remedy}</Text>}
       <HStack gap={2} wrap="wrap">
         {actions.map((each) => (
@@ -59,16 +63,16 @@ export function linked(txid: number, sentence: string): [link: string, rest: str
   return sentence.startsWith(`${name} `) ? [name, sentence.slice(name.length)] : [name, `: ${sentence}`];
 }
 
-/** The transaction that is waited for, and how it is. */
-function CauseLine({ cause, topology }: { cause: NonNullable<Advice["cause"]>; topology: string }) {
+/** How a transaction is, with a link to it. */
+export function Sentence({ sentence, topology, txid }: { sentence: string; topology: string; txid: number }) {
   const [, write] = useAddress();
-  const [link, rest] = linked(cause.txid, cause.sentence);
+  const [link, rest] = linked(txid, sentence);
   return (
-    <Text overflowWrap="anywhere">
+    <>
       <Styled asChild color="inherit" textDecoration="underline">
-        <Link to={write({ topology, txid: cause.txid })}>{link}</Link>
+        <Link to={write({ topology, txid, state: null, text: null, offset: null })}>{link}</Link>
       </Styled>
       {rest}
-    </Text>
+    </>
   );
 }

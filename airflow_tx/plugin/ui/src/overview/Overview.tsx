@@ -4,7 +4,7 @@ import { Box, Button, Heading, HStack, Input, Link as Styled, Table, Text } from
 import { useEffect, useState } from "react";
 import { Link, useNavigate } from "react-router-dom";
 
-import { AdviceLine } from "../actions/AdviceLine";
+import { AdviceLine, Sentence } from "../actions/AdviceLine";
 import { useActing, type Asked } from "../actions/acting";
 import { api, type TopologyLine } from "../api/client";
 import { useLive, useNow } from "../api/live";
@@ -167,7 +167,11 @@ function Line({ line, now, onAct }: { line: TopologyLine; now: number; onAct: (a
       <Table.Cell minW={{ base: "0", md: "260px" }} width={{ base: "68%", md: "45%" }}>
         <State state={line.state} />
         <Text color="fg.muted" overflowWrap="anywhere">
-          {line.state.sentence}
+          {line.state.txid != null && line.state.sentence.startsWith(`Transaction ${line.state.txid} `) ? (
+            <Sentence sentence={line.state.sentence} topology={line.topology} txid={line.state.txid} />
+          ) : (
+            line.state.sentence
+          )}
         </Text>
         <AdviceLine advice={line.advice} named onAct={onAct} topology={line.topology} />
         <Text color="fg.muted" display={{ lg: "none" }} fontSize="xs" mt={1}>
