@@ -223,6 +223,7 @@ def test_every_route_that_reads_answers_as_ever(client: TestClient) -> None:
     found = {path: get(path) for path in paths}
     found["none of the overview"] = get("topologies", state="fine", text="trace")
     found["a page of the timeline"] = get("topologies/trace/transactions", limit=2, before=5, **span)
+    found["rows of a filter"] = get("topologies/trace/transactions", status="FAILED", limit=1, earlier=True)
     found["figures"] = get("topologies/trace/figures", **span)
     found["search"] = get("topologies/trace/search", what="2")
     found["no zone"] = get("topologies/trace/figures", since="2013-01-01T00:00:00")

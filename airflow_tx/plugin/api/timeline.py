@@ -6,12 +6,21 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.actions.ledger_places import BEGIN
+from airflow_tx.plugin.api.activity import Stretch, stretches
 from airflow_tx.plugin.api.airflow_runs import TaskBar, task_tries
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.redaction import BatchName
+from airflow_tx.plugin.api.row_filter import (
+    EVERY_ROW,
+    ChosenRows,
+    RowFilter,
+    begun_at,
+    chosen_rows,
+)
 from airflow_tx.protocol.person import Words, moment
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.status import TransactionView
@@ -102,8 +111,12 @@ class TimelineRow:
 class Timeline:
     """Transactions of a topology, newest first.
 
-    :param total: how many there are, within `since` and `until`.
+    :param total: how many there are, within `since` and `until`; of a filter: before `before`, too.
     :param before: give this as `before` for the next page; null: there is none.
+    :param earlier: when the transactions of the next pages were under way; null: `earlier` was not asked for.
+    :param txids: all that the filter lets through, the newest first; null: there is no filter.
+    :param looked_to: the oldest transaction that the filter looked at; null: it looked at all of them.
+    :param slow_beyond: the seconds that 95 of 100 committed transactions do not exceed; null: that was not asked.
     """
 
     topology: str
@@ -111,6 +124,10 @@ class Timeline:
     total: int
     limit: int
     before: int | None
+    earlier: list[Stretch] | None = None
+    txids: list[int] | None = None
+    looked_to: int | None = None
+    slow_beyond: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,24 +166,45 @@ def _whole(moment: datetime) -> datetime:
     return utc - (utc - _FIRST) % _STEP
 
 
-def timeline(snapshot: TopologySnapshot, window: TimelineWindow, *, with_tasks: bool) -> Timeline:
+def timeline(
+    snapshot: TopologySnapshot,
+    window: TimelineWindow,
+    wanted: RowFilter = EVERY_ROW,
+    *,
+    with_tasks: bool,
+    with_earlier: bool = False,
+) -> Timeline:
     """Describe the transactions of a topology, newest first.
 
+    :param wanted: which of the window.
     :param with_tasks: with the tries of their tasks, which not everybody may read.
+    :param with_earlier: with the times of the next pages.
     """
-    txids = _within(snapshot, window)
-    end = len(txids) if window.before is None else bisect_left(txids, window.before)
-    some = txids[max(end - window.limit, 0) : end]
+    within = _within(snapshot, window)
+    earlier = within if window.before is None else within[: bisect_left(within, window.before)]
+    chosen = None if wanted.is_empty else chosen_rows(snapshot, earlier, wanted)
+    txids = earlier if chosen is None else chosen.txids
+    rest, some = txids[: -window.limit], txids[-window.limit :]
     views = snapshot.transaction_views(reversed(some))
-    rows = timeline_rows(snapshot.record.dag_id, views, with_tasks=with_tasks)
-    following = some[0] if len(some) < end else None
     return Timeline(
         topology=snapshot.name,
-        transactions=rows,
-        total=len(txids),
+        transactions=timeline_rows(snapshot.record.dag_id, views, with_tasks=with_tasks),
+        total=len(within if chosen is None else txids),
         limit=window.limit,
-        before=following,
+        before=some[0] if rest else None,
+        earlier=stretches(snapshot, rest) if with_earlier else None,
+        **_chosen(chosen),
     )
+
+
+def _chosen(chosen: ChosenRows | None) -> dict[str, Any]:
+    if chosen is None:
+        return {}
+    return {
+        "txids": list(reversed(chosen.txids)),
+        "looked_to": chosen.oldest,
+        "slow_beyond": chosen.slow,
+    }
 
 
 def timeline_rows(
@@ -336,10 +374,10 @@ def _within(snapshot: TopologySnapshot, window: TimelineWindow) -> Sequence[int]
         return txids
     until = window.until
 
-    def begun(txid: int) -> bool:
+    def began_later(txid: int) -> bool:
         found = snapshot.open_by_txid.get(txid) or snapshot.final_view(txid)
-        begun_at = None if found is None else found.created or found.began
-        return begun_at is not None and begun_at >= until
+        begun = None if found is None else begun_at(found)
+        return begun is not None and begun >= until
 
     # They begin in order, too.
-    return txids[: bisect_left(txids, True, key=begun)]
+    return txids[: bisect_left(txids, True, key=began_later)]

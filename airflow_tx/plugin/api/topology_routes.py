@@ -14,9 +14,11 @@ from pydantic import TypeAdapter
 
 from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import SEE_TASKS, Access, AccessDep, Name
+from airflow_tx.plugin.api.activity import Activity, activity
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
 from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
+from airflow_tx.plugin.api.row_filter import RowFilterDep
 from airflow_tx.plugin.api.run_answer import RunAnswer, run_answer
 from airflow_tx.plugin.api.search import SearchAnswer, searched
 from airflow_tx.plugin.api.timeline import Timeline, TimelineWindow, timeline
@@ -53,6 +55,7 @@ class Problem:
 
 
 _TIMELINE = TypeAdapter(Timeline)
+_ACTIVITY = TypeAdapter(Activity)
 _FIGURES = TypeAdapter(Figures)
 PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
 PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {
@@ -140,18 +143,37 @@ def list_transactions_of(
     until: datetime | None = None,
     before: Annotated[int | None, Query(ge=1)] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
+    wanted: RowFilterDep,
+    earlier: bool = False,
 ) -> Response:
-    """List transactions, newest first: transactions that ended at `since` or later, and began before `until`."""
+    """List transactions, newest first: transactions that ended at `since` or later, and began before `until`.
+
+    A filter chooses among the newest 1,000 of them.
+    """
     _check_zones(since, until)
     snapshot = topology_for(access, topology)
     window = TimelineWindow(since, until, before, limit).rounded()
     with_tasks = access.may(SEE_TASKS, snapshot.record.dag_id)
 
     def answer() -> bytes:
-        return _TIMELINE.dump_json(timeline(snapshot, window, with_tasks=with_tasks))
+        found = timeline(snapshot, window, wanted, with_tasks=with_tasks, with_earlier=earlier)
+        return _TIMELINE.dump_json(found)
 
     # The same for everybody who may read as much of it.
-    body = ledger_snapshots().shared(snapshot, ("timeline", window, with_tasks), answer)
+    key = ("timeline", window, wanted, earlier, with_tasks)
+    body = ledger_snapshots().shared(snapshot, key, answer)
+    return Response(body, media_type="application/json")
+
+
+@topology_router.get("/topologies/{topology:path}/activity", response_model=Activity)
+def get_activity(access: AccessDep, topology: Name) -> Response:
+    """Count the transactions over all the time that the ledger remembers."""
+    snapshot = topology_for(access, topology)
+
+    def answer() -> bytes:
+        return _ACTIVITY.dump_json(activity(snapshot))
+
+    body = ledger_snapshots().shared(snapshot, "activity", answer)
     return Response(body, media_type="application/json")
 
 

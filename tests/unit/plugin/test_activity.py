@@ -1,0 +1,94 @@
+"""When something happened in a topology: the stretches of time, and the counts over all time."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.plugin.api.activity import MOST_STRETCHES, Activity, activity, stretches
+from airflow_tx.plugin.api.final_views import FinalViews
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.row_filter import MOST_LOOKED
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import History, Outcome, TopologyRecord
+from airflow_tx.protocol.status import view_final
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def second(count: float) -> datetime:
+    return NOON + timedelta(seconds=count)
+
+
+def ledger(*times: tuple[float, float]) -> TopologySnapshot:
+    """A topology whose transactions began and ended at these seconds after noon."""
+    finals = FinalViews(most=len(times) + 1)
+    for txid, (begun, ended) in enumerate(times, 1):
+        at = second(begun).isoformat()
+        history = History(
+            txid=txid, attempts=1, run_id=f"r{txid}", outcome=Outcome.COMMITTED, created=at, began=at, processed=at,
+            granted_at=at, ended=second(ended).isoformat(), rows=1, ack_val="0" * 16, op="op",
+        )  # fmt: skip
+        finals.note(view_final(history, None))
+    place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))
+    record = TopologyRecord("life", "dag", "opaque", 3)
+    return TopologySnapshot(record, place, None, None, final=tuple(range(1, len(times) + 1)), finals=finals)
+
+
+def found(*times: tuple[float, float]) -> list[tuple[float, float]]:
+    snapshot = ledger(*times)
+    return [
+        ((each.start - NOON).total_seconds(), ((each.end or NOON) - NOON).total_seconds())
+        for each in stretches(snapshot, snapshot.final)
+    ]
+
+
+def test_transactions_that_overlap_are_one_stretch() -> None:
+    assert found((0, 5), (3, 9), (9, 10), (20, 30), (22, 31)) == [(0, 10), (20, 31)]
+    assert found() == []
+
+
+def test_very_many_stretches_are_joined_where_they_are_closest() -> None:
+    many = [(10.0 * each, 10.0 * each + 2 - each / 1000) for each in range(300)]
+    joined = found(*many)
+    assert len(joined) == MOST_STRETCHES
+    assert (joined[0][0], joined[-1][1]) == (many[0][0], many[-1][1])
+    # The gaps grow, so the earliest ones were joined.
+    assert joined[1:] == many[-MOST_STRETCHES + 1 :]
+
+
+def test_the_times_of_very_old_transactions_are_one_stretch() -> None:
+    times = [(100.0 * each, 100.0 * each + 1) for each in range(MOST_LOOKED + 50)]
+    assert found(*times)[0] == (0, times[50][1])
+
+
+def counted(*times: tuple[float, float], now: float) -> Activity:
+    return activity(ledger(*times), second(now))
+
+
+def test_the_counts_are_of_all_time_until_now() -> None:
+    one = counted((0, 5), (3, 9), (58, 61), now=90)
+    assert (one.since, one.until, one.step) == (NOON, second(91), 1)
+    assert {index: count for index, count in enumerate(one.counts) if count} == {5: 1, 9: 1, 61: 1}
+
+
+@pytest.mark.parametrize("days", [0.001, 1, 30, 400, 4000])
+def test_the_counts_are_few_and_have_every_transaction_however_long_the_history_is(days: float) -> None:
+    length = days * 86_400
+    one = counted(*((length * each / 300, length * each / 300 + 1) for each in range(300)), now=length)
+    assert sum(one.counts) == 300
+    assert len(one.counts) <= 122
+    assert one.since is not None
+    assert one.since <= NOON
+    assert one.since + len(one.counts) * timedelta(seconds=one.step) == one.until
+
+
+def test_a_topology_without_a_transaction_has_no_counts() -> None:
+    none = counted(now=0)
+    assert (none.since, none.counts) == (None, [])
+
+
+def test_a_clock_that_is_ahead_of_ours_is_counted() -> None:
+    assert sum(counted((50, 60), now=0).counts) == 1

@@ -1,0 +1,105 @@
+"""Which rows a filter lets through, of how many transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.plugin.api import row_filter as filters
+from airflow_tx.plugin.api.final_views import FinalViews
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.row_filter import MOST_LOOKED, ChosenRows, RowFilter, RowMark, RowStatus, chosen_rows
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.records import History, Outcome, TopologyRecord
+from airflow_tx.protocol.status import TransactionView, view_final
+
+NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
+
+
+def row(txid: int, seconds: float = 5, **changes: Any) -> TransactionView:
+    """Transaction n ends n minutes after noon."""
+    ended = NOON + timedelta(minutes=txid)
+    began = (ended - timedelta(seconds=seconds)).isoformat()
+    history = History(
+        txid=txid, attempts=1, run_id=f"r{txid}", outcome=Outcome.COMMITTED, created=began, began=began,
+        processed=began, granted_at=began, ended=ended.isoformat(), rows=1, ack_val="0" * 16, op="op",
+    )  # fmt: skip
+    return replace(view_final(history, None), **changes)
+
+
+def chosen(views: Sequence[TransactionView], **wanted: Any) -> ChosenRows:
+    finals = FinalViews(views)
+    place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))
+    record = TopologyRecord("life", "dag", "opaque", 3)
+    txids = tuple(each.txid for each in views)
+    snapshot = TopologySnapshot(record, place, None, None, final=txids, finals=finals)
+    # Skipped ones are never remembered: they may still change.
+    found = {each.txid: each for each in views}
+    object.__setattr__(snapshot, "final_view", found.get)
+    return chosen_rows(snapshot, txids, RowFilter(**wanted), NOON)
+
+
+def test_each_status_is_that_which_the_timeline_shows() -> None:
+    opened: dict[str, Any] = {"open": True, "ended": None}
+    views = [
+        row(1), row(2, status="SKIPPED"), row(3, status="PROCESSING", **opened),
+        row(4, status="PROCESSING", error="it broke", **opened),
+        row(5, status="FAILED", blocked="the same again", **opened),
+    ]  # fmt: skip
+    found = {status.value: chosen(views, status=frozenset({status})).txids for status in RowStatus}
+    none: dict[str, list[int]] = {"PROCESSED": [], "COMMITTING": [], "READMITTED": []}
+    assert found == {**none, "COMMITTED": [1], "SKIPPED": [2], "PROCESSING": [3], "FAILED": [4], "BLOCKED": [5]}
+    assert chosen(views, status=frozenset({RowStatus.SKIPPED, RowStatus.FAILED})).txids == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "txids"), [("manual_7", [1]), ("02.csv", [2]), ("disk is", [3, 4]), ("nothing", []), ("", [1, 2, 3, 4])]
+)
+def test_a_text_is_found_in_the_run_id_the_batch_and_the_errors_of_every_attempt(text: str, txids: list[int]) -> None:
+    replay = {"attempt": 1, "why": "The disk is full", "when": NOON.isoformat()}
+    views = [row(1, run_id="Manual_7"), row(2, batch="02.CSV"), row(3, error="the DISK is full")]
+    views.append(row(4, replays=[replay]))
+    assert chosen(views, text=text).txids == txids
+
+
+def test_nobody_can_look_for_what_is_hidden_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "redacted", lambda text: text.replace("s3cret", "***"))
+    views = [row(1, error="password s3cret"), row(2, batch="https://who:s3cret@example.org/1.csv")]
+    assert chosen(views, text="s3cret").txids == []
+    assert chosen(views, text="***").txids == [1, 2]
+
+
+def test_a_run_id_is_asked_for_as_a_whole() -> None:
+    assert chosen([row(1), row(11)], run="r1").txids == [1]
+
+
+def test_restated_are_the_ones_that_restate_and_the_ones_that_are_restated() -> None:
+    views = [row(1, restated_by=4), row(2), row(3, attempt=2), row(4, restates=1)]
+    assert chosen(views, marks=frozenset({RowMark.RESTATED})).txids == [1, 4]
+    assert chosen(views, marks=frozenset({RowMark.REPLAYED})).txids == [3]
+    assert chosen(views, marks=frozenset(RowMark)).txids == []
+
+
+def test_slow_is_what_takes_longer_than_95_of_100_committed_ones() -> None:
+    views = [row(txid, seconds=txid) for txid in range(1, 101)]
+    views += [row(101, 96, status="SKIPPED"), row(102, open=True, ended=None, created=NOON - timedelta(seconds=94))]
+    found = chosen(views, marks=frozenset({RowMark.SLOW}))
+    assert found.slow == 95
+    assert found.txids == [96, 97, 98, 99, 100, 101]
+
+
+def test_nothing_is_slow_where_nothing_is_committed() -> None:
+    found = chosen([row(1, 99, status="SKIPPED")], marks=frozenset({RowMark.SLOW}))
+    assert (found.txids, found.slow) == ([], None)
+
+
+def test_of_very_many_transactions_the_newest_are_looked_at_and_that_is_said() -> None:
+    views = [row(txid) for txid in range(1, MOST_LOOKED + 6)]
+    found = chosen(views, run="r3")
+    assert (found.txids, found.oldest) == ([], 6)
+    assert chosen(views[5:], run="r7").oldest is None
