@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.row_filter import MOST_LOOKED, begun_at
+from airflow_tx.protocol.status import TransactionView
 
 MOST_STRETCHES = 100
 _MOST_COUNTS = 120
@@ -48,19 +49,26 @@ class Activity:
 def stretches(snapshot: TopologySnapshot, txids: Sequence[int]) -> list[Stretch]:
     """List the times in which these transactions were under way, the earliest first, joined where they meet.
 
-    Of more than `MOST_LOOKED` transactions, the times of the older ones are one stretch. Where there are too many
+    A time in which they only wait for their turn is none of these. Of more than `MOST_LOOKED` transactions, the times of the older ones are one stretch. Where there are too many
     stretches, those that are closest to each other are joined.
     """
     found: list[tuple[datetime, datetime | None]] = []
     for view in snapshot.transaction_views(txids[-MOST_LOOKED:]):
-        begun = begun_at(view)
-        if begun is not None:
-            found.append((begun, None if view.open else view.ended or begun))
+        found += _under_way(view)
     oldest = snapshot.final_view(txids[0]) if len(txids) > MOST_LOOKED else None
     begun = None if oldest is None else begun_at(oldest)
     if begun is not None and found:
         found.append((begun, min(each for each, _ in found)))
     return [Stretch(start=start, end=end) for start, end in _fewer(_joined(found))]
+
+
+def _under_way(view: TransactionView) -> Iterator[tuple[datetime, datetime | None]]:
+    begun = begun_at(view)
+    if begun is not None:
+        end = view.processed or view.ended
+        yield begun, None if view.open and end is None else max(begun, end or begun)
+    if view.granted is not None:
+        yield view.granted, view.ended
 
 
 def _joined(

@@ -17,8 +17,8 @@ POINTS = 40
 MOST_COUNTED = 1000
 """Transactions that one answer counts at most: the newest ones."""
 DEFAULT_SPAN = timedelta(hours=1)
-WIDEST_SPAN = timedelta(days=30)
-LEAST_SPAN = timedelta(minutes=1)
+WIDEST_SPAN = timedelta(days=3653)
+LEAST_SPAN = timedelta(seconds=10)
 _EARLIEST = datetime(1971, 1, 1, tzinfo=timezone.utc)
 
 
@@ -78,7 +78,7 @@ class FigureSpan:
 
     @classmethod
     def of(cls, window: TimelineWindow) -> FigureSpan:
-        """Make it of what a person asks: an hour until now, at most thirty days, and never backwards."""
+        """Make it of what a person asks: an hour until now, at most ten years, and never backwards."""
         now = datetime.now(timezone.utc)
         end = now if window.until is None else min(max(window.until, _EARLIEST), now)
         start = end - DEFAULT_SPAN if window.since is None else max(window.since, end - WIDEST_SPAN)

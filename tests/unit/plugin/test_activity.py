@@ -22,14 +22,18 @@ def second(count: float) -> datetime:
     return NOON + timedelta(seconds=count)
 
 
-def ledger(*times: tuple[float, float]) -> TopologySnapshot:
-    """A topology whose transactions began and ended at these seconds after noon."""
+def ledger(*times: tuple[float, float], waits: float = 0) -> TopologySnapshot:
+    """A topology whose transactions began and ended at these seconds after noon.
+
+    :param waits: for so long each of them waits for its turn; then it is committed in a second.
+    """
     finals = FinalViews(most=len(times) + 1)
     for txid, (begun, ended) in enumerate(times, 1):
         at = second(begun).isoformat()
+        granted = ended - min(1, ended - begun)
         history = History(
-            txid=txid, attempts=1, run_id=f"r{txid}", outcome=Outcome.COMMITTED, created=at, began=at, processed=at,
-            granted_at=at, ended=second(ended).isoformat(), rows=1, ack_val="0" * 16, op="op",
+            txid=txid, attempts=1, run_id=f"r{txid}", outcome=Outcome.COMMITTED, created=at, began=at,
+            processed=second(granted - waits).isoformat(), granted_at=second(granted).isoformat(), ended=second(ended).isoformat(), rows=1, ack_val="0" * 16, op="op",
         )  # fmt: skip
         finals.note(view_final(history, None))
     place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))
@@ -37,8 +41,8 @@ def ledger(*times: tuple[float, float]) -> TopologySnapshot:
     return TopologySnapshot(record, place, None, None, final=tuple(range(1, len(times) + 1)), finals=finals)
 
 
-def found(*times: tuple[float, float]) -> list[tuple[float, float]]:
-    snapshot = ledger(*times)
+def found(*times: tuple[float, float], waits: float = 0) -> list[tuple[float, float]]:
+    snapshot = ledger(*times, waits=waits)
     return [
         ((each.start - NOON).total_seconds(), ((each.end or NOON) - NOON).total_seconds())
         for each in stretches(snapshot, snapshot.final)
@@ -48,6 +52,10 @@ def found(*times: tuple[float, float]) -> list[tuple[float, float]]:
 def test_transactions_that_overlap_are_one_stretch() -> None:
     assert found((0, 5), (3, 9), (9, 10), (20, 30), (22, 31)) == [(0, 10), (20, 31)]
     assert found() == []
+
+
+def test_a_time_in_which_transactions_only_wait_belongs_to_no_stretch() -> None:
+    assert found((0, 1000), waits=900) == [(0, 99), (999, 1000)]
 
 
 def test_very_many_stretches_are_joined_where_they_are_closest() -> None:
