@@ -34,6 +34,10 @@ class Clock:
     def now(self) -> datetime:
         return datetime(2026, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=next(self._seconds))
 
+    def advance(self, seconds: int) -> None:
+        """Let time pass in which nothing happens."""
+        self._seconds = itertools.count(next(self._seconds) + seconds)
+
 
 class Ids:
     """Random ids."""
@@ -104,6 +108,10 @@ class Pipeline:
         begun = self.ledger.begin(request, decide=decide, run_state=lambda run_id: "failed", read_entry=self._entry)
         assert isinstance(begun, Begun), begun
         return begun
+
+    def pause(self, seconds: int) -> None:
+        """Let time pass in which nothing happens."""
+        self._clock.advance(seconds)
 
     def process(self, begun: Begun) -> Processed:
         """Every task starts and acks; the transaction is PROCESSED."""

@@ -33,7 +33,8 @@ def ledger(*times: tuple[float, float], waits: float = 0) -> TopologySnapshot:
         granted = ended - min(1, ended - begun)
         history = History(
             txid=txid, attempts=1, run_id=f"r{txid}", outcome=Outcome.COMMITTED, created=at, began=at,
-            processed=second(granted - waits).isoformat(), granted_at=second(granted).isoformat(), ended=second(ended).isoformat(), rows=1, ack_val="0" * 16, op="op",
+            processed=second(granted - waits).isoformat(), granted_at=second(granted).isoformat(),
+            ended=second(ended).isoformat(), rows=1, ack_val="0" * 16, op="op",
         )  # fmt: skip
         finals.note(view_final(history, None))
     place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))

@@ -10,6 +10,8 @@ export type TopologyPage = Schemas["TopologyPage"];
 export type TopologyState = Schemas["TopologyState"];
 export type Timeline = Schemas["Timeline"];
 export type TimelineRow = Schemas["TimelineRow"];
+export type TimelineQuery = paths["/api/v1/topologies/{topology}/transactions"]["get"]["parameters"]["query"];
+export type Activity = Schemas["Activity"];
 export type Figures = Schemas["Figures"];
 export type SearchAnswer = Schemas["SearchAnswer"];
 export type TransactionPage = Schemas["TransactionPage"];
@@ -85,8 +87,11 @@ export const api = {
   topology: (topology: string, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}", { params: { path: { topology: segment(topology) } }, signal })),
 
-  timeline: (topology: string, query: { since?: string; until?: string; before?: number; limit: number }, signal: AbortSignal) =>
+  timeline: (topology: string, query: TimelineQuery, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/transactions", { params: { path: { topology: segment(topology) }, query }, signal })),
+
+  activity: (topology: string, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}/activity", { params: { path: { topology: segment(topology) } }, signal })),
 
   figures: (topology: string, query: { since?: string; until?: string }, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/figures", { params: { path: { topology: segment(topology) }, query }, signal })),

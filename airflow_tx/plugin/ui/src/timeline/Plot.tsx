@@ -6,7 +6,7 @@ import type { TimelineRow } from "../api/client";
 import { moment, duration } from "../parts/words";
 import { draw, type Bar, type BarKind, type Drawing } from "./bars";
 import { FILLS } from "./patterns";
-import { position, type Span } from "./scale";
+import { extent, position, type Span } from "./scale";
 
 interface Place {
   span: Span;
@@ -14,11 +14,15 @@ interface Place {
   height: number;
 }
 
-/** No bar is narrower than this, in pixels: its pattern would not be seen. */
-const LEAST = 3;
+interface Drawn {
+  row: TimelineRow;
+  now: number;
+  /** Whether the browser says what a bar is, where nothing else does. */
+  titled?: boolean;
+}
 
 /** Draws one transaction. What lies outside of the span is cut off. */
-export const Plot = memo(function Plot({ row, now, ...place }: Place & { row: TimelineRow; now: number }) {
+export const Plot = memo(function Plot({ row, now, titled = true, ...place }: Place & Drawn) {
   const drawing = draw(row, now);
   const x = (at: number) => clamp(position(at, place.span, place.width), place.width);
   const middle = place.height / 2;
@@ -26,7 +30,7 @@ export const Plot = memo(function Plot({ row, now, ...place }: Place & { row: Ti
     <svg aria-hidden display="block" height={place.height} width={place.width}>
       <line stroke="var(--chakra-colors-fg-subtle)" strokeWidth="1" x1={x(drawing.start)} x2={x(drawing.end)} y1={middle} y2={middle} />
       {drawing.bars.map((bar, index) => (
-        <PlotBar bar={bar} drawing={drawing} key={index} {...place} />
+        <PlotBar bar={bar} drawing={drawing} index={index} key={index} titled={titled} {...place} />
       ))}
       {drawing.marks.map(({ at, attempt, title }) => (
         <g key={attempt} transform={`translate(${x(at)} 0)`}>
@@ -41,17 +45,25 @@ export const Plot = memo(function Plot({ row, now, ...place }: Place & { row: Ti
   );
 });
 
-function PlotBar({ bar, drawing, span, width, height }: Place & { bar: Bar; drawing: Drawing }) {
-  const left = position(bar.start, span, width);
-  const right = position(bar.end, span, width);
-  if (right < 0 || left > width) return null;
-  const from = clamp(left, width);
+function PlotBar({ bar, drawing, index, titled, span, width, height }: Place & { bar: Bar; drawing: Drawing; index: number; titled: boolean }) {
+  const found = extent(bar, span, width);
+  if (found === null) return null;
   const [top, tall] = rows(bar, drawing.lanes, height);
-  const length = Math.max(clamp(right, width) - from, LEAST);
   const { fill, stroke } = FILLS[bar.kind];
   return (
-    <rect data-kind={bar.kind} fill={fill} height={tall} rx="1.5" stroke={stroke} strokeDasharray={bar.open ? "3 2" : undefined} width={length} x={from} y={top}>
-      <title>{`${bar.title}\n${moment(bar.start)}, ${duration((bar.end - bar.start) / 1000)}`}</title>
+    <rect
+      data-bar={index}
+      data-kind={bar.kind}
+      fill={fill}
+      height={tall}
+      rx="1.5"
+      stroke={stroke}
+      strokeDasharray={bar.open ? "3 2" : undefined}
+      width={found[1]}
+      x={found[0]}
+      y={top}
+    >
+      {titled && <title>{`${bar.title}\n${moment(bar.start)}, ${duration((bar.end - bar.start) / 1000)}`}</title>}
     </rect>
   );
 }

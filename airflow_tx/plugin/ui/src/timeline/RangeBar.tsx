@@ -5,7 +5,7 @@ import { useNavigate } from "react-router-dom";
 
 import type { Address } from "../parts/address";
 import { duration, moment } from "../parts/words";
-import { RANGES } from "./scale";
+import { NARROWEST, RANGES } from "./scale";
 
 interface Props {
   range: number;
@@ -17,7 +17,7 @@ interface Props {
 export function RangeBar({ range, until, now, write }: Props) {
   const navigate = useNavigate();
   // Without a range the address means: what fits.
-  const go = (changes: Partial<Address>) => navigate(write({ range, ...changes }), { replace: true });
+  const go = (changes: Partial<Address>) => navigate(write({ range: Math.max(range, NARROWEST), ...changes }), { replace: true });
   const half = range * 500;
   const end = until ?? now;
   return (
@@ -40,6 +40,9 @@ export function RangeBar({ range, until, now, write }: Props) {
         </Button>
         <Button disabled={until === null} onClick={() => void go({ until: null })} size="xs" variant="outline">
           Now
+        </Button>
+        <Button onClick={() => void navigate(write({ range: null, until: null }), { replace: true })} size="xs" title="From the first to the last moment of the newest transactions" variant="outline">
+          Newest
         </Button>
       </HStack>
       <Text color="fg.muted" fontSize="sm">

@@ -14,6 +14,9 @@ const PLOT = 26;
 /** On a narrow page the name of the batch has a line of its own. */
 const NAME = 16;
 
+/** The bars of a transaction whose rows another one has replaced. */
+const PALE = 0.45;
+
 /** The height of a row, in pixels. */
 export const rowHeight = (narrow: boolean) => (narrow ? PLOT + NAME : PLOT);
 
@@ -38,6 +41,7 @@ interface Props {
 }
 
 export const Row = memo(function Row({ row, txid, index, total, href, now, span, width, narrow, indented, selected, onSelect }: Props) {
+  const counts = row?.restated_by == null;
   return (
     <Box
       aria-posinset={index + 1}
@@ -68,13 +72,14 @@ export const Row = memo(function Row({ row, txid, index, total, href, now, span,
         pb={narrow ? `${NAME}px` : 0}
         position="relative"
       >
-        <Link aria-label={row ? spoken(row) : `Transaction ${txid}`} data-row={index} draggable={false} to={href}>
+        <Link aria-label={row ? spoken(row) : `Transaction ${txid}`} data-row={index} data-txid={txid} draggable={false} to={href}>
           <HStack flexShrink={0} fontSize="sm" gap={2} overflow="hidden" pe={2} ps={indented ? 7 : 2} width={LABEL}>
             <Text
+              color={counts ? undefined : "fg.muted"}
               fontVariantNumeric="tabular-nums"
-              fontWeight="semibold"
+              fontWeight={counts ? "semibold" : "normal"}
               minW={{ base: "auto", md: "44px" }}
-              textDecoration={row?.restated_by != null ? "line-through" : undefined}
+              textDecoration={counts ? undefined : "line-through"}
             >
               {txid}
               {row && row.attempt > 1 && <Box as="span" fontWeight="normal">{`.${row.attempt}`}</Box>}
@@ -89,8 +94,8 @@ export const Row = memo(function Row({ row, txid, index, total, href, now, span,
               {row?.rows != null && count(row.rows)}
             </Text>
           </HStack>
-          <Box flex="1" minW={0}>
-            {row && <Plot height={PLOT} now={now} row={row} span={span} width={width} />}
+          <Box data-counts={counts} flex="1" minW={0} opacity={counts ? 1 : PALE}>
+            {row && <Plot height={PLOT} now={now} row={row} span={span} titled={false} width={width} />}
           </Box>
           {narrow && <Name bottom={0} insetX={0} name={named(row)} position="absolute" ps={indented ? 7 : 2} />}
         </Link>

@@ -6,55 +6,86 @@ import { useNavigate } from "react-router-dom";
 
 import { Figures } from "../figures/Figures";
 import { useNow } from "../api/live";
-import { Term } from "../parts/Term";
 import { Trouble } from "../parts/Trouble";
 import { useAddress } from "../parts/address";
-import { counted, timeZone } from "../parts/words";
+import { counted } from "../parts/words";
+import { Axis, Grid } from "./Axis";
 import { Dragged, useDrag } from "./drag";
+import { isFiltered, type RowFilter } from "./filter";
+import { FilterBar } from "./FilterBar";
 import { LegendItems } from "./Plot";
 import { Patterns } from "./patterns";
 import { RangeBar } from "./RangeBar";
 import { LABEL, Row, rowHeight } from "./Row";
 import { Selection } from "./Selection";
-import { roundedSince, useFitting, useTimelineRows } from "./rows";
-import { position, tickLabel, ticks, zoneOffset, type Span } from "./scale";
+import { Strip } from "./Strip";
+import { Times } from "./Times";
+import { Tip, useTip } from "./Tip";
+import { busyTimes, roundedSince, useFitting, useTimelineRows } from "./rows";
+import { fitted, type Span } from "./scale";
 import { scrollFor, visibleRows } from "./window";
-
-const AHEAD = 0.02;
 
 /** @param mayAct whether the user may act on the transactions: open ones can be selected then. */
 export function Timeline({ topology, mayAct }: { topology: string; mayAct: boolean }) {
-  const [address] = useAddress();
-  const [fit, query] = useFitting(topology, address.range === null);
-  const shown = address.range === null ? fit : { range: address.range, until: null };
-  return shown === null ? <Trouble query={query} /> : <Drawn ends={address.until ?? shown.until} mayAct={mayAct} range={shown.range} topology={topology} />;
+  const [{ range, until, status, find, run, only }] = useAddress();
+  const key = JSON.stringify({ status, find, run, only });
+  // The same object as long as it says the same.
+  const filter = useMemo(() => JSON.parse(key) as RowFilter, [key]);
+  const [fit, query] = useFitting(topology, filter, range === null);
+  const both = { filter, mayAct, topology };
+  if (range !== null) return <Drawn {...both} ends={until} range={range} start={null} />;
+  if (fit === null) return <Trouble query={query} />;
+  return <Drawn {...both} ends={until ?? fit.until} range={null} start={fit.start} />;
 }
 
-/** @param ends where the shown time ends, in milliseconds; null: now. */
-function Drawn({ topology, mayAct, range, ends }: { topology: string; mayAct: boolean; range: number; ends: number | null }) {
-  const [, write] = useAddress();
-  const now = useNow(Math.max(1000, range));
+interface Shown {
+  topology: string;
+  mayAct: boolean;
+  filter: RowFilter;
+  /** Where the shown time ends, in milliseconds; null: now. */
+  ends: number | null;
+  /** Where it begins; null: `range` seconds before its end. */
+  start: number | null;
+  range: number | null;
+}
+
+function Drawn({ topology, mayAct, filter, ends, ...begins }: Shown) {
+  const [address, write] = useAddress();
+  const now = useNow(steady(begins.range ?? (Date.now() - (begins.start ?? 0)) / 1000));
   const until = ends ?? now;
+  const start = Math.min(begins.start ?? until - (begins.range ?? 0) * 1000, until - 1000);
+  const range = (until - start) / 1000;
   const scroll = useRef<HTMLDivElement>(null);
   const [view, setView] = useState({ top: 0, height: 600 });
   const [plot, width] = useWidth();
   const narrow = useNarrow();
   const high = rowHeight(narrow);
   const drawn = visibleRows(view.top, view.height, high, Number.MAX_SAFE_INTEGER);
-  const rows = useTimelineRows(topology, roundedSince(until, range), ends, drawn);
+  const rows = useTimelineRows(topology, roundedSince(until, range), ends, filter, drawn);
   const shown = { first: drawn.first, last: Math.min(drawn.last, rows.total) };
+  const answer = rows.query.data;
   // The same object as long as the time is the same: rows that do not change are not drawn again while one scrolls.
-  const span: Span = useMemo(() => ({ start: until - range * 1000, end: until + range * 1000 * AHEAD }), [until, range]);
+  const span: Span = useMemo(
+    () => fitted(answer === undefined ? [] : busyTimes(answer, now), start, until, width),
+    // eslint-disable-next-line
+    [answer, start, until, width],
+  );
+  const box = useRef<HTMLDivElement>(null);
+  const tip = useTip(box);
   const [selected, setSelected] = useState<ReadonlySet<number>>(new Set());
   const select = useCallback((txid: number, chosen: boolean) => {
     setSelected((before) => new Set(chosen ? [...before, txid] : [...before].filter((each) => each !== txid)));
   }, []);
   const selectable = (txid: number) => mayAct && (rows.byTxid.get(txid)?.open === true || selected.has(txid));
   const toggle = (index: number) => {
-    const txid = rows.newest - index;
+    const txid = rows.txidAt(index);
     if (selectable(txid)) select(txid, !selected.has(txid));
   };
   const keys = useKeys(scroll, rows.total, view, high, toggle);
+  const onKeyDown = (event: KeyboardEvent) => {
+    keys(event);
+    tip.onKeyDown(event);
+  };
   const navigate = useNavigate();
   const axis = useRef<HTMLElement | null>(null);
   const measured = useCallback(
@@ -76,51 +107,58 @@ function Drawn({ topology, mayAct, range, ends }: { topology: string; mayAct: bo
     <Box>
       <Patterns />
       <RangeBar now={now} range={range} until={ends} write={write} />
+      <FilterBar answer={answer} filter={filter} write={write} />
       <Trouble query={rows.query} />
       <Selection clear={() => setSelected(new Set())} topology={topology} txids={[...selected].sort((a, b) => a - b)} />
-      <Axis
-        plot={measured}
-        span={span}
-        width={width}
-      />
-      <Box borderColor="border" borderWidth="1px" position="relative" {...handlers} style={{ touchAction: "pan-y" }}>
+      <Axis plot={measured} span={span} width={width} />
+      <Box borderColor="border" borderWidth="1px" position="relative" ref={box} {...handlers} style={{ touchAction: "pan-y" }}>
         <Grid now={now} span={span} width={width} />
         <Dragged drag={drag} left={LABEL} />
         <Box
           maxH={{ base: "60dvh", md: "max(300px, calc(100dvh - 480px))" }}
-          onKeyDown={keys}
-          onScroll={measure}
+          onKeyDown={onKeyDown}
+          onScroll={() => {
+            measure();
+            tip.hide();
+          }}
           overflowY="auto"
           position="relative"
           ref={scroll}
           style={{ scrollbarGutter: "stable" }}
+          {...tip.handlers}
         >
           <Box aria-label="Transactions, newest first" height={`${rows.total * high}px`} position="relative" role="list">
-            {Array.from({ length: Math.max(shown.last - shown.first, 0) }, (_, each) => shown.first + each).map((index) => (
-              <Row
-                href={write({ topology, txid: rows.newest - index })}
-                indented={mayAct}
-              index={index}
-              narrow={narrow}
-                key={rows.newest - index}
-                now={rows.byTxid.get(rows.newest - index)?.open ? now : 0}
-                onSelect={select}
-                row={rows.byTxid.get(rows.newest - index)}
-                selected={selectable(rows.newest - index) ? selected.has(rows.newest - index) : null}
-                span={span}
-                total={rows.total}
-                txid={rows.newest - index}
-                width={width}
-              />
-            ))}
+            {Array.from({ length: Math.max(shown.last - shown.first, 0) }, (_, each) => shown.first + each).map((index) => {
+              const txid = rows.txidAt(index);
+              return (
+                <Row
+                  href={write({ topology, txid })}
+                  indented={mayAct}
+                  index={index}
+                  key={txid}
+                  narrow={narrow}
+                  now={rows.byTxid.get(txid)?.open ? now : 0}
+                  onSelect={select}
+                  row={rows.byTxid.get(txid)}
+                  selected={selectable(txid) ? selected.has(txid) : null}
+                  span={span}
+                  total={rows.total}
+                  txid={txid}
+                  width={width}
+                />
+              );
+            })}
           </Box>
-          {rows.query.data?.total === 0 && (
+          {answer?.total === 0 && (
             <Text color="fg.muted" p={4}>
-              No transaction in this time.
+              {isFiltered(filter) ? "No transaction of this time is like that." : "No transaction in this time."}
             </Text>
           )}
         </Box>
+        <Tip chosen={tip.chosen} now={now} room={box.current?.clientWidth ?? 0} row={tip.chosen === null ? undefined : rows.byTxid.get(tip.chosen.txid)} />
       </Box>
+      <Strip now={now} shown={{ start, end: until }} topology={topology} write={write} />
+      <Times key={`${address.range} ${address.until}`} now={now} start={start} until={ends} write={write} />
       <Flex color="fg.muted" fontSize="sm" gap={4} justify="space-between" mt={2} wrap="wrap">
         <HStack columnGap={4} rowGap={0} wrap="wrap">
           <LegendItems />
@@ -132,37 +170,9 @@ function Drawn({ topology, mayAct, range, ends }: { topology: string; mayAct: bo
   );
 }
 
-function Axis({ span, width, plot }: { span: Span; width: number; plot: (box: HTMLElement | null) => void }) {
-  const zone = timeZone();
-  return (
-    <Flex borderColor="transparent" borderXWidth="1px" height="20px" overflowY="hidden" style={{ scrollbarGutter: "stable" }}>
-      <Text color="fg.muted" flexShrink={0} fontSize="xs" px={2} width={LABEL}>
-        <Term name="txid">txid</Term>, batch
-      </Text>
-      <Box flex="1" minW={0} overflow="hidden" position="relative" ref={plot}>
-        {ticks(span, width, 70, zoneOffset(span.end, zone)).filter((at) => Math.abs(position(at, span, width) - width / 2) < width / 2 - 20).map((at) => (
-          <Text color="fg.muted" fontSize="xs" key={at} left={`${position(at, span, width)}px`} position="absolute" transform="translateX(-50%)" whiteSpace="nowrap">
-            {tickLabel(at, zone)}
-          </Text>
-        ))}
-      </Box>
-    </Flex>
-  );
-}
-
-/** Draws the moments behind the rows. It lies beside the box that scrolls, so that it makes nothing to scroll to. */
-function Grid({ now, span, width }: { now: number; span: Span; width: number }) {
-  const lines = ticks(span, width, 70, zoneOffset(span.end, timeZone()));
-  return (
-    <Box aria-hidden bottom={0} left={LABEL} overflow="hidden" pointerEvents="none" position="absolute" top={0}>
-      <svg height="100%" width={width}>
-        {lines.map((at) => (
-          <line key={at} stroke="var(--chakra-colors-border)" x1={position(at, span, width)} x2={position(at, span, width)} y1="0" y2="100%" />
-        ))}
-        <line stroke="var(--chakra-colors-fg-muted)" strokeDasharray="2 3" x1={position(now, span, width)} x2={position(now, span, width)} y1="0" y2="100%" />
-      </svg>
-    </Box>
-  );
+/** Gives after how many milliseconds a time that grows is drawn anew: about a thousandth of it, not another one each time. */
+function steady(seconds: number): number {
+  return Math.max(1000, 2 ** Math.floor(Math.log2(Math.max(seconds, 1))));
 }
 
 /** Whether the page is as narrow as a phone. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { dragged, fitting, position, RANGES, tickLabel, ticks, zoneOffset } from "./scale";
+import { breaks, dragged, extent, fitted, fitting, LEAST_BAR, momentAt, position, RANGES, shownFrom, tickLabel, tickLabels, ticks, zoneOffset, type Stretch } from "./scale";
 
 const NOON = Date.parse("2026-03-10T12:00:00Z");
 const HOUR = 3_600_000;
@@ -36,11 +36,11 @@ describe("the scale", () => {
     expect(tickLabel(NOON + 5000, "UTC")).toBe("12:00:05");
   });
 
-  it("zooms to what was dragged over, in either direction, and not below a minute", () => {
+  it("zooms to what was dragged over, in either direction, and not below ten seconds", () => {
     const span = { start: NOON - HOUR, end: NOON + HOUR };
     expect(dragged(50, 100, span, 200, NOON + HOUR)).toEqual({ range: 1800, until: NOON });
     expect(dragged(100, 50, span, 200, NOON + HOUR)).toEqual({ range: 1800, until: NOON });
-    expect(dragged(50, 51, span, 7200, NOON)).toEqual({ range: 60, until: NOON - HOUR + 110_000 });
+    expect(dragged(50, 51, span, 7200, NOON)).toEqual({ range: 10, until: NOON - HOUR + 60_000 });
     expect(dragged(-20, 20, span, 200, NOON)).toEqual({ range: 720, until: NOON - 0.8 * HOUR });
   });
 
@@ -51,21 +51,114 @@ describe("the scale", () => {
 
   const hoursAgo = (...hours: number[]) => hours.map((each) => NOON - each * HOUR);
 
-  it("shows at first what is there, up to now while something goes on", () => {
-    expect(fitting([], null, NOON)).toEqual({ range: 600, until: null });
-    expect(fitting(hoursAgo(0.1, 0.05), null, NOON)).toEqual({ range: 600, until: null });
-    expect(fitting(hoursAgo(0.1, 5), null, NOON)).toEqual({ range: 21_600, until: null });
-    expect(fitting(hoursAgo(25), null, NOON)).toEqual({ range: 94_737, until: null });
-    expect(fitting(hoursAgo(9_999), null, NOON)).toEqual({ range: 2_592_000, until: null });
-    expect(fitting([NOON + HOUR], null, NOON)).toEqual({ range: 600, until: null });
+  it("opens from the first moment to the last one, or to now while something goes on", () => {
+    expect(fitting(hoursAgo(0.1, 5), null, NOON)).toEqual({ start: NOON - 5 * HOUR, until: null });
+    expect(fitting(hoursAgo(0.01), null, NOON)).toEqual({ start: NOON - 0.01 * HOUR, until: null });
+    expect(fitting(hoursAgo(9_999), null, NOON)).toEqual({ start: NOON - 9_999 * HOUR, until: null });
+    expect(fitting(hoursAgo(100, 99), NOON - 98 * HOUR, NOON)).toEqual({ start: NOON - 100 * HOUR, until: NOON - 98 * HOUR });
   });
 
-  it("shows at first when it went on, if that is long ago", () => {
-    expect(fitting(hoursAgo(5), NOON - HOUR, NOON)).toEqual({ range: 21_600, until: null });
-    const { range, until } = fitting(hoursAgo(100, 99), NOON - 98 * HOUR, NOON);
-    expect(range).toBe(7_579);
-    expect(until! - range * 1000).toBeLessThan(NOON - 100 * HOUR);
-    expect(until!).toBeGreaterThan(NOON - 98 * HOUR);
-    expect(fitting(hoursAgo(9_999), NOON - 9_999 * HOUR, NOON).range).toBe(60);
+  it("follows what comes next where the last moment is not long ago", () => {
+    expect(fitting(hoursAgo(5), NOON - HOUR, NOON)).toEqual({ start: NOON - 5 * HOUR, until: null });
+    expect(fitting(hoursAgo(0.1), NOON - 0.09 * HOUR, NOON).until).toBeNull();
+  });
+
+  it("has a span where nothing has happened, or all at one moment", () => {
+    expect(fitting([], null, NOON)).toEqual({ start: NOON - HOUR / 6, until: null });
+    const { start } = fitting([NOON + HOUR], null, NOON);
+    expect(start).toBeLessThan(NOON);
+  });
+});
+
+describe("the gaps of the scale", () => {
+  const MINUTE = 60_000;
+  const two = [
+    { start: NOON, end: NOON + MINUTE },
+    { start: NOON + 24 * HOUR, end: NOON + 24 * HOUR + MINUTE },
+  ];
+  const day = () => fitted(two, NOON, NOON + 24 * HOUR + MINUTE, 800);
+
+  it("gives a day of nothing between two runs a few pixels", () => {
+    const [only, ...more] = breaks(day(), 800);
+    expect(more).toEqual([]);
+    expect(only!.right - only!.left).toBeLessThan(20);
+    expect(only!.seconds).toBeCloseTo(86_340, -1);
+    for (const { start, end } of two) expect(position(end, day(), 800) - position(start, day(), 800)).toBeGreaterThan(350);
+  });
+
+  it("cuts what is empty before and after, too", () => {
+    const span = fitted([two[0]!], NOON - HOUR, NOON + 24 * HOUR, 800);
+    expect(breaks(span, 800)).toHaveLength(2);
+    expect(position(NOON + MINUTE, span, 800) - position(NOON, span, 800)).toBeGreaterThan(600);
+  });
+
+  it("cuts no short gap, and none of a time in which nothing happened", () => {
+    expect(fitted([{ start: NOON, end: NOON + 1000 }, { start: NOON + 9000, end: NOON + 9500 }], NOON, NOON + 9500, 800).cuts).toEqual([]);
+    expect(fitted([{ start: NOON, end: NOON + HOUR }, { start: NOON + 1.05 * HOUR, end: NOON + 2 * HOUR }], NOON, NOON + 2 * HOUR, 800).cuts).toEqual([]);
+    expect(fitted([], NOON, NOON + HOUR, 800).cuts).toEqual([]);
+  });
+
+  it("has labels beside a gap, none in it, and the day where it changes", () => {
+    const found = ticks(day(), 800, 84);
+    const [only] = breaks(day(), 800);
+    const places = found.map((at) => position(at, day(), 800));
+    expect(places.filter((x) => x > only!.left + 1 && x < only!.right - 1)).toEqual([]);
+    expect(places.some((x) => x < only!.left)).toBe(true);
+    expect(places.some((x) => x > only!.right)).toBe(true);
+    const labels = tickLabels(found, "UTC", true);
+    expect(labels[0]).toBe("10 Mar 12:00");
+    expect(labels.filter((each) => each.startsWith("11 Mar"))).toHaveLength(1);
+  });
+
+  it("zooms over a gap to the moments at both ends", () => {
+    const { range, until } = dragged(0, 800, day(), 800, NOON + 48 * HOUR);
+    expect(range).toBeGreaterThan(86_400);
+    expect(until).toBeGreaterThan(NOON + 24 * HOUR);
+  });
+
+  /** Any spans there are: of few or many times, close or far, on a wide or a narrow page. */
+  function anySpan(seed: number) {
+    let state = seed * 2654435761 + 1;
+    const random = () => ((state = (state * 1103515245 + 12345) % 2147483648), state / 2147483648);
+    const busy: Stretch[] = [];
+    let at = NOON;
+    for (let each = Math.floor(random() * 60); each >= 0; each--) {
+      at += 10 ** (random() * 9);
+      busy.push({ start: at, end: at + 10 ** (random() * 7) });
+    }
+    const width = 200 + Math.floor(random() * 1200);
+    const [start, end] = [NOON + random() * 1e6, at + random() * 1e8 + 1e6];
+    return { busy, start, end, width, span: fitted(busy, start, end, width), random };
+  }
+
+  it.each(Array.from({ length: 60 }, (_, seed) => seed))("stays in order, can be reversed, and shows every bar (%i)", (seed) => {
+    const { busy, span, width, start, end, random } = anySpan(seed);
+    expect(position(span.start, span, width)).toBeCloseTo(0, 6);
+    expect(position(span.end, span, width)).toBeCloseTo(width, 6);
+    const moments = [...Array.from({ length: 200 }, () => span.start + random() * (span.end - span.start)), start, end].sort((a, b) => a - b);
+    for (const [index, at] of moments.entries()) {
+      const x = position(at, span, width);
+      if (index > 0 && at > moments[index - 1]!) expect(x).toBeGreaterThan(position(moments[index - 1]!, span, width));
+      expect(Math.abs(momentAt(x, span, width) - at)).toBeLessThan(Math.max((span.end - span.start) * 1e-9, 0.01));
+    }
+    for (const each of busy) {
+      const found = extent(each, span, width);
+      if (found === null) continue;
+      const [left, length] = found;
+      expect(Math.min(left + length, width) - Math.max(left, 0)).toBeGreaterThanOrEqual(LEAST_BAR - 1e-6);
+      // Nothing that happened lies in a gap.
+      for (const cut of span.cuts ?? []) expect(each.end <= cut.start || each.start >= cut.end).toBe(true);
+    }
+    const cut = breaks(span, width);
+    expect(cut.reduce((sum, { left, right }) => sum + right - left, 0)).toBeLessThanOrEqual(0.3 * width + 1e-6);
+    for (const { left, right } of cut) expect(right - left).toBeGreaterThan(5.9);
+    const places = ticks(span, width, 84).map((at) => position(at, span, width));
+    for (const [index, x] of places.entries()) if (index > 0) expect(x - places[index - 1]!).toBeGreaterThanOrEqual(83);
+  });
+
+  it("asks for a time that an address may have", () => {
+    expect(shownFrom({ start: NOON, end: NOON + 1000 }, NOON + HOUR)).toEqual({ range: 10, until: NOON + 10_000 });
+    expect(shownFrom({ start: NOON, end: NOON + HOUR }, NOON + HOUR)).toEqual({ range: 3600, until: null });
+    expect(shownFrom({ start: 0, end: NOON }, NOON + HOUR).range).toBe(3653 * 86_400);
   });
 });
