@@ -49,9 +49,8 @@ class Activity:
 def stretches(snapshot: TopologySnapshot, txids: Sequence[int]) -> list[Stretch]:
     """List the times in which these transactions were under way, the earliest first, joined where they meet.
 
-    A time in which they only wait for their turn is none of these. Of more than `MOST_LOOKED` transactions, the times
-    of the older ones are one stretch. Where there are too many stretches, those that are closest to each other are
-    joined.
+    A time in which they only wait for their turn is left out. Of more than `MOST_LOOKED` transactions, the times
+    of the older ones are one stretch. Where there are too many stretches, the closest ones are joined.
     """
     found: list[tuple[datetime, datetime | None]] = []
     for view in snapshot.transaction_views(txids[-MOST_LOOKED:]):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from enum import Enum
+from functools import lru_cache
 from math import ceil
 from typing import Annotated
 
 from fastapi import Depends, Query
 
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.redaction import redacted, without_credentials
+from airflow_tx.plugin.api.redaction import EVERY_SECONDS, redacted, without_credentials
 from airflow_tx.protocol.records import Outcome, Phase
 from airflow_tx.protocol.status import TransactionView
 
@@ -37,10 +39,10 @@ class RowStatus(str, Enum):
 
 
 class RowMark(str, Enum):
-    """What else a viewer may want of a row.
+    """A property of a row that a viewer may ask for.
 
-    restated: it restates another transaction, or was restated, or is to be restated. replayed: it has more than one
-    attempt. slow: it takes longer than 95 of 100 committed transactions.
+    A restated row restates another transaction, or was restated, or is to be restated. A replayed row has more than
+    one attempt. A slow row takes longer than 95 of 100 committed transactions.
     """
 
     RESTATED = "restated"
@@ -166,8 +168,18 @@ def _is_restated(view: TransactionView) -> bool:
 
 
 def _texts(view: TransactionView) -> Iterator[str]:
-    """Give the texts of a row as it is shown: nobody can look for what is hidden in it."""
+    """Give the texts of a row that the page shows: a search must not find a text that the page hides."""
     yield view.run_id
     yield without_credentials(view.batch)
     errors = (view.error, view.blocked, *(each["why"] for each in view.replays))
-    yield from (redacted(each) for each in errors if each)
+    period = time.monotonic() // EVERY_SECONDS
+    yield from (_shown(each, period) for each in errors if each)
+
+
+@lru_cache(maxsize=MOST_LOOKED)
+def _shown(error: str, period: float) -> str:
+    """Redact an error once in each period in which the connections are the same: viewers ask every two seconds.
+
+    Do not search the stored error first to save time: then the time of an answer tells what the page hides.
+    """
+    return redacted(error)

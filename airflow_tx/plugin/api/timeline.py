@@ -114,7 +114,7 @@ class Timeline:
     :param total: how many there are, within `since` and `until`; of a filter: before `before`, too.
     :param before: give this as `before` for the next page; null: there is none.
     :param earlier: when the transactions of the next pages were under way; null: `earlier` was not asked for.
-    :param txids: all that the filter lets through, the newest first; null: there is no filter.
+    :param txids: the transactions that the filter lets through, the newest first; null: there is no filter.
     :param looked_to: the oldest transaction that the filter looked at; null: it looked at all of them.
     :param slow_beyond: the seconds that 95 of 100 committed transactions do not exceed; null: that was not asked.
     """
@@ -184,7 +184,8 @@ def timeline(
     earlier = within if window.before is None else within[: bisect_left(within, window.before)]
     chosen = None if wanted.is_empty else chosen_rows(snapshot, earlier, wanted)
     txids = earlier if chosen is None else chosen.txids
-    rest, some = txids[: -window.limit], txids[-window.limit :]
+    rest = txids[: -window.limit]
+    some = txids[-window.limit :]
     views = snapshot.transaction_views(reversed(some))
     return Timeline(
         topology=snapshot.name,

@@ -13,11 +13,12 @@ from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from tests.airflow.browser import NARROW, WIDE, People, Person
 from tests.integration.board.server import ROOT, Board
-from tests.integration.board.test_pages import NEW_YEAR
 from tests.integration.cli_runs import Runs, fail
 from tests.integration.pipeline import Pipeline
 
 DAY = 86_400
+NEW_YEAR = 1_767_225_600_000
+"""When the clock of a `Pipeline` begins, in milliseconds."""
 BROAD = ViewportSize(width=1400, height=900)
 
 
@@ -34,7 +35,7 @@ def plot(person: Person, txid: int) -> dict[str, float]:
     """Where the bars of a transaction may be drawn."""
     box = person.row(txid).locator("svg").last.bounding_box()
     assert box is not None
-    return {**box}
+    return {"x": box["x"], "y": box["y"], "width": box["width"], "height": box["height"]}
 
 
 def ends(bars: dict[int, list[tuple[float, float]]], txid: int) -> tuple[float, float]:

@@ -74,6 +74,20 @@ def test_nobody_can_look_for_what_is_hidden_in_an_error(monkeypatch: pytest.Monk
     assert chosen(views, text="***").txids == [1, 2]
 
 
+def test_an_error_is_redacted_once_however_often_viewers_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    redacted: list[str] = []
+
+    def noted(text: str) -> str:
+        redacted.append(text)
+        return text
+
+    monkeypatch.setattr(filters, "redacted", noted)
+    monkeypatch.setattr("time.monotonic", lambda: 7e9)
+    views = [row(1, error="an error of its own"), row(2, error="an error of its own")]
+    assert [chosen(views, text=text).txids for text in ("own", "other", "own")] == [[1, 2], [], [1, 2]]
+    assert redacted == ["an error of its own"]
+
+
 def test_a_run_id_is_asked_for_as_a_whole() -> None:
     assert chosen([row(1), row(11)], run="r1").txids == [1]
 

@@ -34,8 +34,23 @@ export function Axis({ plot, ...place }: Place & { plot: (box: HTMLElement | nul
         {gaps.length > 0 && (
           <Text srOnly>{`The time axis leaves out ${gaps.map((gap) => duration(gap.seconds)).join(", ")}, in which nothing happened.`}</Text>
         )}
+        {gaps.map(({ left, right, seconds }) => (
+          <Box
+            aria-hidden
+            bg="bg.emphasized"
+            bottom={0}
+            height="100%"
+            key={left}
+            left={`${left}px`}
+            opacity={0.4}
+            position="absolute"
+            title={`${duration(seconds)} left out: nothing happened`}
+            width={`${right - left}px`}
+          />
+        ))}
         {named(gaps).map((gap) => (
           <Text
+            pointerEvents="none"
             aria-hidden
             color="fg.muted"
             data-gap
