@@ -183,6 +183,7 @@ class DagServer:
             if spec is not None:
                 left = max(deadline - time.monotonic(), ACKERS_WITHIN_THERE)
                 found[each.name]["description"] = repr(spec.source)
+                found[each.name]["limits"] = asdict(spec.limits)
                 found[each.name]["ackers"] = self._acker_load(each, spec, left)
         return found
 

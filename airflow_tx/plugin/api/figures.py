@@ -1,25 +1,36 @@
-"""Figures over time of one topology: throughput, seconds and sizes, as far as the history of its ledger goes back."""
+"""Figures over time of one topology: throughput, seconds, sizes and failures, as far as its ledger knows them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from itertools import takewhile
 from math import ceil
 
+from airflow_tx.alarms import AlarmLimits
 from airflow_tx.plugin.api.lag_board import LagPoint
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import TimelineWindow
+from airflow_tx.protocol.person import moment
 from airflow_tx.protocol.records import Outcome
 from airflow_tx.protocol.status import TransactionView
 
-POINTS = 40
+MOST_POINTS = 40
 MOST_COUNTED = 1000
 """Transactions that one answer counts at most: the newest ones."""
 DEFAULT_SPAN = timedelta(hours=1)
 WIDEST_SPAN = timedelta(days=3653)
 LEAST_SPAN = timedelta(seconds=10)
 _EARLIEST = datetime(1971, 1, 1, tzinfo=timezone.utc)
+_MINUTE = 60
+_HOUR = 60 * _MINUTE
+_STEPS = (
+    *(1, 2, 5, 10, 15, 30),
+    *(each * _MINUTE for each in (1, 2, 5, 10, 15, 30)),
+    *(each * _HOUR for each in (1, 2, 3, 6, 12, 24)),
+)
+"""Seconds of a period: a person reads from 12:04 to 12:06 more easily than from 12:03:27 to 12:04:57."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +43,18 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class FigurePoint:
-    """The commits of one period.
+    """One period.
 
+    :param transactions: how many were committed.
     :param rows: without restatements, whose rows were counted before; null: no other transaction counted its rows.
     :param processing: seconds from the begin of the last attempt until every task had acked.
     :param commit: seconds from the grant until the end.
     :param size: rows of a batch.
+    :param age: seconds for which the oldest transaction had been open, at most; null: none was open.
+    :param lag: the last one that this api-server has seen, since the ledger keeps none; null: it has seen none.
+    :param replays: attempts that began, without the first ones.
+    :param failures: of the transactions that ended, in all their attempts; the ledger does not keep when they failed.
+    :param skipped: how many transactions were skipped.
     """
 
     start: datetime
@@ -46,16 +63,23 @@ class FigurePoint:
     processing: Spread | None
     commit: Spread | None
     size: Spread | None
+    age: float | None
+    lag: int | None
+    replays: int
+    failures: int
+    skipped: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Figures of the transactions that were committed from `since` until `until`.
+    """Figures of the transactions that were open at any time from `since` until `until`.
 
-    :param step: seconds of each point.
-    :param total: of all points together.
+    :param step: seconds of each point; the last point may end after `until`.
+    :param total: of all points together; its lag is the last one.
     :param known_since: when the oldest transaction that was counted ended; null: all of the span is known.
-    :param lag: as this api-server has seen it; the ledger keeps none.
+    :param untimed_replays: replays of these transactions of which the ledger does not know when they were.
+    :param late_after: seconds after which an open transaction is late; null: its DAG sets no limit, or was not read.
+    :param max_lag: the lag beyond which the topology is late; null: the same.
     """
 
     topology: str
@@ -65,16 +89,19 @@ class Figures:
     points: list[FigurePoint]
     total: FigurePoint
     known_since: datetime | None
-    lag: list[LagPoint]
+    untimed_replays: int
     lag_unit: str | None
+    late_after: float | None
+    max_lag: int | None
 
 
 @dataclass(frozen=True)
 class FigureSpan:
-    """The time that is asked for."""
+    """The time that is asked for, from the begin of a period."""
 
     since: datetime
     until: datetime
+    step: timedelta
 
     @classmethod
     def of(cls, window: TimelineWindow) -> FigureSpan:
@@ -82,40 +109,110 @@ class FigureSpan:
         now = datetime.now(timezone.utc)
         end = now if window.until is None else min(max(window.until, _EARLIEST), now)
         start = end - DEFAULT_SPAN if window.since is None else max(window.since, end - WIDEST_SPAN)
-        return cls(min(start, end - LEAST_SPAN), end)
+        return cls.between(min(start, end - LEAST_SPAN), end)
+
+    @classmethod
+    def between(cls, start: datetime, end: datetime) -> FigureSpan:
+        """Divide the time between two moments into periods of a round length that begin at round times."""
+        least = (end - start).total_seconds() / MOST_POINTS
+        step = timedelta(seconds=next(each for each in _STEPS if each >= least))
+        return cls(start - (start - _EARLIEST) % step, end, step)
 
     @property
-    def step(self) -> timedelta:
-        return (self.until - self.since) / POINTS
+    def starts(self) -> list[datetime]:
+        """When each period begins."""
+        count = ceil((self.until - self.since) / self.step)
+        return [self.since + index * self.step for index in range(count)]
+
+    def index(self, at: datetime) -> int:
+        """Find the period that has this moment, or that is nearest to it."""
+        last = ceil((self.until - self.since) / self.step) - 1
+        return min(max(int((at - self.since) / self.step), 0), last)
+
+
+@dataclass
+class _Period:
+    """What is counted of one period."""
+
+    ended: list[TransactionView] = field(default_factory=list)
+    replays: int = 0
+    age: timedelta | None = None
+    lag: int | None = None
+
+    def is_open(self, seconds: timedelta) -> None:
+        """Note for how long a transaction was open."""
+        self.age = seconds if self.age is None else max(self.age, seconds)
+
+    def point(self, start: datetime) -> FigurePoint:
+        """Count."""
+        committed = [each for each in self.ended if each.status == Outcome.COMMITTED.value]
+        sizes = {each.txid: rows for each in committed if (rows := _rows(each)) is not None}
+        # The rows of a restatement were counted before.
+        counted = [
+            sizes[each.txid] for each in committed if each.txid in sizes and each.restates is None
+        ]
+        return FigurePoint(
+            start=start,
+            transactions=len(committed),
+            rows=sum(counted) if counted else None,
+            processing=spread([each.processing_seconds for each in committed]),
+            commit=spread([each.commit_seconds for each in committed]),
+            size=spread(sizes.values()),
+            age=None if self.age is None else self.age.total_seconds(),
+            lag=self.lag,
+            replays=self.replays,
+            failures=sum(each.failures for each in self.ended),
+            skipped=len(self.ended) - len(committed),
+        )
 
 
 def figures(
-    snapshot: TopologySnapshot, span: FigureSpan, lags: Sequence[LagPoint], *, lag_unit: str | None
+    snapshot: TopologySnapshot,
+    span: FigureSpan,
+    lags: Sequence[LagPoint],
+    *,
+    lag_unit: str | None,
+    limits: AlarmLimits,
 ) -> Figures:
-    """Count the committed transactions of a span, the newest ones if there are too many.
+    """Count the transactions of a span, the newest ones if there are too many.
 
-    :param lags: of its source.
+    :param lags: of its source, the oldest first.
     """
     first = snapshot.first_since(span.since)
     end = snapshot.first_since(span.until)
     least = max(first, end - MOST_COUNTED)
-    counted = list(_committed(snapshot, snapshot.final[least:end]))
-    by_point: dict[int, list[TransactionView]] = {}
-    for each in counted:
-        by_point.setdefault(_index(each, span), []).append(each)
-    points = [
-        _point(span.since + index * span.step, by_point.get(index, [])) for index in range(POINTS)
-    ]
+    ended = list(_final(snapshot, snapshot.final[least:end]))
+    later = takewhile(lambda each: _begun(each) < span.until, _later(snapshot, end))
+    periods = [_Period() for _ in span.starts]
+    total = _Period(ended)
+    untimed = 0
+    for each in ended:
+        periods[span.index(_ended(each))].ended.append(each)
+    for each in [*ended, *later]:
+        _note_open(each, span, periods)
+        times = [moment(replay["when"]) for replay in each.replays]
+        untimed += max(each.attempt - 1 - len(times), 0)
+        for at in times:
+            if at is not None and span.since <= at < span.until:
+                periods[span.index(at)].replays += 1
+    for lag in lags:
+        if span.since <= lag.at <= span.until:
+            periods[span.index(lag.at)].lag = total.lag = lag.value
+    total.replays = sum(each.replays for each in periods)
+    total.age = max((each.age for each in periods if each.age is not None), default=None)
+    starts = span.starts
     return Figures(
         topology=snapshot.name,
         since=span.since,
         until=span.until,
         step=span.step.total_seconds(),
-        points=points,
-        total=_point(span.since, counted),
-        known_since=counted[0].ended if counted and least > first else _known_since(snapshot, span),
-        lag=[each for each in lags if span.since <= each.at <= span.until],
+        points=[each.point(start) for each, start in zip(periods, starts, strict=True)],
+        total=total.point(span.since),
+        known_since=_ended(ended[0]) if ended and least > first else _known_since(snapshot, span),
+        untimed_replays=untimed,
         lag_unit=lag_unit,
+        late_after=limits.late_after,
+        max_lag=limits.max_lag,
     )
 
 
@@ -129,34 +226,39 @@ def _known_since(snapshot: TopologySnapshot, span: FigureSpan) -> datetime | Non
     return begins if begins is not None and begins > span.since else None
 
 
-def _index(each: TransactionView, span: FigureSpan) -> int:
-    assert each.ended is not None
-    return min(int((each.ended - span.since) / span.step), POINTS - 1)
-
-
-def _committed(snapshot: TopologySnapshot, txids: Iterable[int]) -> Iterable[TransactionView]:
+def _final(snapshot: TopologySnapshot, txids: Iterable[int]) -> Iterator[TransactionView]:
     for txid in txids:
         view = snapshot.final_view(txid)
-        if view is not None and view.ended is not None and view.status == Outcome.COMMITTED.value:
+        if view is not None and view.ended is not None:
             yield view
+
+
+def _later(snapshot: TopologySnapshot, end: int) -> Iterator[TransactionView]:
+    """Give the transactions that ended after the span, and the open ones, in the order in which they began."""
+    yield from _final(snapshot, snapshot.final[end:])
+    yield from snapshot.opened
+
+
+def _ended(each: TransactionView) -> datetime:
+    assert each.ended is not None
+    return each.ended
+
+
+def _begun(each: TransactionView) -> datetime:
+    # Of some skipped transactions the ledger knows only when they were skipped.
+    return each.created or each.began or _ended(each)
+
+
+def _note_open(each: TransactionView, span: FigureSpan, periods: Sequence[_Period]) -> None:
+    """Note for how long a transaction had been open at the end of each period, or when it ended."""
+    begun = _begun(each)
+    end = min(each.ended or span.until, span.until)
+    for index in range(span.index(begun), span.index(end) + 1):
+        periods[index].is_open(min(end, span.since + (index + 1) * span.step) - begun)
 
 
 def _rows(view: TransactionView) -> int | None:
     return view.rows if view.rows is not None else (view.size or {}).get("rows")
-
-
-def _point(start: datetime, some: Sequence[TransactionView]) -> FigurePoint:
-    sizes = {each.txid: rows for each in some if (rows := _rows(each)) is not None}
-    # The rows of a restatement were counted before.
-    counted = [sizes[each.txid] for each in some if each.txid in sizes and each.restates is None]
-    return FigurePoint(
-        start=start,
-        transactions=len(some),
-        rows=sum(counted) if counted else None,
-        processing=spread([each.processing_seconds for each in some]),
-        commit=spread([each.commit_seconds for each in some]),
-        size=spread(sizes.values()),
-    )
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:

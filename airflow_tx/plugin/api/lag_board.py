@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from airflow_tx.alarms import AlarmLimits
 from airflow_tx.errors import TxError
 from airflow_tx.plugin.api.dag_process import DagProcess, dag_process
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
@@ -101,6 +102,11 @@ class LagBoard:
     def seen(self, snapshot: TopologySnapshot) -> Sequence[LagPoint]:
         """Give the lags that this api-server has seen, the oldest first: it asks while a person looks."""
         return tuple(self._seen.get(_key(snapshot), ()))
+
+    def limits(self, snapshot: TopologySnapshot) -> AlarmLimits:
+        """Say when a topology is late, as its DAG file says it; no limits as long as that was not read."""
+        _, found = self._found.get(_key(snapshot), (None, {}))
+        return AlarmLimits(**found.get("limits", {}))
 
     def source_line(self, snapshot: TopologySnapshot) -> SourceLine:
         """Say what a topology reads."""

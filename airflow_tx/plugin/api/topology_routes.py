@@ -184,7 +184,7 @@ def get_figures(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Response:
-    """Show throughput, seconds and sizes of committed transactions over time, as far as the history goes back."""
+    """Show throughput, seconds, sizes and failures over time, as far as the history goes back."""
     _check_zones(since, until)
     snapshot = topology_for(access, topology)
     lag_board().ask_for([snapshot])
@@ -192,8 +192,13 @@ def get_figures(
 
     def answer() -> bytes:
         board = lag_board()
-        lag_unit = board.lag_line(snapshot).unit
-        found = figures(snapshot, FigureSpan.of(window), board.seen(snapshot), lag_unit=lag_unit)
+        found = figures(
+            snapshot,
+            FigureSpan.of(window),
+            board.seen(snapshot),
+            lag_unit=board.lag_line(snapshot).unit,
+            limits=board.limits(snapshot),
+        )
         return _FIGURES.dump_json(found)
 
     body = ledger_snapshots().shared(snapshot, ("figures", window), answer)

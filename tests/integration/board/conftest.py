@@ -92,6 +92,7 @@ for dag_id, conn_id in (("elsewhere", "other_zookeeper"), ("unreachable", "gone_
 """Topologies of one name in other ledgers; one of these is away."""
 
 LAGS = f"""
+from datetime import timedelta
 from airflow.sdk import DAG
 from airflow_tx import CommitOperator, Transaction
 from airflow_tx.sources.files.source import FileSource
@@ -105,7 +106,8 @@ def ahead(lag):
 
 for dag_id, lag, place in (("lag_here", 3, {{}}), ("lag_there", 5, {{"root": "{ELSEWHERE_ROOT}"}})):
     with DAG(dag_id, schedule=None, max_active_runs=16):
-        with Transaction(source=ahead(lag), topology="lagging", **place):
+        alarms = {{"late_after": timedelta(hours=1), "max_lag": 2, "on_late": print}}
+        with Transaction(source=ahead(lag), topology="lagging", **place, **alarms):
             CommitOperator(task_id="commit", updates=[])
 """
 """Two topologies of one name, whose sources have lags of 3 and of 5 files."""

@@ -567,6 +567,19 @@ def test_a_lag_is_that_of_the_source_which_the_topology_reads(board: Board, stor
     assert lags()["lagging"]["value"] == 3
 
 
+def test_figures_say_when_the_dag_takes_its_topology_for_late(board: Board, store: ZooKeeperStore) -> None:
+    pipeline = Pipeline(store, ROOT, topology="lagging")
+    pipeline.request = TopologyRequest("lag_here", "opaque", 3)
+    pipeline.run("r1")
+
+    def limits() -> tuple[float | None, int | None]:
+        found = board.get("topologies/lagging/figures")
+        return found["late_after"], found["max_lag"]
+
+    eventually(lambda: limits() == (3600.0, 2), 120, "the DAG file was read", interval=0.5)
+    assert board.get("topologies/lagging/figures")["total"]["lag"] == 3
+
+
 def test_topologies_of_other_ledgers_are_shown_and_acted_on_and_one_that_is_away_holds_up_nobody(
     board: Board, store: ZooKeeperStore, pipeline: Pipeline
 ) -> None:

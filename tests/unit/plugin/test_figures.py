@@ -3,43 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
 from airflow_tx.actions.ledger_places import LedgerPlace
-from airflow_tx.plugin.api.figures import MOST_COUNTED, POINTS, Figures, FigureSpan, figures, spread
-from airflow_tx.plugin.api.final_views import FinalViews
+from airflow_tx.alarms import AlarmLimits
+from airflow_tx.plugin.api.figures import MOST_COUNTED, Figures, FigureSpan, figures, spread
 from airflow_tx.plugin.api.lag_board import LagPoint
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import TimelineWindow
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.records import History, Outcome, TopologyRecord
-from airflow_tx.protocol.status import view_final
+from airflow_tx.protocol.records import History, Outcome, Phase, TopologyRecord, encode
+from airflow_tx.protocol.status import TransactionView, view_final
+from airflow_tx.protocol.view import TopologyView
+from airflow_tx.store.memory import MemoryStore
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=timezone.utc)
-SPAN = FigureSpan(NOON, NOON + timedelta(minutes=POINTS))
+MINUTE = timedelta(minutes=1)
+SPAN = FigureSpan.between(NOON, NOON + 40 * MINUTE)
+NO_LIMITS = AlarmLimits()
 
 
-def _history(txid: int, outcome: Outcome = Outcome.COMMITTED) -> History:
+def _history(txid: int, outcome: Outcome = Outcome.COMMITTED, **changes: Any) -> History:
     """Transaction n ends n minutes after noon, after 10 s of processing and 2 s of commit, with n rows."""
-    ended = NOON + timedelta(minutes=txid)
+    ended = NOON + txid * MINUTE
     began, processed, granted = (ended - timedelta(seconds=each) for each in (15, 5, 2))
     times = [each.isoformat() for each in (began, processed, granted, ended)]
-    return History(
+    history = History(
         txid=txid, attempts=1, run_id=f"r{txid}", outcome=outcome, began=times[0], processed=times[1],
-        granted_at=times[2], ended=times[3], rows=txid, ack_val="0" * 16, op="op",
+        granted_at=times[2], ended=times[3], rows=txid, ack_val="0" * 16, op="op", created=times[0],
     )  # fmt: skip
+    return replace(history, **changes)
+
+
+def _replayed(txid: int, *times: datetime, attempts: int | None = None, **changes: Any) -> History:
+    """A transaction that was replayed at these times."""
+    replays = [
+        {"attempt": number, "when": when.isoformat(), "why": "it failed"} for number, when in enumerate(times, start=1)
+    ]
+    return _history(txid, attempts=attempts or len(times) + 1, receipt={"replays": replays}, **changes)
+
+
+def _counted(
+    *histories: History,
+    span: FigureSpan = SPAN,
+    lags: Sequence[LagPoint] = (),
+    limits: AlarmLimits = NO_LIMITS,
+    opened: Sequence[History] = (),
+) -> Figures:
+    place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))
+    store = MemoryStore()
+    store.restore(tuple((place.paths.history(each.txid), encode(each), 0) for each in histories))
+    record = TopologyRecord("life", "dag", "opaque", 3)
+    view = TopologyView("flights", record, 1, 1, tuple(_open(each) for each in opened), "")
+    final = tuple(each.txid for each in histories)
+    snapshot = TopologySnapshot(record, place, store, view, final=final)
+    return figures(snapshot, span, lags, lag_unit="files", limits=limits)
+
+
+def _open(history: History) -> TransactionView:
+    return replace(view_final(history, None), open=True, status=Phase.FAILED.value, ended=None)
 
 
 def _figures(*txids: int, span: FigureSpan = SPAN, lags: Sequence[LagPoint] = (), skipped: int = 0) -> Figures:
-    finals = FinalViews(
-        view_final(_history(txid, Outcome.SKIPPED if txid == skipped else Outcome.COMMITTED), None) for txid in txids
-    )
-    place = LedgerPlace("flights", "zookeeper_default", Paths("/tx", "flights"))
-    record = TopologyRecord("life", "dag", "opaque", 3)
-    snapshot = TopologySnapshot(record, place, None, None, final=txids, finals=finals)
-    return figures(snapshot, span, lags, lag_unit="files")
+    outcomes = {txid: Outcome.SKIPPED if txid == skipped else Outcome.COMMITTED for txid in txids}
+    return _counted(*(_history(*each) for each in outcomes.items()), span=span, lags=lags)
 
 
 def test_each_stretch_of_time_has_what_was_committed_in_it() -> None:
@@ -51,10 +82,63 @@ def test_each_stretch_of_time_has_what_was_committed_in_it() -> None:
         (1, 3),
         (0, None),
     ]
-    assert len(found.points) == POINTS
+    assert len(found.points) == 40
     assert (found.total.transactions, found.total.rows) == (2, 4)
     assert (found.total.processing, found.total.commit) == (spread([10.0]), spread([2.0]))
     assert found.known_since is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "step"), [(60, 2), (600, 15), (3_600, 120), (21_600, 600), (86_400, 3_600), (2_592_000, 86_400)]
+)
+def test_a_period_is_of_a_round_length_and_begins_at_a_round_time(seconds: int, step: int) -> None:
+    end = NOON + timedelta(minutes=7, seconds=31)
+    span = FigureSpan.between(end - timedelta(seconds=seconds), end)
+    assert span.step == timedelta(seconds=step)
+    assert {each.timestamp() % step for each in span.starts} == {0}
+    assert span.starts[0] <= end - timedelta(seconds=seconds) < span.starts[1]
+    assert span.starts[-1] < end <= span.starts[-1] + span.step
+
+
+def test_the_age_is_that_of_the_oldest_transaction_at_its_end_or_at_the_end_of_the_period() -> None:
+    opened = _history(9, created=(NOON + 4.5 * MINUTE).isoformat())
+    found = _counted(_history(2, created=(NOON + 0.5 * MINUTE).isoformat()), opened=[opened])
+    ages = [each.age for each in found.points[:7]]
+    assert ages == [30.0, 90.0, 90.0, None, 30.0, 90.0, 150.0]
+    assert found.total.age == 35.5 * 60
+
+
+def test_a_transaction_that_ended_later_was_open_in_the_span() -> None:
+    span = FigureSpan.between(NOON, NOON + 2 * MINUTE)
+    later = [_history(txid, created=(NOON + txid * 0.1 * MINUTE).isoformat()) for txid in (5, 6, 30)]
+    found = _counted(*later, span=span)
+    assert found.total.age == 90.0
+    assert found.total.transactions == 0
+
+
+def test_a_replay_counts_when_it_began_also_of_an_open_transaction() -> None:
+    replayed = _replayed(3, NOON + MINUTE, NOON + 2 * MINUTE)
+    opened = _replayed(5, NOON + 2 * MINUTE, created=NOON.isoformat())
+    found = _counted(replayed, opened=[opened])
+    assert [each.replays for each in found.points[:4]] == [0, 1, 2, 0]
+    assert (found.total.replays, found.untimed_replays) == (3, 0)
+
+
+def test_replays_whose_time_the_ledger_has_forgotten_are_counted_apart() -> None:
+    found = _counted(_replayed(3, NOON + MINUTE, attempts=25))
+    assert (found.total.replays, found.untimed_replays) == (1, 23)
+
+
+def test_failures_and_skips_count_when_their_transaction_ended() -> None:
+    skipped = _history(3, Outcome.SKIPPED, failures=1)
+    found = _counted(_history(2, failures=2), skipped, _history(4, Outcome.READMITTED))
+    assert [(each.failures, each.skipped) for each in found.points[1:5]] == [(0, 0), (2, 0), (1, 1), (0, 1)]
+    assert (found.total.failures, found.total.skipped) == (3, 2)
+
+
+def test_figures_say_beyond_which_limits_the_topology_is_late() -> None:
+    found = _counted(_history(1), limits=AlarmLimits(late_after=3600.0, max_lag=5))
+    assert (found.late_after, found.max_lag) == (3600.0, 5)
 
 
 @pytest.mark.parametrize(("values", "p50", "p95"), [([7.0], 7, 7), ([3.0, 1.0, 2.0], 2, 3), ([*range(1, 101)], 50, 95)])
@@ -67,32 +151,33 @@ def test_a_spread_is_of_values_that_there_were(values: list[float], p50: float, 
 
 def test_figures_say_from_when_on_the_history_knows_everything() -> None:
     assert _figures(7, 8, 9).known_since == NOON + timedelta(minutes=7)
-    later = FigureSpan(NOON + timedelta(minutes=8), SPAN.until)
+    later = FigureSpan.between(NOON + 8 * MINUTE, SPAN.until)
     assert _figures(7, 8, 9, span=later).known_since is None
     # Nothing is known of the whole span.
-    before = FigureSpan(NOON - timedelta(hours=1), NOON)
+    before = FigureSpan.between(NOON - timedelta(hours=1), NOON)
     assert _figures(7, 8, 9, span=before).known_since == NOON + timedelta(minutes=7)
 
 
 def test_of_very_many_transactions_the_newest_are_counted_and_that_is_said() -> None:
-    span = FigureSpan(NOON, NOON + timedelta(days=2))
+    span = FigureSpan.between(NOON, NOON + timedelta(days=2))
     found = _figures(*range(1, MOST_COUNTED + 101), span=span)
     assert found.total.transactions == MOST_COUNTED
     assert found.known_since == NOON + timedelta(minutes=101)
 
 
-def test_lags_are_those_that_were_seen_within_the_span() -> None:
-    seen = [LagPoint(at=NOON + timedelta(minutes=minute), value=8 - minute) for minute in (-1, 0, 1)]
+def test_a_period_has_the_last_lag_that_was_seen_in_it() -> None:
+    seen = [LagPoint(at=NOON + minute * MINUTE, value=value) for minute, value in ((-1, 9), (0, 8), (0.5, 7), (2, 6))]
     found = _figures(1, lags=seen)
-    assert [each.value for each in found.lag] == [8, 7]
+    assert [each.lag for each in found.points[:4]] == [7, None, 6, None]
+    assert found.total.lag == 6
     assert found.lag_unit == "files"
 
 
 @pytest.mark.parametrize("since", [None, datetime.min, datetime.max, NOON.replace(tzinfo=None)])
 @pytest.mark.parametrize("until", [None, datetime.min, datetime.max, NOON.replace(tzinfo=None)])
-def test_a_span_is_never_backwards_and_never_wider_than_ten_years(
+def test_a_span_is_never_backwards_and_at_most_a_period_wider_than_ten_years(
     since: datetime | None, until: datetime | None
 ) -> None:
     start, end = (None if each is None else each.replace(tzinfo=timezone.utc) for each in (since, until))
     span = FigureSpan.of(TimelineWindow(start, end).rounded())
-    assert timedelta(0) < span.until - span.since <= timedelta(days=3653)
+    assert timedelta(0) < span.until - span.since <= timedelta(days=3653) + span.step

@@ -12,7 +12,7 @@ from airflow_tx.actions.skip import TransactionSkip
 from airflow_tx.cli import receipts, render
 from airflow_tx.operators.commit import note_commit
 from airflow_tx.operators.lineage import LineageOperator
-from airflow_tx.plugin.api.figures import _point
+from airflow_tx.plugin.api.figures import _Period
 from airflow_tx.plugin.api.final_views import FinalViews
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
 from airflow_tx.plugin.api.timeline import timeline_row
@@ -251,4 +251,5 @@ def test_figures_count_the_rows_of_a_restated_batch_once(books: Books) -> None:
     views = snapshot(books, FinalViews()).transaction_views([1, 4])
     now = views[0].ended
     assert now is not None
-    assert (_point(now, views).transactions, _point(now, views).rows) == (2, 1)
+    point = _Period(views).point(now)
+    assert (point.transactions, point.rows) == (2, 1)
