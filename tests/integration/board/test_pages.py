@@ -223,22 +223,6 @@ def test_a_search_finds_the_transaction_that_counted_a_file(board: Board, filed:
 
 
 @pytest.mark.long
-def test_the_figures_are_of_the_time_that_the_timeline_shows(board: Board, pipeline: Pipeline, people: People) -> None:
-    for run in ("r1", "r2"):
-        pipeline.run(run)
-    vera = people("vera")
-    for size in (WIDE, NARROW):
-        vera.page.set_viewport_size(size)
-        vera.open(topology="flights", range=3600, until=NEW_YEAR + 600_000)
-        expect(vera.board).to_contain_text("2 committed transactions from 2025-12-31 23:")
-        expect(vera.board.get_by_role("img", name=re.compile("^Throughput: 2 transactions, 2 rows"))).to_be_visible()
-        expect(vera.board.get_by_role("img", name=re.compile("^Commit: p50"))).to_be_visible()
-        assert vera.findings() == []
-        assert vera.overflow() == 0
-    vera.page.set_viewport_size(WIDE)
-
-
-@pytest.mark.long
 def test_on_a_phone_a_tab_leads_to_the_page_of_its_own(
     board: Board, pipeline: Pipeline, runs: Runs, people: People
 ) -> None:

@@ -1,30 +1,71 @@
-/** One small chart as SVG: bars, or a solid line for p50 and a dashed one for p95; hatched: nothing is known. */
+/** One chart: its values, in words and drawn. The words are those of the period at which a person points. */
 
-import type { ChartData, Dot } from "./charts";
+import { Box, HStack, Text } from "@chakra-ui/react";
+import { memo, useLayoutEffect } from "react";
 
-const WIDTH = 100;
-const HEIGHT = 44;
-const color = (name: string) => `var(--chakra-colors-${name})`;
+import { said, spoken, type ChartData, type Said } from "./charts";
+import { LOOK, usePlot } from "./usePlot";
 
-export function Chart({ chart }: { chart: ChartData }) {
-  const y = (value: number) => HEIGHT - 2 - (chart.most === 0 ? 0 : (value / chart.most) * (HEIGHT - 6));
-  const wide = chart.bars.length === 0 ? 0 : WIDTH / chart.bars.length;
-  return (
-    <svg aria-label={`${chart.title}: ${chart.words}`} height={HEIGHT} preserveAspectRatio="none" role="img" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} width="100%">
-      <line stroke={color("border")} vectorEffect="non-scaling-stroke" x2={WIDTH} y1={HEIGHT - 1} y2={HEIGHT - 1} />
-      {chart.unknown > 0 && <rect fill={color("bg-emphasized")} height={HEIGHT - 2} opacity="0.7" width={chart.unknown * WIDTH} />}
-      {chart.bars.map((bar) => bar.y > 0 && <rect fill={color("green-solid")} height={HEIGHT - 1 - y(bar.y)} key={bar.x} width={wide * 0.8} x={bar.x * WIDTH} y={y(bar.y)} />)}
-      <Line dots={chart.above} stroke={color("orange-fg")} dashes="3 3" y={y} />
-      <Line dots={chart.line} stroke={color("blue-fg")} y={y} />
-    </svg>
-  );
+const HEIGHT = 130;
+
+interface Props {
+  chart: ChartData;
+  /** The period at which a person points, in any chart. */
+  index: number | null;
+  onPoint: (index: number | null) => void;
+  onChoose: (index: number) => void;
 }
 
-/** A line through dots; a single dot is a short line, or it would not be seen. */
-function Line({ dots, stroke, dashes, y }: { dots: Dot[]; stroke: string; dashes?: string; y: (value: number) => number }) {
-  const [only] = dots;
-  if (only === undefined) return null;
-  const all = dots.length > 1 ? dots : [{ ...only, x: only.x - 0.01 }, { ...only, x: only.x + 0.01 }];
-  const points = all.map((dot) => `${dot.x * WIDTH},${y(dot.y)}`).join(" ");
-  return <polyline fill="none" points={points} stroke={stroke} strokeDasharray={dashes} strokeWidth="1.5" vectorEffect="non-scaling-stroke" />;
+export const Chart = memo(function Chart({ chart, index, onPoint, onChoose }: Props) {
+  const { drawn } = chart;
+  const [box, plot] = usePlot(drawn, HEIGHT, true);
+  useLayoutEffect(() => {
+    const left = index === null ? -10 : plot.current!.valToPos(drawn.x[index]!, "x");
+    plot.current!.setCursor({ left, top: index === null ? -10 : 0 }, false);
+  }, [drawn, index, plot]);
+  const pointed = () => plot.current?.cursor.idx ?? null;
+  return (
+    <Box borderColor="border" borderRadius="sm" borderWidth="1px" minW={0} p={2}>
+      <Text fontSize="sm" fontWeight="semibold">
+        {chart.title}
+        <Text as="span" color="fg.muted" fontSize="xs" fontWeight="normal" ms={2}>
+          {chart.about}
+        </Text>
+      </Text>
+      <HStack aria-hidden columnGap={3} fontSize="xs" minH="2.8em" rowGap={0} wrap="wrap">
+        {said(chart, index).map((part) => (
+          <Part key={part.text} part={part} />
+        ))}
+      </HStack>
+      <Box
+        aria-label={spoken(chart, null)}
+        css={LOOK}
+        cursor="pointer"
+        height={`${HEIGHT}px`}
+        minW={0}
+        onClick={(event) => {
+          // A finger that touches only points: it cannot point before it presses.
+          const isTouch = (event.nativeEvent as PointerEvent).pointerType === "touch";
+          const at = event.target === plot.current?.over && !isTouch ? pointed() : null;
+          if (at !== null) onChoose(at);
+        }}
+        onMouseLeave={() => onPoint(null)}
+        onMouseMove={() => onPoint(pointed())}
+        overflow="hidden"
+        ref={box}
+        role="img"
+      />
+    </Box>
+  );
+});
+
+function Part({ part: { look, color, text } }: { part: Said }) {
+  const stroke = `var(--chakra-colors-${color})`;
+  return (
+    <HStack as="span" gap={1}>
+      {look === "bar" && <Box as="span" height="9px" style={{ background: stroke }} width="9px" />}
+      {look !== undefined && look !== "bar" && <Box as="span" style={{ borderTop: `2px ${look === "line" ? "solid" : "dashed"} ${stroke}` }} width="14px" />}
+      <Text as="span">{text}</Text>
+    </HStack>
+  );
 }

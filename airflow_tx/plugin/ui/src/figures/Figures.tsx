@@ -1,14 +1,18 @@
-/** Figures over time: one small chart each, over the time that the timeline shows. */
+/** Figures over the time that the timeline shows: a chart each, and one cursor in all of them. */
 
-import { Box, Heading, SimpleGrid, Text } from "@chakra-ui/react";
+import { Box, Button, Heading, HStack, SimpleGrid, Text } from "@chakra-ui/react";
+import { replaceEqualDeep } from "@tanstack/react-query";
+import { useCallback, useRef, useState } from "react";
+import { useNavigate } from "react-router-dom";
 
 import { api, type Figures as Answer } from "../api/client";
 import { useLive } from "../api/live";
 import { Trouble } from "../parts/Trouble";
-import { count, counted, duration, moment } from "../parts/words";
+import { useAddress } from "../parts/address";
+import { counted, duration, moment } from "../parts/words";
 import { roundedSince } from "../timeline/rows";
 import { Chart } from "./Chart";
-import { charts, type ChartData } from "./charts";
+import { charts, periodShown, spoken, type ChartData } from "./charts";
 
 const EVERY = 10_000;
 
@@ -26,32 +30,80 @@ export function Figures({ topology, range, until, now }: { topology: string; ran
       <Text color="fg.muted" fontSize="sm" mb={2}>
         {known(found.data)}
       </Text>
-      <SimpleGrid columns={{ base: 1, sm: 2, lg: 3, xl: 5 }} gap={3}>
-        {charts(found.data, { seconds: duration, whole: (value) => count(Math.round(value)) }).map((chart) => (
-          <Small chart={chart} key={chart.title} />
+      <Charts figures={found.data} />
+    </Box>
+  );
+}
+
+function Charts({ figures }: { figures: Answer }) {
+  const kept = useRef<ChartData[]>([]);
+  // What has not changed stays the same object, which is not drawn again.
+  const all = (kept.current = replaceEqualDeep(kept.current, charts(figures)));
+  // The begin of the period at which a person points: its place changes as time goes on.
+  const [at, setAt] = useState<string | null>(null);
+  const { points, step } = figures;
+  const found = points.findIndex(({ start }) => start === at);
+  const index = found < 0 ? null : found;
+  const [, write] = useAddress();
+  const navigate = useNavigate();
+  const newest = useRef({ points, step, write });
+  newest.current = { points, step, write };
+  const onPoint = useCallback((to: number | null) => setAt(to === null ? null : (newest.current.points[to]?.start ?? null)), []);
+  const onChoose = useCallback(
+    (of: number) => {
+      const { points, step, write } = newest.current;
+      const start = points[of]?.start;
+      if (start !== undefined) void navigate(write(periodShown(Date.parse(start), step, Date.now())));
+    },
+    [navigate],
+  );
+  const period = index === null ? null : periodWords(points[index]!.start, step);
+  return (
+    <>
+      <HStack gap={3} mb={2} wrap="wrap">
+        <Box asChild style={{ accentColor: "var(--chakra-colors-blue-solid)" }} width={{ base: "100%", sm: "240px" }}>
+          <input
+            aria-label="Time in all charts"
+            aria-valuetext={index === null ? "no time is chosen" : `${period}. ${all.map((chart) => spoken(chart, index)).join(". ")}`}
+            max={points.length - 1}
+            min={0}
+            onChange={(event) => onPoint(Number(event.target.value))}
+            onKeyDown={(event) => {
+              if (event.key === "Enter" && index !== null) onChoose(index);
+              if (event.key === "Escape") onPoint(null);
+            }}
+            type="range"
+            value={index ?? points.length - 1}
+          />
+        </Box>
+        <Button disabled={index === null} onClick={() => index !== null && onChoose(index)} size="xs" variant="outline">
+          Show this time
+        </Button>
+        <Text color="fg.muted" fontSize="sm">
+          {period ?? "Point at a chart, or move the slider, to read the values of one time."}
+        </Text>
+      </HStack>
+      <SimpleGrid columns={{ base: 1, md: 2, xl: 3 }} gap={3}>
+        {all.map((chart) => (
+          <Chart chart={chart} index={index} key={chart.title} onChoose={onChoose} onPoint={onPoint} />
         ))}
       </SimpleGrid>
-    </Box>
+    </>
   );
 }
 
-function Small({ chart }: { chart: ChartData }) {
-  return (
-    <Box borderColor="border" borderRadius="sm" borderWidth="1px" minW={0} p={2}>
-      <Text fontSize="sm" fontWeight="semibold">
-        {chart.title}
-      </Text>
-      <Text color="fg.muted" fontSize="xs" minH="2.6em">
-        {chart.words}
-      </Text>
-      <Chart chart={chart} />
-    </Box>
-  );
+function periodWords(start: string, step: number): string {
+  return `${moment(start)} to ${moment(Date.parse(start) + step * 1000)}`;
 }
 
-/** Says what the figures are of, and from when on they are whole. */
+/** Says what the figures are of, and what is not known. */
 function known(figures: Answer): string {
-  const many = `${counted(figures.total.transactions, "committed transaction")} from ${moment(figures.since)} to ${moment(figures.until)}.`;
-  if (figures.known_since === null) return many;
-  return `${many} The ledger's history, or what is counted of it, begins at ${moment(figures.known_since)}: nothing is known of the time before.`;
+  const { total, since, until, step, known_since, untimed_replays } = figures;
+  return [
+    `${counted(total.transactions, "committed transaction")} from ${moment(since)} to ${moment(until)}. Each bar and each dot is of ${duration(step)}.`,
+    known_since === null ? "" : `The ledger's history, or what is counted of it, begins at ${moment(known_since)}: nothing is known of the time before.`,
+    untimed_replays === 0 ? "" : `Of ${counted(untimed_replays, "earlier replay")} the ledger does not know the time.`,
+  ]
+    .filter(Boolean)
+    .join(" ");
 }

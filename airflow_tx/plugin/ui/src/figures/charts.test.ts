@@ -1,48 +1,93 @@
 import { describe, expect, it } from "vitest";
 
 import type { Figures } from "../api/client";
-import { charts } from "./charts";
+import { charts, periodShown, said, spoken } from "./charts";
 
 const NOON = Date.parse("2026-01-01T12:00:00Z");
 const at = (minute: number) => new Date(NOON + minute * 60_000).toISOString();
-const nothing = { transactions: 0, rows: null, processing: null, commit: null, size: null };
-const write = { seconds: (value: number) => `${value} s`, whole: String };
+const nothing = { transactions: 0, rows: null, processing: null, commit: null, size: null, age: null, lag: null, replays: 0, failures: 0, skipped: 0 };
+const both = { ...nothing, transactions: 3, rows: 30, processing: { p50: 2, p95: 8 }, commit: { p50: 0.04, p95: 1 }, size: { p50: 10, p95: 10 }, age: 90 };
 
-function figures(changes: Partial<Figures> = {}): Figures {
-  const both = { transactions: 3, rows: 30, processing: { p50: 2, p95: 8 }, commit: { p50: 1, p95: 1 }, size: { p50: 10, p95: 10 } };
-  const points = [0, 1, 2, 3].map((index) => ({ start: at(index), ...(index === 2 ? both : nothing) }));
-  return { topology: "t", since: at(0), until: at(4), step: 60, points, total: { start: at(0), ...both }, known_since: null, lag: [], lag_unit: null, ...changes };
+/** Four minutes, in the third of which all was committed. */
+function figures(changes: Partial<Figures> = {}, third: Partial<typeof both> = {}): Figures {
+  const points = [0, 1, 2, 3].map((index) => ({ start: at(index), ...(index === 2 ? { ...both, ...third } : nothing) }));
+  const total = { start: at(0), ...both, ...third };
+  return { topology: "t", since: at(0), until: at(4), step: 60, points, total, known_since: null, untimed_replays: 0, lag_unit: "files", late_after: null, max_lag: null, ...changes };
 }
 
-const named = (found: ReturnType<typeof charts>, title: string) => found.find((each) => each.title === title)!;
+const named = (found: Figures, title: string) => charts(found).find((each) => each.title === title)!;
 
 describe("the charts", () => {
   it("says in words what they show", () => {
-    const words = charts(figures(), write).map((each) => `${each.title}: ${each.words}`);
-    expect(words).toEqual([
-      "Throughput: 3 transactions, 30 rows, each bar 60 s",
+    expect(charts(figures()).map((each) => spoken(each, null))).toEqual([
+      "Throughput: 3 transactions, 45 an hour, 30 rows",
       "Processing: p50 2 s, p95 8 s",
-      "Commit: p50 1 s, p95 1 s",
+      "Commit: p50 0.04 s, p95 1 s",
       "Batch size: p50 10 rows, p95 10 rows",
-      "Lag: not known: the ledger keeps none",
+      "Age: up to 1 min 30 s",
+      "Lag: not seen",
+      "Replays: 0 replays, 0 an hour",
+      "Failures: 0 failures, 0 an hour",
+      "Skips: 0 skipped transactions, 0 an hour",
     ]);
   });
 
-  it("draws only what is known", () => {
-    const found = charts(figures({ known_since: at(1) }), write);
-    expect(named(found, "Throughput").bars.map((bar) => bar.y)).toEqual([0, 0, 3, 0]);
-    expect(named(found, "Processing")).toMatchObject({ line: [{ x: 0.625, y: 2 }], above: [{ x: 0.625, y: 8 }], most: 8, unknown: 0.25 });
+  it("says the values of one time", () => {
+    const found = charts(figures({}, { replays: 2, failures: 1 }));
+    expect(found.map((each) => spoken(each, 2)).join("; ")).toBe(
+      "Throughput: 3 transactions, 30 rows; Processing: p50 2 s, p95 8 s; Commit: p50 0.04 s, p95 1 s; Batch size: p50 10 rows, p95 10 rows; " +
+        "Age: up to 1 min 30 s; Lag: not seen; Replays: 2 replays; Failures: 1 failure; Skips: 0 skipped transactions",
+    );
+    expect(spoken(found[1]!, 1)).toBe("Processing: nothing was committed");
   });
 
-  it("draws a lag from when on it was seen", () => {
-    const lag = named(charts(figures({ lag: [{ at: at(2), value: 9 }, { at: at(3), value: 7 }], lag_unit: "files" }), write), "Lag");
-    expect(lag).toMatchObject({ line: [{ x: 0.5, y: 9 }, { x: 0.75, y: 7 }], unknown: 0.5 });
-    expect(lag.words).toContain("7 files at last");
+  it("says of a time before the history that nothing is known", () => {
+    const found = named(figures({ known_since: at(1.6) }), "Throughput");
+    expect([0, 1, 2].map((index) => spoken(found, index))).toEqual(["Throughput: not known", "Throughput: not known", "Throughput: 3 transactions, 30 rows"]);
+    expect(found.drawn.unknown).toBe((NOON + 96_000) / 1000);
   });
 
-  it("says that nothing was committed", () => {
-    const found = charts(figures({ total: { start: at(0), ...nothing } }), write);
-    expect(named(found, "Throughput").words).toBe("nothing was committed");
-    expect(named(found, "Commit").words).toBe("not known");
+  it("counts what is an hour in the time that is known", () => {
+    const found = named(figures({ known_since: at(1) }, { replays: 2 }), "Replays");
+    expect(spoken(found, null)).toBe("Replays: 2 replays, 40 an hour");
+  });
+
+  it("draws each value in the middle of its period, and nothing where there is none", () => {
+    const { drawn } = named(figures(), "Processing");
+    expect(drawn.x.map((each) => each * 1000 - NOON)).toEqual([30_000, 90_000, 150_000, 210_000]);
+    expect([drawn.start, drawn.end].map((each) => each * 1000 - NOON)).toEqual([0, 240_000]);
+    expect(drawn.lines.map(({ look, values }) => [look, values])).toEqual([
+      ["line", [null, null, 2, null]],
+      ["dashed", [null, null, 8, null]],
+    ]);
+  });
+
+  it("draws the limit beyond which the topology is late", () => {
+    const found = figures({ late_after: 3600, max_lag: 100 });
+    expect(named(found, "Age").drawn.lines.at(-1)).toMatchObject({ look: "limit", values: [3600, 3600, 3600, 3600] });
+    expect(spoken(named(found, "Age"), 2)).toBe("Age: up to 1 min 30 s, late_after 1 h");
+    expect(spoken(named(found, "Age"), 0)).toBe("Age: none was open, late_after 1 h");
+    expect(spoken(named(found, "Lag"), null)).toBe("Lag: not seen, max_lag 100 files");
+  });
+
+  it("tells how each written value is drawn", () => {
+    expect(said(named(figures(), "Throughput"), null).map(({ look }) => look)).toEqual(["bar", undefined, undefined]);
+  });
+});
+
+describe("a period that is chosen", () => {
+  const now = NOON + 3_600_000;
+
+  it("is shown from its begin to its end", () => {
+    expect(periodShown(NOON, 120, now)).toEqual({ range: 120, until: NOON + 120_000 });
+  });
+
+  it("is shown in the middle of a minute if it is shorter", () => {
+    expect(periodShown(NOON, 10, now)).toEqual({ range: 60, until: NOON + 35_000 });
+  });
+
+  it("is shown up to now if it has not ended", () => {
+    expect(periodShown(NOON, 7_200, now)).toEqual({ range: 3_600, until: null });
+    expect(periodShown(now - 2_000, 10, now)).toEqual({ range: 60, until: null });
   });
 });

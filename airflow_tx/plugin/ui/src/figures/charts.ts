@@ -1,86 +1,132 @@
 /** What each chart shows, in numbers and in words. No pixels yet. */
 
 import type { Figures } from "../api/client";
+import { NARROWEST } from "../parts/address";
+import { count, counted, duration } from "../parts/words";
 
 type Point = Figures["points"][number];
-type Spread = NonNullable<Point["commit"]>;
+type Values = (number | null)[];
 
-/** A value at a place from 0, the left end, to 1, the right end. */
-export interface Dot {
-  x: number;
-  y: number;
+/** `s`: seconds; `an hour`: a rate; else the plural of what is counted. */
+type Unit = string;
+
+/** What is drawn for each point; a limit is the same everywhere. */
+export interface Line {
+  look: "bar" | "line" | "dashed" | "limit";
+  /** A token of Chakra. */
+  color: string;
+  values: Values;
+}
+
+/** What is on the canvas: it is drawn again only if this changes. */
+export interface Drawn {
+  /** The middle of each period, in seconds. */
+  x: number[];
+  start: number;
+  end: number;
+  /** Until when nothing is known, in seconds. */
+  unknown: number | null;
+  unit: Unit;
+  lines: Line[];
+}
+
+/** A value with its name; of all periods together, or of each. */
+interface Value {
+  label?: string;
+  unit?: Unit;
+  total: number | null;
+  values?: Values;
+  /** How it is drawn; a value without it is only written. */
+  look?: Line["look"];
+  color?: string;
 }
 
 export interface ChartData {
   title: string;
-  /** What is to be seen, for everybody; a screen reader reads it instead of the lines. */
-  words: string;
-  /** Of bars: one for each stretch of time. */
-  bars: Dot[];
-  /** Of lines: the middle, and what 95 of 100 do not exceed. */
-  line: Dot[];
-  above: Dot[];
-  /** From the left end up to here nothing is known. */
-  unknown: number;
-  most: number;
+  /** What the title leaves open. */
+  about: string;
+  /** What is written where there is no value. */
+  none: string;
+  unit: Unit;
+  values: Value[];
+  drawn: Drawn;
 }
 
-interface Writers {
-  seconds: (value: number) => string;
-  whole: (value: number) => string;
+/** A part of what is written of a chart, and how that part is drawn. */
+export interface Said {
+  look?: Line["look"];
+  color?: string;
+  text: string;
 }
 
 /** Makes all charts of an answer. */
-export function charts(figures: Figures, write: Writers): ChartData[] {
-  const unknown = figures.known_since === null ? 0 : share(figures, Date.parse(figures.known_since));
-  const of = (title: string, pick: (point: Point) => Spread | null, value: (one: number) => string) =>
-    spreadChart(figures, unknown, title, pick, value);
+export function charts(figures: Figures): ChartData[] {
+  const { points, total } = figures;
+  const hours = (Date.parse(figures.until) - Math.max(Date.parse(figures.since), known(figures))) / 3_600_000;
+  const made = (title: string, about: string, unit: Unit, none: string, values: (Value | null)[]): ChartData => {
+    const all = values.filter((value) => value !== null);
+    const lines = all.flatMap(({ look, color = "", values }) => (look && values ? [{ look, color, values }] : []));
+    return { title, about, unit, none, values: all, drawn: { ...axis(figures), unit, lines } };
+  };
+  const one = (pick: (point: Point) => number | null, value: Omit<Value, "total" | "values">): Value => ({ ...value, total: pick(total), values: points.map(pick) });
+  const limit = (label: string, most: number | null): Value | null => (most === null ? null : { label, look: "limit", color: "red-fg", total: most, values: points.map(() => most) });
+  const counts = (title: string, about: string, unit: Unit, color: string, pick: (point: Point) => number, more: Value[] = []) =>
+    made(title, about, unit, "", [one(pick, { look: "bar", color }), { unit: "an hour", total: hours > 0 ? pick(total) / hours : null }, ...more]);
+  const spread = (title: string, about: string, unit: Unit, none: string, pick: (point: Point) => Point["commit"]) =>
+    made(title, about, unit, none, [
+      one((point) => pick(point)?.p50 ?? null, { label: "p50", look: "line", color: "blue-fg" }),
+      one((point) => pick(point)?.p95 ?? null, { label: "p95", look: "dashed", color: "orange-fg" }),
+    ]);
   return [
-    throughput(figures, unknown, write),
-    of("Processing", (point) => point.processing, write.seconds),
-    of("Commit", (point) => point.commit, write.seconds),
-    of("Batch size", (point) => point.size, (value) => `${write.whole(value)} rows`),
-    lag(figures, write),
+    counts("Throughput", "committed", "transactions", "green-solid", (point) => point.transactions, [one((point) => point.rows, { unit: "rows" })]),
+    spread("Processing", "until every task had acked", "s", "nothing was committed", (point) => point.processing),
+    spread("Commit", "from the grant until the end", "s", "nothing was committed", (point) => point.commit),
+    spread("Batch size", "", "rows", "no rows were counted", (point) => point.size),
+    made("Age", "of the oldest open transaction", "s", "none was open", [one((point) => point.age, { label: "up to", look: "bar", color: "blue-solid" }), limit("late_after", figures.late_after)]),
+    made("Lag", "the last one seen while a person looked", figures.lag_unit ?? "", "not seen", [one((point) => point.lag, { look: "line", color: "blue-fg" }), limit("max_lag", figures.max_lag)]),
+    counts("Replays", "when they began", "replays", "orange-solid", (point) => point.replays),
+    counts("Failures", "of transactions that ended", "failures", "red-solid", (point) => point.failures),
+    counts("Skips", "", "skipped transactions", "fg-muted", (point) => point.skipped),
   ];
 }
 
-function throughput(figures: Figures, unknown: number, write: Writers): ChartData {
-  const bars = figures.points.map((point, index) => ({ x: index / figures.points.length, y: point.transactions }));
-  const { transactions, rows } = figures.total;
-  const words = transactions === 0 ? "nothing was committed" : [`${write.whole(transactions)} ${transactions === 1 ? "transaction" : "transactions"}`, rows === null ? "" : `${write.whole(rows)} ${rows === 1 ? "row" : "rows"}`, `each bar ${write.seconds(figures.step)}`];
-  return made({ title: "Throughput", words: typeof words === "string" ? words : words.filter(Boolean).join(", "), bars, unknown });
+function axis(figures: Figures): Omit<Drawn, "unit" | "lines"> {
+  const start = Date.parse(figures.since) / 1000;
+  const x = figures.points.map((_, index) => start + (index + 0.5) * figures.step);
+  return { x, start, end: start + x.length * figures.step, unknown: figures.known_since === null ? null : known(figures) / 1000 };
 }
 
-function spreadChart(figures: Figures, unknown: number, title: string, pick: (point: Point) => Spread | null, write: (value: number) => string): ChartData {
-  const some = figures.points.flatMap((point, index) => {
-    const spread = pick(point);
-    return spread === null ? [] : [{ x: (index + 0.5) / figures.points.length, spread }];
+/** From when on the figures are known, in milliseconds. */
+function known({ known_since }: Figures): number {
+  return known_since === null ? 0 : Date.parse(known_since);
+}
+
+/** Says what a chart shows of one period; of all of them together without an index. */
+export function said(chart: ChartData, index: number | null): Said[] {
+  const { x, unknown } = chart.drawn;
+  if (index !== null && unknown !== null && x[index]! < unknown) return [{ text: "not known" }];
+  const parts = chart.values.flatMap(({ label, unit, total, values, look, color }): Said[] => {
+    const value = index === null ? total : (values?.[index] ?? null);
+    return value === null ? [] : [{ look, color, text: [label, written(value, unit ?? chart.unit)].filter(Boolean).join(" ") }];
   });
-  const total = pick(figures.total);
-  return made({
-    title,
-    words: total === null ? "not known" : `p50 ${write(total.p50)}, p95 ${write(total.p95)}`,
-    line: some.map(({ x, spread }) => ({ x, y: spread.p50 })),
-    above: some.map(({ x, spread }) => ({ x, y: spread.p95 })),
-    unknown,
-  });
+  return parts.every(({ look }) => look === "limit") ? [{ text: chart.none }, ...parts] : parts;
 }
 
-function lag(figures: Figures, write: Writers): ChartData {
-  const line = figures.lag.map(({ at, value }) => ({ x: share(figures, Date.parse(at)), y: value }));
-  const last = figures.lag.at(-1);
-  const first = line[0];
-  const words = last ? `${write.whole(last.value)} ${figures.lag_unit ?? ""} at last; this server knows it while a person looks` : "not known: the ledger keeps none";
-  return made({ title: "Lag", words, line, unknown: first === undefined ? 1 : first.x });
+/** Says the same in one text. */
+export function spoken(chart: ChartData, index: number | null): string {
+  return `${chart.title}: ${said(chart, index).map(({ text }) => text).join(", ")}`;
 }
 
-function made(some: Pick<ChartData, "title" | "words" | "unknown"> & Partial<ChartData>): ChartData {
-  const all = { bars: [], line: [], above: [], ...some };
-  return { ...all, most: Math.max(...[...all.bars, ...all.line, ...all.above].map((dot) => dot.y), 0) };
+function written(value: number, unit: Unit): string {
+  if (unit === "s") return value < 1 ? `${Number(value.toPrecision(2))} s` : duration(value);
+  if (unit === "an hour") return `${Number(value.toPrecision(2)).toLocaleString("en-US", { useGrouping: false })} an hour`;
+  return unit === "" ? count(Math.round(value)) : counted(Math.round(value), unit.replace(/s$/, ""), unit);
 }
 
-/** Where a moment lies between the ends of the span. */
-function share({ since, until }: Figures, at: number): number {
-  const [start, end] = [Date.parse(since), Date.parse(until)];
-  return Math.min(Math.max((at - start) / (end - start), 0), 1);
+/** Gives the address of one period: never less than the timeline can show, never beyond now. */
+export function periodShown(start: number, step: number, now: number): { range: number; until: number | null } {
+  const end = Math.min(start + step * 1000, now);
+  const range = Math.max((end - start) / 1000, NARROWEST);
+  const until = end + (range * 1000 - (end - start)) / 2;
+  return { range, until: until >= now ? null : until };
 }

@@ -1,27 +1,53 @@
 /** Commits an hour, as a row of thin bars. */
 
-import { counted } from "../parts/words";
+import { Box, Text } from "@chakra-ui/react";
+import { useMemo, useState } from "react";
+
+import { LOOK, usePlot } from "../figures/usePlot";
+import { counted, moment } from "../parts/words";
 
 const HEIGHT = 20;
 const STEP = 4;
+const HOUR = 3_600_000;
 
-/** Draws the numbers, the newest at the right, and says them in a sentence. */
+/** Draws the numbers, the newest at the right; the text below says the one at which a person points. */
 export function Sparkline({ values }: { values: readonly number[] }) {
-  const most = Math.max(...values, 1);
+  const drawn = useMemo(() => {
+    const x = values.map((_, index) => index + 0.5);
+    return { x, start: 0, end: values.length, unknown: null, unit: "commits", lines: [{ look: "bar" as const, color: "green-solid", values: [...values] }] };
+  }, [values]);
+  const [box, plot] = usePlot(drawn, HEIGHT, false);
+  const [index, setIndex] = useState<number | null>(null);
   return (
-    <svg aria-label={spokenCommits(values)} height={HEIGHT} role="img" width={values.length * STEP}>
-      {values.map((value, index) => {
-        const tall = value === 0 ? 1 : Math.max((value / most) * HEIGHT, 2);
-        const color = value === 0 ? "border-emphasized" : "green-solid";
-        return <rect fill={`var(--chakra-colors-${color})`} height={tall} key={index} width={STEP - 1} x={index * STEP} y={HEIGHT - tall} />;
-      })}
-      <title>{spokenCommits(values)}</title>
-    </svg>
+    <Box onMouseLeave={() => setIndex(null)} width={`${values.length * STEP}px`}>
+      <Box
+        aria-label={spokenCommits(values)}
+        borderBottomWidth="1px"
+        borderColor="border.emphasized"
+        css={LOOK}
+        height={`${HEIGHT + 1}px`}
+        onMouseMove={() => setIndex(plot.current?.cursor.idx ?? null)}
+        ref={box}
+        role="img"
+      />
+      <Text aria-hidden color="fg.muted" fontSize="xs" whiteSpace="nowrap">
+        {index === null ? `${total(values)} in ${values.length} h` : commitsOf(values, index, Date.now())}
+      </Text>
+    </Box>
   );
+}
+
+/** Says how many commits there were in one hour. */
+export function commitsOf(values: readonly number[], index: number, now: number): string {
+  const hour = Math.floor(now / HOUR) * HOUR - (values.length - 1 - index) * HOUR;
+  return `${values[index] ?? 0} from ${moment(hour).slice(11, 16)}`;
 }
 
 /** Says how many commits there were. */
 export function spokenCommits(values: readonly number[]): string {
-  const sum = values.reduce((all, each) => all + each, 0);
-  return `${counted(sum, "commit")} in ${values.length} h, ${values.at(-1) ?? 0} in the last one`;
+  return `${counted(total(values), "commit")} in ${values.length} h; in each hour, the oldest first: ${values.join(", ")}`;
+}
+
+function total(values: readonly number[]): number {
+  return values.reduce((all, each) => all + each, 0);
 }
