@@ -254,7 +254,9 @@ def _note_open(each: TransactionView, span: FigureSpan, periods: Sequence[_Perio
     begun = _begun(each)
     end = min(each.ended or span.until, span.until)
     for index in range(span.index(begun), span.index(end) + 1):
-        periods[index].is_open(min(end, span.since + (index + 1) * span.step) - begun)
+        seconds = min(end, span.since + (index + 1) * span.step) - begun
+        # The clocks of two workers may differ.
+        periods[index].is_open(max(seconds, timedelta(0)))
 
 
 def _rows(view: TransactionView) -> int | None:

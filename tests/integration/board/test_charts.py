@@ -130,6 +130,26 @@ def test_a_click_on_a_bar_shows_the_rows_of_its_time(board: Board, replayed: Pip
 
 
 @pytest.mark.long
+def test_a_finger_on_a_chart_reads_its_values_and_a_button_shows_the_rows(
+    board: Board, replayed: Pipeline, people: People
+) -> None:
+    vera = people("vera")
+    vera.open(topology="flights", **HOUR)
+    chart(vera, "Throughput").locator(".u-over").evaluate(
+        """plot => {
+            const box = plot.getBoundingClientRect();
+            const at = { bubbles: true, clientX: box.left + box.width * 51 / 60, clientY: box.top + box.height / 2 };
+            plot.dispatchEvent(new MouseEvent("mousemove", at));
+            plot.dispatchEvent(new PointerEvent("click", { ...at, pointerType: "touch" }));
+        }"""
+    )
+    expect(vera.board).to_contain_text(f"Show this time{FIRST}")
+    expect(vera.page).to_have_url(re.compile("range=3600&"))
+    vera.board.get_by_role("button", name="Show this time").click()
+    expect(vera.page).to_have_url(re.compile(f"range=120&until={NEW_YEAR + 120_000}"))
+
+
+@pytest.mark.long
 def test_a_chart_is_drawn_again_only_if_something_has_changed(board: Board, replayed: Pipeline, people: People) -> None:
     vera = people("vera")
     with vera.page.expect_response(re.compile("/figures")):

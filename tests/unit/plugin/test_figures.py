@@ -108,6 +108,11 @@ def test_the_age_is_that_of_the_oldest_transaction_at_its_end_or_at_the_end_of_t
     assert found.total.age == 35.5 * 60
 
 
+def test_an_age_is_never_negative_if_clocks_differ() -> None:
+    begun = NOON + timedelta(seconds=61)
+    assert _counted(_history(1, created=begun.isoformat())).total.age == 0.0
+
+
 def test_a_transaction_that_ended_later_was_open_in_the_span() -> None:
     span = FigureSpan.between(NOON, NOON + 2 * MINUTE)
     later = [_history(txid, created=(NOON + txid * 0.1 * MINUTE).isoformat()) for txid in (5, 6, 30)]

@@ -61,7 +61,7 @@ function Charts({ figures }: { figures: Answer }) {
   return (
     <>
       <HStack gap={3} mb={2} wrap="wrap">
-        <Box asChild style={{ accentColor: "var(--chakra-colors-blue-solid)" }} width={{ base: "100%", sm: "240px" }}>
+        <Box asChild focusVisibleRing="outside" style={{ accentColor: "var(--chakra-colors-blue-solid)" }} width={{ base: "100%", sm: "240px" }}>
           <input
             aria-label="Time in all charts"
             aria-valuetext={index === null ? "no time is chosen" : `${period}. ${all.map((chart) => spoken(chart, index)).join(". ")}`}
