@@ -5,7 +5,7 @@ import { charts, periodShown, said, spoken } from "./charts";
 
 const NOON = Date.parse("2026-01-01T12:00:00Z");
 const at = (minute: number) => new Date(NOON + minute * 60_000).toISOString();
-const nothing = { transactions: 0, rows: null, processing: null, commit: null, size: null, age: null, lag: null, replays: 0, failures: 0, skipped: 0 };
+const nothing = { transactions: 0, rows: null, processing: null, commit: null, size: null, age: null, lag: null as number | null, replays: 0, failures: 0, skipped: 0 };
 const both = { ...nothing, transactions: 3, rows: 30, processing: { p50: 2, p95: 8 }, commit: { p50: 0.04, p95: 1 }, size: { p50: 10, p95: 10 }, age: 90 };
 
 /** Four minutes, in the third of which all was committed. */
@@ -45,6 +45,12 @@ describe("the charts", () => {
     const found = named(figures({ known_since: at(1.6) }), "Throughput");
     expect([0, 1, 2].map((index) => spoken(found, index))).toEqual(["Throughput: not known", "Throughput: not known", "Throughput: 3 transactions, 30 rows"]);
     expect(found.drawn.unknown).toBe((NOON + 96_000) / 1000);
+  });
+
+  it("knows a lag that was seen before the history begins", () => {
+    const found = named(figures({ known_since: at(4) }, { lag: 7 }), "Lag");
+    expect([1, 2].map((index) => spoken(found, index))).toEqual(["Lag: not seen", "Lag: 7 files"]);
+    expect(found.drawn.unknown).toBeNull();
   });
 
   it("counts what is an hour in the time that is known", () => {

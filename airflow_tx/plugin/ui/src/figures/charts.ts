@@ -77,13 +77,15 @@ export function charts(figures: Figures): ChartData[] {
       one((point) => pick(point)?.p50 ?? null, { label: "p50", look: "line", color: "blue-fg" }),
       one((point) => pick(point)?.p95 ?? null, { label: "p95", look: "dashed", color: "orange-fg" }),
     ]);
+  const lag = made("Lag", "the last one seen while a person looked", figures.lag_unit ?? "", "not seen", [one((point) => point.lag, { look: "line", color: "blue-fg" }), limit("max_lag", figures.max_lag)]);
   return [
     counts("Throughput", "committed", "transactions", "green-solid", (point) => point.transactions, [one((point) => point.rows, { unit: "rows" })]),
     spread("Processing", "until every task had acked", "s", "nothing was committed", (point) => point.processing),
     spread("Commit", "from the grant until the end", "s", "nothing was committed", (point) => point.commit),
     spread("Batch size", "", "rows", "no rows were counted", (point) => point.size),
     made("Age", "of the oldest open transaction", "s", "none was open", [one((point) => point.age, { label: "up to", look: "bar", color: "blue-solid" }), limit("late_after", figures.late_after)]),
-    made("Lag", "the last one seen while a person looked", figures.lag_unit ?? "", "not seen", [one((point) => point.lag, { look: "line", color: "blue-fg" }), limit("max_lag", figures.max_lag)]),
+    // Who has seen it is not the ledger, whose history may begin later.
+    { ...lag, drawn: { ...lag.drawn, unknown: null } },
     counts("Replays", "when they began", "replays", "orange-solid", (point) => point.replays),
     counts("Failures", "of transactions that ended", "failures", "red-solid", (point) => point.failures),
     counts("Skips", "", "skipped transactions", "fg-muted", (point) => point.skipped),
