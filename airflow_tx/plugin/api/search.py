@@ -1,18 +1,50 @@
-"""Which transaction has what a person looks for: asked of the source, in the process that runs DAG files."""
+"""Which transaction has what a person looks for.
+
+Of one topology the source is asked, in the process that runs DAG files. Of all topologies the ledgers are read.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_tx.actions.text_search import (
+    MatchedPart,
+    SearchedLedger,
+    TextFound,
+    TextMatch,
+    WantedText,
+)
+from airflow_tx.errors import Refused, TxError
 from airflow_tx.plugin.api.access import Access
 from airflow_tx.plugin.api.dag_process import dag_process
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.questions import questions
-from airflow_tx.plugin.api.redaction import BatchName
+from airflow_tx.plugin.api.redaction import BatchName, redacted, without_credentials
+from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.status import TransactionView
 
 _WITHIN = 60.0
+MOST_TOPOLOGIES = 200
+"""That one search looks at."""
+MOST_READ = 5000
+"""Transactions that one search of several topologies looks at."""
+MOST_READ_OF_ONE = 1000
+MOST_FOUND = 50
+ALL_WITHIN = 10.0
+"""Seconds after which a search of several topologies ends with what it has found."""
+_ALL_AT_ONCE = threading.BoundedSemaphore(2)
+"""Searches of several topologies, of all viewers together."""
+
+
+class SearchBusy(Refused):
+    """A search that was not begun."""
+
+    template = "Other searches are under way. Try again in a few seconds."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,4 +119,139 @@ def _line(txid: int, view: TransactionView | None) -> FoundLine:
         batch_name=view.batch or None,
         restates=view.restates,
         restated_by=view.restated_by,
+    )
+
+
+@contextmanager
+def _one_of(slots: threading.BoundedSemaphore) -> Iterator[None]:
+    if not slots.acquire(blocking=False):
+        raise SearchBusy
+    try:
+        yield
+    finally:
+        slots.release()
+
+
+# --- all topologies ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundAnywhere(FoundLine):
+    """A transaction of any topology that has the text.
+
+    :param matched: the part that has it; `text`: the whole text of this part, as users see it.
+    """
+
+    topology: str
+    matched: MatchedPart
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOfAllAnswer:
+    """The result: by topology, the most urgent first, and the newest transaction first.
+
+    :param topologies: how many topologies of the user were to be searched, and `looked` how many were.
+    :param transactions: how many transactions were looked at.
+    :param partly: of how many topologies only the newest transactions were looked at.
+    :param unknown: of how many transactions the ledger keeps a digest of the batch alone.
+    :param unread: the topologies whose ledger could not be read.
+    :param complete: whether all transactions were looked at, and all that were found are given.
+    """
+
+    found: list[FoundAnywhere]
+    topologies: int
+    looked: int
+    transactions: int
+    partly: int
+    unknown: int
+    unread: list[str]
+    complete: bool
+
+
+def searched_all(snapshots: Sequence[TopologySnapshot], what: str) -> SearchOfAllAnswer:
+    """Look for a text in the records of topologies that the user may see. No source is asked, and nothing is kept.
+
+    :param snapshots: in the order in which they are searched.
+    :raises SearchBusy: there are too many searches.
+    """
+    # An error is shown to users with what belongs to connections left out: what is hidden cannot be found.
+    wanted = WantedText(what.strip(), without_credentials, redacted)
+    with _one_of(_ALL_AT_ONCE):
+        search = _SearchOfAll(wanted, time.monotonic() + ALL_WITHIN)
+        for index, snapshot in enumerate(snapshots[:MOST_TOPOLOGIES]):
+            if not search.is_over:
+                search.look(snapshot, min(len(snapshots), MOST_TOPOLOGIES) - index)
+    return search.answer(len(snapshots))
+
+
+class _SearchOfAll:
+    """One search while it goes on.
+
+    :param until: the moment at which it ends.
+    """
+
+    def __init__(self, wanted: WantedText, until: float) -> None:
+        self._wanted = wanted
+        self._until = until
+        self._found: list[FoundAnywhere] = []
+        self._looked: list[TextFound] = []
+        self._unread: list[str] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can be found."""
+        return time.monotonic() > self._until or len(self._found) >= MOST_FOUND
+
+    def look(self, snapshot: TopologySnapshot, left: int) -> None:
+        """Look at one topology.
+
+        :param left: how many topologies share what may still be read.
+        """
+        read = sum(each.looked for each in self._looked)
+        most = min((MOST_READ - read) // left, MOST_READ_OF_ONE)
+
+        def question(store: Store) -> TextFound:
+            ledger = SearchedLedger(
+                store, snapshot.paths, snapshot.record.zone, snapshot.opened, snapshot.final
+            )
+            most_found = MOST_FOUND - len(self._found)
+            return ledger.look(self._wanted, most=most, most_found=most_found, until=self._until)
+
+        try:
+            found = (
+                None
+                if snapshot.view is None
+                else ledger_snapshots().unremembered(snapshot, question)
+            )
+        except TxError:
+            found = None
+        if found is None:
+            self._unread.append(snapshot.name)
+            return
+        self._looked.append(found)
+        self._found += [_match_line(snapshot.name, each) for each in found.matches]
+
+    def answer(self, topologies: int) -> SearchOfAllAnswer:
+        """Give the answer; `topologies`: how many were to be searched."""
+        partly = sum(not each.complete for each in self._looked)
+        return SearchOfAllAnswer(
+            found=self._found,
+            topologies=topologies,
+            looked=len(self._looked),
+            transactions=sum(each.looked for each in self._looked),
+            partly=partly,
+            unknown=sum(each.unknown for each in self._looked),
+            unread=self._unread,
+            complete=len(self._looked) == topologies and partly == 0,
+        )
+
+
+def _match_line(topology: str, match: TextMatch) -> FoundAnywhere:
+    line = vars(_line(match.view.txid, match.view))
+    return FoundAnywhere(
+        **{**line, "batch_name": match.batch or None},
+        topology=topology,
+        matched=match.part,
+        text=match.text,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +21,12 @@ from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.row_filter import RowFilterDep
 from airflow_tx.plugin.api.run_answer import RunAnswer, run_answer
-from airflow_tx.plugin.api.search import SearchAnswer, searched
+from airflow_tx.plugin.api.search import (
+    SearchAnswer,
+    SearchOfAllAnswer,
+    searched,
+    searched_all,
+)
 from airflow_tx.plugin.api.timeline import Timeline, TimelineWindow, timeline
 from airflow_tx.plugin.api.topology_lines import (
     OverviewPart,
@@ -118,10 +124,31 @@ def list_topologies(
     offset: Annotated[int, Query(ge=0)] = 0,
 ) -> TopologyList:
     """List the topologies whose DAG the user may read: the most urgent first, then by name."""
+    part = OverviewPart(frozenset(state or ()), text, limit, offset)
+    return overview(_readable_topologies(access), part, access)
+
+
+def _readable_topologies(access: Access) -> list[TopologySnapshot]:
     every = ledger_snapshots().all()
     readable = access.readable(each.record.dag_id for each in every)
-    seen = [each for each in every if each.record.dag_id in readable]
-    return overview(seen, OverviewPart(frozenset(state or ()), text, limit, offset), access)
+    return [each for each in every if each.record.dag_id in readable]
+
+
+@topology_router.get("/search", responses=PROBLEMS_OF_SEARCHES)
+def search_topologies(
+    access: AccessDep,
+    what: Annotated[str, Query(min_length=1, max_length=200)],
+    state: Annotated[list[HealthCode] | None, Query(max_length=len(HealthCode))] = None,
+    text: Annotated[str, Query(max_length=200)] = "",
+) -> SearchOfAllAnswer:
+    """Find the transactions of topologies that have a text: a file, a run, a txid, a date or an error.
+
+    `state` and `text` choose topologies, as in the list of topologies.
+    """
+    if not what.strip():
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say what to look for.")
+    part = OverviewPart(frozenset(state or ()), text, limit=sys.maxsize)
+    return searched_all(part.select(_readable_topologies(access)).some, what)
 
 
 @topology_router.get("/topologies/{topology:path}/transactions/{txid}")

@@ -1,0 +1,75 @@
+"""A search of all topologies in a real api-server, and in a browser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_tx.protocol.batch import TopologyRequest
+from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.testing.eventually import eventually
+from tests.integration.board.server import OF_ONE_DAG, ROOT, STRANGER, Board
+from tests.integration.cli_runs import fail
+from tests.integration.pipeline import Pipeline
+
+
+def files(store: ZooKeeperStore, topology: str, dag_id: str = "the_dag") -> Pipeline:
+    """A topology whose transaction n has file n."""
+    pipeline = Pipeline(store, ROOT, topology=topology)
+    pipeline.request = TopologyRequest(dag_id, "opaque", 3)
+    pipeline.metadata = lambda row: {"files": [{"name": f"2026-05-0{row}.csv"}, {"name": f"{topology}-{row}.txt"}]}
+    return pipeline
+
+
+@pytest.fixture
+def searched(board: Board, store: ZooKeeperStore) -> Any:
+    """Two topologies of one DAG, of which the second has failed, and one of another DAG."""
+    files(store, "orders").run("orders_1")
+    flights = files(store, "flights")
+    flights.run("flights_1")
+    fail(flights, flights.begin("flights_2"), "Disk is full")
+    files(store, "hidden", "lossy").run("hidden_1")
+    eventually(lambda: board.get("topologies", text="hidden")["total"] == 1, 60, "the newest topology is seen")
+    return board
+
+
+def found(board: Board, what: str, user: str = "vera", **params: Any) -> list[tuple[Any, ...]]:
+    answer = board.get("search", user, what=what, **params)
+    return [(each["topology"], each["txid"], each["phase"], each["matched"]) for each in answer["found"]]
+
+
+def test_a_file_is_found_in_every_topology_the_most_urgent_first(searched: Board) -> None:
+    assert found(searched, "2026-05-01.csv") == [
+        ("flights", 1, "COMMITTED", "batch"),
+        ("hidden", 1, "COMMITTED", "batch"),
+        ("orders", 1, "COMMITTED", "batch"),
+    ]
+    assert found(searched, "ORDERS-1.txt") == [("orders", 1, "COMMITTED", "batch")]
+
+
+def test_a_run_an_error_and_a_txid_are_found(searched: Board) -> None:
+    assert found(searched, "flights_2") == [("flights", 2, "FAILED", "run")]
+    assert found(searched, "disk is full") == [("flights", 2, "FAILED", "error")]
+    assert ("flights", 2, "FAILED", "txid") in found(searched, "2")
+
+
+def test_the_filter_of_topologies_chooses_which_are_searched(searched: Board) -> None:
+    assert found(searched, "2026-05-01.csv", text="ORD") == [("orders", 1, "COMMITTED", "batch")]
+    assert found(searched, "2026-05-01.csv", state="failed") == [("flights", 1, "COMMITTED", "batch")]
+
+
+def test_topologies_that_a_user_may_not_see_leave_no_trace(searched: Board) -> None:
+    assert {topology for topology, *_ in found(searched, "2026-05-01", OF_ONE_DAG)} == {"flights", "orders"}
+    hidden = searched.get("search", OF_ONE_DAG, what="hidden_1")
+    nothing = searched.get("search", OF_ONE_DAG, what="no such run")
+    assert hidden == nothing
+    assert (hidden["topologies"], hidden["looked"], hidden["transactions"]) == (2, 2, 3)
+    strange = searched.get("search", STRANGER, what="2026-05-01")
+    assert (strange["found"], strange["topologies"], strange["transactions"], strange["complete"]) == ([], 0, 0, True)
+
+
+def test_a_search_for_nothing_is_refused(board: Board) -> None:
+    with board.client("vera") as client:
+        answer = client.get("/api/v1/search", params={"what": "  "})
+    assert (answer.status_code, answer.json()) == (422, {"detail": "Say what to look for."})

@@ -1,0 +1,117 @@
+"""A search of all topologies is bounded, and says what it did not look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.errors import StoreUnavailable
+from airflow_tx.plugin.api import search
+from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.search import SearchBusy, searched_all
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.view import final_txids, topology_view
+from airflow_tx.store.memory import MemoryStore
+from tests.integration.cli_runs import fail
+from tests.integration.pipeline import Pipeline
+
+
+class Asked:
+    """The ledgers: each is asked on the store of its snapshot; the ones in `away` do not answer."""
+
+    def __init__(self) -> None:
+        self.away: set[str] = set()
+
+    def unremembered(self, snapshot: TopologySnapshot, question: Callable[[Store], Any]) -> Any:
+        if snapshot.name in self.away:
+            raise StoreUnavailable(hosts="h", connection="c", reason="it is away")
+        assert snapshot.store is not None
+        return question(snapshot.store)
+
+
+@pytest.fixture
+def ledgers(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    asked = Asked()
+    monkeypatch.setattr(search, "ledger_snapshots", lambda: asked)
+    monkeypatch.setattr(search, "redacted", lambda text: text)
+    return asked
+
+
+def snapshot(name: str, transactions: int = 2) -> TopologySnapshot:
+    """A topology whose transaction n has the file `name-n.csv`."""
+    pipeline = Pipeline(MemoryStore(), "/tx", topology=name)
+    pipeline.metadata = lambda row: {"files": [{"name": f"{name}-{row}.csv"}]}
+    for number in range(transactions):
+        pipeline.run(f"r{number}")
+    view = topology_view(pipeline.store, pipeline.paths, recent=0)
+    place = LedgerPlace(name, "zookeeper", pipeline.paths)
+    final = final_txids(pipeline.store, pipeline.paths)
+    return TopologySnapshot(view.record, place, pipeline.store, view, final)
+
+
+def test_every_topology_is_searched_and_the_part_that_has_the_text_is_named(ledgers: Asked) -> None:
+    answer = searched_all([snapshot("orders"), snapshot("flights")], " -2.CSV ")
+    assert [(each.topology, each.txid, each.matched.value, each.text) for each in answer.found] == [
+        ("orders", 2, "batch", "orders-2.csv"),
+        ("flights", 2, "batch", "flights-2.csv"),
+    ]
+    assert (answer.topologies, answer.looked, answer.transactions, answer.complete) == (2, 2, 4, True)
+
+
+def test_of_too_many_topologies_the_first_are_searched_and_the_answer_says_so(
+    ledgers: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MOST_TOPOLOGIES", 2)
+    answer = searched_all([snapshot(name) for name in "abc"], "csv")
+    assert {each.topology for each in answer.found} == {"a", "b"}
+    assert (answer.topologies, answer.looked, answer.partly, answer.complete) == (3, 2, 0, False)
+
+
+def test_topologies_share_the_transactions_that_one_search_reads(
+    ledgers: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MOST_READ", 6)
+    # What the first does not need is left to the others.
+    answer = searched_all([snapshot("a", 1), snapshot("b", 9), snapshot("c", 9)], "csv")
+    assert [each.txid for each in answer.found] == [1, 9, 8, 9, 8, 7]
+    assert (answer.transactions, answer.partly, answer.complete) == (6, 2, False)
+
+
+def test_a_search_ends_when_its_time_is_over(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "ALL_WITHIN", -1.0)
+    answer = searched_all([snapshot("a")], "csv")
+    assert (answer.found, answer.topologies, answer.looked, answer.complete) == ([], 1, 0, False)
+
+
+def test_a_search_ends_when_it_has_found_enough(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MOST_FOUND", 3)
+    answer = searched_all([snapshot("a"), snapshot("b"), snapshot("c")], "csv")
+    assert [(each.topology, each.txid) for each in answer.found] == [("a", 2), ("a", 1), ("b", 2)]
+    assert not answer.complete
+
+
+def test_a_ledger_that_is_away_holds_up_no_other_and_is_named(ledgers: Asked) -> None:
+    ledgers.away = {"a"}
+    answer = searched_all([snapshot("a"), snapshot("b")], "csv")
+    assert {each.topology for each in answer.found} == {"b"}
+    assert (answer.unread, answer.complete) == (["a"], False)
+
+
+def test_a_hidden_part_of_an_error_cannot_be_found(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline(MemoryStore(), "/tx")
+    fail(pipeline, pipeline.begin("r1"), "host db.example.org is away")
+    view = topology_view(pipeline.store, pipeline.paths, recent=0)
+    some = [TopologySnapshot(view.record, LedgerPlace("a", "c", pipeline.paths), pipeline.store, view)]
+    assert [each.matched.value for each in searched_all(some, "example").found] == ["error"]
+    monkeypatch.setattr(search, "redacted", lambda text: text.replace("db.example.org", "***"))
+    assert searched_all(some, "example").found == []
+    assert [each.text for each in searched_all(some, "is away").found] == ["host *** is away"]
+
+
+def test_searches_of_all_viewers_are_few_at_once(ledgers: Asked) -> None:
+    with search._ALL_AT_ONCE, search._ALL_AT_ONCE, pytest.raises(SearchBusy):
+        searched_all([snapshot("a")], "csv")
+    assert searched_all([snapshot("a")], "csv").found
