@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from playwright.sync_api import ViewportSize, expect
 
 from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
+from tests.airflow.browser import NARROW, WIDE, People
 from tests.integration.board.server import OF_ONE_DAG, ROOT, STRANGER, Board
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
+
+LARGE = ViewportSize(width=1400, height=900)
 
 
 def files(store: ZooKeeperStore, topology: str, dag_id: str = "the_dag") -> Pipeline:
@@ -73,3 +77,26 @@ def test_a_search_for_nothing_is_refused(board: Board) -> None:
     with board.client("vera") as client:
         answer = client.get("/api/v1/search", params={"what": "  "})
     assert (answer.status_code, answer.json()) == (422, {"detail": "Say what to look for."})
+
+
+@pytest.mark.long
+def test_a_person_finds_a_file_on_the_overview_and_opens_its_transaction(searched: Board, people: People) -> None:
+    vera = people("vera")
+    vera.open()
+    vera.board.get_by_role("searchbox", name="Find transactions").fill("orders-1.txt")
+    vera.page.keyboard.press("Enter")
+    found = vera.board.get_by_role("region", name="Find transactions")
+    link = found.get_by_role("link", name="orders, 1", exact=True)
+    expect(link).to_be_visible()
+    # The list of topologies is as it was; the address can be sent to others.
+    expect(vera.board.get_by_role("link", name="flights", exact=True)).to_be_visible()
+    vera.page.reload()
+    for size in (NARROW, LARGE):
+        for scheme in ("dark", "light"):
+            vera.page.set_viewport_size(size)
+            vera.page.emulate_media(color_scheme=scheme)
+            expect(found).to_contain_text("batch orders-1.txt")
+            assert (vera.findings(), vera.overflow()) == ([], 0)
+    vera.page.set_viewport_size(WIDE)
+    link.click()
+    expect(vera.board.get_by_role("heading", level=1)).to_have_text("Transaction 1")

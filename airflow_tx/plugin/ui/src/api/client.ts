@@ -13,6 +13,7 @@ export type TimelineQuery = paths["/api/v1/topologies/{topology}/transactions"][
 export type Activity = Schemas["Activity"];
 export type Figures = Schemas["Figures"];
 export type SearchAnswer = Schemas["SearchAnswer"];
+export type SearchOfAllAnswer = Schemas["SearchOfAllAnswer"];
 export type TransactionPage = Schemas["TransactionPage"];
 export type AttemptLine = Schemas["AttemptLine"];
 export type Advice = Schemas["Advice"];
@@ -94,6 +95,9 @@ export const api = {
 
   figures: (topology: string, query: { since?: string; until?: string }, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/figures", { params: { path: { topology: segment(topology) }, query }, signal })),
+
+  searchAll: (query: { what: string; state?: TopologyState["code"][]; text?: string }, signal: AbortSignal) =>
+    need(client.GET("/api/v1/search", { params: { query }, signal })),
 
   search: (topology: string, what: string, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/search", { params: { path: { topology: segment(topology) }, query: { what } }, signal })),

@@ -14,6 +14,7 @@ import { Trouble } from "../parts/Trouble";
 import { useAddress, type Address } from "../parts/address";
 import { State, STATE_CODES, StateSign, type StateCode } from "../parts/phase";
 import { ago, counted, moment } from "../parts/words";
+import { Find } from "./Find";
 import { Sparkline } from "./Sparkline";
 import { lagWords } from "./lag";
 
@@ -36,6 +37,7 @@ export function Overview() {
       <Heading as="h1" mb={3} size="lg">
         Transactions
       </Heading>
+      {data && (data.total > 0 || filtered) && <Find />}
       <Trouble query={query} />
       {data === undefined && <Loading query={query} />}
       {data && data.total === 0 && !filtered && (
@@ -94,7 +96,7 @@ function Filter({ text, onChange }: { text: string; onChange: (text: string | nu
       maxW="320px"
       minW="160px"
       onChange={(event) => setTyped(event.target.value)}
-      placeholder="Name, DAG or sentence"
+      placeholder="Filter by name, DAG or sentence"
       size="sm"
       type="search"
       value={typed}
@@ -159,7 +161,7 @@ function Line({ line, now, onAct }: { line: TopologyLine; now: number; onAct: (a
     <Table.Row verticalAlign="top">
       <Table.Cell minW={{ lg: "140px" }}>
         <Styled asChild color="fg.info" fontWeight="semibold" overflowWrap="anywhere">
-          <Link to={write({ topology: line.topology, txid: null, state: null, text: null, offset: null })}>{line.topology}</Link>
+          <Link to={write({ topology: line.topology, txid: null, state: null, text: null, what: null, offset: null })}>{line.topology}</Link>
         </Styled>
         {line.paused && <Text color="fg.muted">DAG paused</Text>}
         {line.coordinator?.paused && <Text color="fg.muted">coordinator paused</Text>}

@@ -28,6 +28,8 @@ export interface Address extends RowFilter {
   state: StateCode | null;
   /** Of the overview: topologies that have this text. */
   text: string | null;
+  /** Of the overview: the text that transactions are searched for. */
+  what: string | null;
   /** Of the overview: how many topologies come before the page. */
   offset: number | null;
   /** The word that is explained. */
@@ -48,6 +50,7 @@ export function readAddress(params: URLSearchParams): Address {
     until: until > 0 ? until : null,
     state: STATE_CODES.find((code) => code === params.get("state")) ?? null,
     text: params.get("text")?.slice(0, LONGEST_TEXT) || null,
+    what: params.get("what")?.trim().slice(0, LONGEST_TEXT) || null,
     offset: Number.isInteger(offset) && offset > 0 ? offset : null,
     word: params.get("word"),
     status: some<Status>(params.get("status"), STATUSES),
