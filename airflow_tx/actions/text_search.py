@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -167,7 +169,14 @@ class SearchedLedger:
     opened: Sequence[TransactionView]
     final: Sequence[int]
 
-    def look(self, wanted: WantedText, *, most: int, most_found: int, until: float) -> TextFound:
+    def look(
+        self,
+        wanted: WantedText,
+        *,
+        most: int,
+        most_found: int = sys.maxsize,
+        until: float = math.inf,
+    ) -> TextFound:
         """Look at the newest transactions.
 
         :param most: how many to look at, of which `most_found` may be found.

@@ -43,6 +43,9 @@ ARG_TOPOLOGY_OR_ALL = _arg(
     nargs="?",
     help="The topology whose transactions to list; without it, the topologies",
 )
+ARG_TOPOLOGY_OR_ANY = _arg(
+    "topology", nargs="?", help="The topology whose source to ask; without it, all are searched"
+)
 ARG_TXID = _arg("txid", type=int, help="The transaction id")
 ARG_TXID_OR_TOPOLOGY = _arg(
     "txid", type=int, nargs="?", help="The transaction id; without it, the topology itself is shown"
@@ -224,6 +227,11 @@ ARG_VALUES = _arg(
     "--values",
     action="store_true",
     help="Add up the values of the states, and compare the totals with the receipts",
+)
+FIND_DESCRIPTION = (
+    "With a topology, its source is asked. Without one, the records of all topologies are searched for a text, in "
+    "upper or lower case: in txids, runs, names of batches and errors. A date is found within the interval of a batch. "
+    "Offsets and ids are found with a topology only."
 )
 ARG_WHAT = _arg(
     "what",

@@ -6,11 +6,12 @@ import sys
 import time
 from argparse import Namespace
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TypeVar
 
 from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces
 from airflow_tx.cli import render
@@ -44,6 +45,8 @@ from airflow_tx.protocol.view import (
     transaction_details,
 )
 from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
+
+T = TypeVar("T")
 
 WATCH_EVERY = 2.0
 """Seconds between two lists of `--watch`."""
@@ -134,17 +137,36 @@ def _topology_rows(args: Namespace, store: Store) -> Iterator[list[render.TableR
 def _listed_ledgers(
     args: Namespace, store: Store
 ) -> Iterator[list[ListedTopology | render.TableRow]]:
+    def away(place: LedgerPlace, error: TxError) -> ListedTopology | render.TableRow:
+        return render.unreadable(place.name, str(error))
+
+    return asked_ledgers(args, store, _listed, away)
+
+
+def asked_ledgers(
+    args: Namespace,
+    store: Store,
+    ask: Callable[[Store, LedgerPlace], T],
+    away: Callable[[LedgerPlace, TxError], T],
+) -> Iterator[list[T]]:
+    """Ask about every topology, one list for each ledger as it answers: the named one, then those that DAGs name.
+
+    :param away: what to give of a topology whose ledger cannot be reached.
+    """
     places = defaultdict[str, list[LedgerPlace]](list)
     if not (args.root or args.conn_id):
         known = LedgerPlaces()
         for place in map(known.named, known.elsewhere()):
             places[place.conn_id].append(place)
     with ExitStack() as stores, ThreadPoolExecutor(len(places) + 1) as pool:
-        asked = [pool.submit(_listed_there, stores, *each) for each in places.items()]
+        asked = [
+            pool.submit(_asked_there, stores, conn_id, some, ask, away)
+            for conn_id, some in places.items()
+        ]
         root = root_of(args)
         conn_id = conn_id_of(args)
         yield [
-            _listed(store, LedgerPlace(name, conn_id, Paths(root, name)))
+            ask(store, LedgerPlace(name, conn_id, Paths(root, name)))
             for name in topologies(store, root)
         ]
         for answer in as_completed(asked):
@@ -172,18 +194,22 @@ def _readable(store: Store, place: LedgerPlace) -> ListedTopology:
     return ListedTopology(view, ledger_at(store, place.paths), place.conn_id, alarms)
 
 
-def _listed_there(
-    stores: ExitStack, conn_id: str, places: Sequence[LedgerPlace]
-) -> list[ListedTopology | render.TableRow]:
-    """List the topologies of one other ledger; if it is away, each with that problem."""
+def _asked_there(
+    stores: ExitStack,
+    conn_id: str,
+    places: Sequence[LedgerPlace],
+    ask: Callable[[Store, LedgerPlace], T],
+    away: Callable[[LedgerPlace, TxError], T],
+) -> list[T]:
+    """Ask about the topologies of one other ledger."""
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
 
     try:
         store = stores.enter_context(ZooKeeperHook(conn_id).store())
         # A topology that is not there has not begun yet.
-        return [_listed(store, each) for each in places if has_topology(store, each.paths)]
+        return [ask(store, each) for each in places if has_topology(store, each.paths)]
     except TxError as error:
-        return [render.unreadable(each.name, str(error)) for each in places]
+        return [away(each, error) for each in places]
 
 
 def _lags(args: Namespace, listed: Sequence[ListedTopology]) -> Mapping[str, Lag | LagUnknown]:

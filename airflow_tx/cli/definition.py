@@ -74,9 +74,10 @@ TX_COMMANDS = (
     ActionCommand(
         name="find",
         help="Find the transaction that counted a file, an offset, an id or a date",
+        description=own.FIND_DESCRIPTION,
         func=_command("receipts.find"),
         args=(
-            own.ARG_TOPOLOGY,
+            own.ARG_TOPOLOGY_OR_ANY,
             own.ARG_WHAT,
             own.ARG_DAG_ID,
             own.ARG_WIDE,

@@ -88,7 +88,12 @@ def receipts(args: Namespace) -> None:
 
 @command
 def find(args: Namespace) -> None:
-    """`airflow tx find TOPOLOGY WHAT`."""
+    """`airflow tx find [TOPOLOGY] WHAT`."""
+    if args.topology is None:
+        from airflow_tx.cli.text_search import find_anywhere
+
+        find_anywhere(args)
+        return
     evidence = _evidence(args)
     found: list[render.TableRow] = []
     unknown: list[int] = []

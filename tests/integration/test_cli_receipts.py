@@ -295,3 +295,24 @@ def test_a_program_reads_what_verify_found(airflow: Commands, root: str) -> None
     assert first["kind"] == "finding"
     assert first["text"].startswith("transaction 1: its receipt in state tx_state.words is")
     assert last["kind"] == "result"
+
+
+def test_a_text_is_found_in_any_topology_without_its_name(airflow: Commands, store: ZooKeeperStore, root: str) -> None:
+    other = Pipeline(store, root, topology="orders")
+    other.metadata = lambda row: {"files": [{"name": f"{'x' * 200}2026-05-0{row}.csv"}]}
+    other.run("run 7")
+    other.run("run 8")
+    found = airflow.json("tx", "find", "RUN 7", root=root)
+    assert [(each["topology"], each["txid"], each["matched"]) for each in found] == [("orders", "1", "run")]
+    assert {each["topology"] for each in airflow.json("tx", "find", "run", root=root)} == {"flights", "orders"}
+    shown = airflow.run("tx", "find", "2026-05-02", root=root)
+    assert "2026-05-02" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_what_no_topology_has_is_said_with_how_much_was_looked_at(airflow: Commands, root: str) -> None:
+    said = airflow.run("tx", "find", "nowhere", root=root, fails=True)
+    assert said.startswith(
+        "No transaction has 'nowhere' in its txid, run, batch or errors; looked at 5 transactions of 1"
+    )
+    assert airflow.run("tx", "find", " ", root=root, fails=True).startswith("Say what to look for")
