@@ -70,10 +70,10 @@ def _same(text: str) -> str:
 
 @dataclass(frozen=True)
 class WantedText:
-    """What a person looks for, in upper or lower case: a part of a name, a txid, or a date.
+    """The text that a person looks for, in upper or lower case: a part of a name, a txid, or a date.
 
-    :param hide_name: leaves out of the name of a batch what the person may not see, and `hide_error` out of an error.
-        What is hidden cannot be found.
+    :param hide_name: leaves secrets out of the name of a batch, and `hide_error` out of an error. A search does not
+        find hidden text.
     """
 
     what: str

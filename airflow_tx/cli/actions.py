@@ -79,7 +79,8 @@ def _act(
         coordinator="",
         name=ActionName(name),
         txids=tuple(txids),
-        **options,
+        force=options.get("force", False),
+        changed_rows=options.get("changed_rows", False),
     )
     if request.needs_reason:
         changed = ["--changed-rows"] if request.changed_rows else []

@@ -46,7 +46,7 @@ from airflow_tx.protocol.view import (
 )
 from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 WATCH_EVERY = 2.0
 """Seconds between two lists of `--watch`."""
@@ -146,10 +146,10 @@ def _listed_ledgers(
 def asked_ledgers(
     args: Namespace,
     store: Store,
-    ask: Callable[[Store, LedgerPlace], T],
-    away: Callable[[LedgerPlace, TxError], T],
-) -> Iterator[list[T]]:
-    """Ask about every topology, one list for each ledger as it answers: the named one, then those that DAGs name.
+    ask: Callable[[Store, LedgerPlace], _T],
+    away: Callable[[LedgerPlace, TxError], _T],
+) -> Iterator[list[_T]]:
+    """Ask about every topology, one list for each ledger as it answers: the named ledger, then the ledgers of DAGs.
 
     :param away: what to give of a topology whose ledger cannot be reached.
     """
@@ -198,9 +198,9 @@ def _asked_there(
     stores: ExitStack,
     conn_id: str,
     places: Sequence[LedgerPlace],
-    ask: Callable[[Store, LedgerPlace], T],
-    away: Callable[[LedgerPlace, TxError], T],
-) -> list[T]:
+    ask: Callable[[Store, LedgerPlace], _T],
+    away: Callable[[LedgerPlace, TxError], _T],
+) -> list[_T]:
     """Ask about the topologies of one other ledger."""
     from airflow_tx.hooks.zookeeper import ZooKeeperHook
 

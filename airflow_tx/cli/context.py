@@ -21,7 +21,6 @@ from airflow_tx.config import Settings
 from airflow_tx.errors import ConfigError, TxError, UnknownTransaction, typed, without_controls
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.sources.dates import Span, span_of
 
 if TYPE_CHECKING:
     from airflow_tx.actions.preview import PreviewAnswer
@@ -198,20 +197,10 @@ def print_done(what: str, repaired: Repaired) -> None:
 
 
 def logical_dates(args: Namespace, zone: str) -> tuple[datetime, datetime]:
-    """Read `--from` and `--to`: the first and the last moment.
+    """Read `--from` and `--to`, see `dates_between`."""
+    from airflow_tx.actions.dated import dates_between
 
-    :param zone: of the schedule, in which a date is a day.
-    :raises ConfigError: one of them is no date.
-    """
-    return _span("--from", args.first, zone).start, _span("--to", args.last, zone).last
-
-
-def _span(option: str, what: str, zone: str) -> Span:
-    try:
-        return span_of(what, zone)
-    except ValueError:
-        remedy = "Give a day such as 2026-01-31, or a time such as 2026-01-31T06:00:00+00:00."
-        raise ConfigError(option=option, value=what, remedy=remedy) from None
+    return dates_between(args.first, args.last, zone)
 
 
 def wrong_usage(text: str) -> NoReturn:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_tx import compat
+from airflow_tx.actions.dated import dated_transactions
 from airflow_tx.cli.actions import check_reason, is_previewed, show_effects, target_of
-from airflow_tx.cli.context import action, audit_of, logical_dates, store_of, wrong_usage
+from airflow_tx.cli.context import action, audit_of, store_of, wrong_usage
 from airflow_tx.cli.progress import Progress, WorkStatus
-from airflow_tx.errors import ConfigError, typed
+from airflow_tx.errors import typed
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding
 from airflow_tx.protocol.records import Counter as Turn
@@ -41,7 +42,7 @@ def restate(args: Namespace) -> None:
                 show_effects(chosen.execute(audit_of(args)), args)
             return
         dated = args.first is not None
-        txids = dated_transactions(target, args) if dated else args.txids
+        txids = dated_transactions(target, args.first, args.last) if dated else args.txids
         restatement = TransactionRestatement(
             target, txids, changed_rows=args.changed_rows, in_flight=args.in_flight, dated=dated
         )
@@ -84,31 +85,6 @@ def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Na
         print(typed(line, target.topology))
     if any(each.status is not WorkStatus.DONE for each in left):
         raise SystemExit(1)
-
-
-def dated_transactions(target: ActionTarget, args: Namespace) -> list[int]:
-    """Find the transactions that count for the data intervals from one date to another.
-
-    :raises ConfigError: one is no date, the runs have no dates, or no date has a transaction.
-    """
-    from airflow_tx.sources.run.data_interval import DataIntervalSource, key_of_interval
-
-    spec, _ = target.dag()
-    if not isinstance(spec.source, DataIntervalSource):
-        remedy = f"Its runs have no dates: airflow tx restate {target.topology} TXID ... --why TEXT"
-        raise ConfigError(option="--from, --to", value=type(spec.source).__name__, remedy=remedy)
-    intervals = compat.scheduled_intervals(spec.dag_id, *logical_dates(args, spec.zone))
-    read = Reader(target.ledger.store)
-    found = [
-        read.peek_if_any(Binding, target.ledger.paths.run(key_of_interval((each.start, each.end))))
-        for each in intervals
-    ]
-    txids = [binding.txid for binding in found if binding is not None]
-    if not txids:
-        shown = f"{args.first}, {args.last}"
-        remedy = f"None of the {len(intervals)} intervals between these dates has a transaction."
-        raise ConfigError(option="--from, --to", value=shown, remedy=remedy)
-    return txids
 
 
 @dataclass(frozen=True)

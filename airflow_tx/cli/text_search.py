@@ -20,7 +20,7 @@ from airflow_tx.protocol.batch_words import counted
 from airflow_tx.protocol.view import final_txids, topology_view
 
 FOUND_IN_SHORT = "topology txid status matched text".split()
-LONGEST = 90
+_LONGEST = 90
 _BEFORE = 20
 
 
@@ -80,7 +80,7 @@ def _away(place: LedgerPlace, error: TxError) -> SearchedTopology:
 
 
 def _left_out(searched: Iterable[SearchedTopology]) -> Iterator[str]:
-    """Say what was not looked at."""
+    """Name topologies and batches that were not searched."""
     for each in searched:
         if each.problem is not None:
             yield f"Not looked at: topology {each.name}: {each.problem}"
@@ -118,8 +118,8 @@ def _row(each: SearchedTopology, match: TextMatch, what: str, args: Namespace) -
 
 def _shortened(text: str, what: str) -> str:
     """Shorten a long text to the place where the wanted one stands."""
-    if len(text) <= LONGEST:
+    if len(text) <= _LONGEST:
         return text
     start = max(text.casefold().find(what.casefold()) - _BEFORE, 0)
-    end = start + LONGEST
+    end = start + _LONGEST
     return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"

@@ -48,7 +48,8 @@ class PreviewBody(BaseModel):
 
     :param txids: of replay one or several, of skip and readmit one, else none.
     :param force: of replay: also transactions whose run is queued or running.
-    :param changed_rows: of replay: take the current rows.
+    :param changed_rows: of replay and restate: take the current rows.
+    :param first: of restate, instead of txids: the first day or time; `last`: the last one.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -56,6 +57,8 @@ class PreviewBody(BaseModel):
     txids: list[Txid] = Field(default=[], max_length=MOST_TXIDS)
     force: bool = False
     changed_rows: bool = False
+    first: str = Field(default="", max_length=40)
+    last: str = Field(default="", max_length=40)
 
 
 class ActionBody(PreviewBody):
@@ -207,6 +210,8 @@ def _request(
         txids=tuple(body.txids),
         force=body.force,
         changed_rows=body.changed_rows,
+        first=body.first,
+        last=body.last,
         may_create=access.may(CREATE_RUNS, snapshot.record.dag_id),
         sees_audit=access.may(SEE_AUDIT, snapshot.record.dag_id),
     )

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_tx.actions.search import MOST_FOUND, MOST_LOOKED_THROUGH
 from airflow_tx.actions.text_search import (
     MatchedPart,
     SearchedLedger,
@@ -31,10 +32,8 @@ from airflow_tx.protocol.status import TransactionView
 _WITHIN = 60.0
 MOST_TOPOLOGIES = 200
 """That one search looks at."""
-MOST_READ = 5000
+MOST_SEARCHED = 5000
 """Transactions that one search of several topologies looks at."""
-MOST_READ_OF_ONE = 1000
-MOST_FOUND = 50
 ALL_WITHIN = 10.0
 """Seconds after which a search of several topologies ends with what it has found."""
 _ALL_AT_ONCE = threading.BoundedSemaphore(2)
@@ -156,7 +155,7 @@ class SearchOfAllAnswer:
     :param partly: of how many topologies only the newest transactions were looked at.
     :param unknown: of how many transactions the ledger keeps a digest of the batch alone.
     :param unread: the topologies whose ledger could not be read.
-    :param complete: whether all transactions were looked at, and all that were found are given.
+    :param complete: whether all transactions were looked at, and every match is given.
     """
 
     found: list[FoundAnywhere]
@@ -186,7 +185,7 @@ def searched_all(snapshots: Sequence[TopologySnapshot], what: str) -> SearchOfAl
 
 
 class _SearchOfAll:
-    """One search while it goes on.
+    """One search of several topologies.
 
     :param until: the moment at which it ends.
     """
@@ -209,7 +208,7 @@ class _SearchOfAll:
         :param left: how many topologies share what may still be read.
         """
         read = sum(each.looked for each in self._looked)
-        most = min((MOST_READ - read) // left, MOST_READ_OF_ONE)
+        most = min((MOST_SEARCHED - read) // left, MOST_LOOKED_THROUGH)
 
         def question(store: Store) -> TextFound:
             ledger = SearchedLedger(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from collections.abc import Callable
 from datetime import datetime, timezone
 from itertools import pairwise
@@ -17,11 +16,12 @@ from airflow_tx import compat
 from airflow_tx.actions import changed_values
 from airflow_tx.actions.action import ActionTarget
 from airflow_tx.actions.changed_values import ChangeAcceptance
+from airflow_tx.actions.dated import dated_transactions
 from airflow_tx.actions.preview import EffectLine
 from airflow_tx.actions.restatement import SeveralRefused, TransactionRestatement
 from airflow_tx.actions.withdrawal import WishWithdrawal
 from airflow_tx.cli.progress import Progress, WorkStatus
-from airflow_tx.cli.restatement import RestatedWork, dated_transactions, left_over
+from airflow_tx.cli.restatement import RestatedWork, left_over
 from airflow_tx.commit.handoff import DagStates, take_skip
 from airflow_tx.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused
 from airflow_tx.failpoints import VARIABLE, FailpointError
@@ -211,12 +211,12 @@ def test_dates_stand_for_the_transactions_that_count_for_them(world: World, monk
         world.spec.memory.multi((), (Create(world.spec.paths.run(key), encode(Binding(txid))),))
     spec = SimpleNamespace(source=DataIntervalSource("package.reader"), dag_id="numbers", zone="")
     target = ActionTarget(world.ledger, world.ledger.topology(), lambda: (spec, {}))  # type: ignore[arg-type, return-value]
-    assert dated_transactions(target, Namespace(first="2013-01-01", last="2013-01-05")) == [4, 9, 2]
-    assert dated_transactions(target, Namespace(first="2013-01-02", last="2013-01-02")) == [9]
+    assert dated_transactions(target, "2013-01-01", "2013-01-05") == [4, 9, 2]
+    assert dated_transactions(target, "2013-01-02", "2013-01-02") == [9]
     with pytest.raises(ConfigError, match="None of the 1 intervals between these dates has a transaction"):
-        dated_transactions(target, Namespace(first="2013-01-04", last="2013-01-04"))
+        dated_transactions(target, "2013-01-04", "2013-01-04")
     with pytest.raises(ConfigError, match=r"Its runs have no dates: airflow tx restate numbers TXID"):
-        dated_transactions(world.target(), Namespace(first="2013-01-01", last="2013-01-02"))
+        dated_transactions(world.target(), "2013-01-01", "2013-01-02")
 
 
 def test_another_reason_restates_it_once_more(world: World) -> None:

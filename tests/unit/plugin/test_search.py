@@ -73,7 +73,7 @@ def test_of_too_many_topologies_the_first_are_searched_and_the_answer_says_so(
 def test_topologies_share_the_transactions_that_one_search_reads(
     ledgers: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MOST_READ", 6)
+    monkeypatch.setattr(search, "MOST_SEARCHED", 6)
     # What the first does not need is left to the others.
     answer = searched_all([snapshot("a", 1), snapshot("b", 9), snapshot("c", 9)], "csv")
     assert [each.txid for each in answer.found] == [1, 9, 8, 9, 8, 7]

@@ -1,0 +1,58 @@
+"""A request may name dates instead of transactions."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from airflow_tx.actions import request as requests
+from airflow_tx.actions.action import ActionTarget
+from airflow_tx.actions.request import MOST_DATED, ActionName, ActionRequest, UnclearRequest
+from airflow_tx.actions.restatement import TransactionRestatement
+from airflow_tx.protocol.paths import Paths
+
+DAYS = {"first": "2026-05-01", "last": "2026-05-30"}
+
+
+class Target:
+    """A topology that no action reads."""
+
+    class ledger:
+        paths = Paths("/tx", "daily")
+
+
+def made(count: int, monkeypatch: pytest.MonkeyPatch, **asked: Any) -> Any:
+    """The action of a request whose dates have so many transactions."""
+    monkeypatch.setattr(requests, "dated_transactions", lambda target, first, last: list(range(1, count + 1)))
+    request = ActionRequest("daily", "zookeeper", "/tx", "coordinator", **{"name": ActionName.RESTATE, **asked})
+    assert ActionRequest.from_json(request.to_json()) == request
+    return request.action(cast(ActionTarget, Target()))
+
+
+def test_the_transactions_of_dates_are_restated_by_one_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    action = made(30, monkeypatch, **DAYS)
+    assert isinstance(action, TransactionRestatement)
+    assert action.txids == list(range(1, 31))
+
+
+def test_dates_with_too_many_transactions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        UnclearRequest, match=f"has {MOST_DATED + 1} transactions; name dates with at most {MOST_DATED}"
+    ):
+        made(MOST_DATED + 1, monkeypatch, **DAYS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"txids": (1,), **DAYS}, "dates are of restate, instead of txids"),
+        ({"name": ActionName.REPLAY_FAILED, **DAYS}, "dates are of restate, instead of txids"),
+        ({"first": "2026-05-01"}, "name the first and the last date"),
+    ],
+)
+def test_dates_that_are_unclear_are_refused(
+    asked: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnclearRequest, match=problem):
+        made(1, monkeypatch, **asked)
