@@ -17,6 +17,7 @@ from airflow_tx.actions.ledger_places import ledger_places
 from airflow_tx.plugin.api.access import SEE_TASKS, Access, AccessDep, Name
 from airflow_tx.plugin.api.activity import Activity, activity
 from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
+from airflow_tx.plugin.api.jobs import Jobs, jobs_of
 from airflow_tx.plugin.api.lag_board import lag_board
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
 from airflow_tx.plugin.api.row_filter import RowFilterDep
@@ -63,6 +64,7 @@ class Problem:
 _TIMELINE = TypeAdapter(Timeline)
 _ACTIVITY = TypeAdapter(Activity)
 _FIGURES = TypeAdapter(Figures)
+_JOBS = TypeAdapter(Jobs)
 PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
 PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (409, 429, 504)
@@ -229,6 +231,14 @@ def get_figures(
         return _FIGURES.dump_json(found)
 
     body = ledger_snapshots().shared(snapshot, ("figures", window), answer)
+    return Response(body, media_type="application/json")
+
+
+@topology_router.get("/topologies/{topology:path}/jobs", response_model=Jobs)
+def get_jobs(access: AccessDep, topology: Name) -> Response:
+    """List what persons wanted of many transactions at once, and what became of it: restatements and backfills."""
+    snapshot = topology_for(access, topology)
+    body = ledger_snapshots().shared(snapshot, "jobs", lambda: _JOBS.dump_json(jobs_of(snapshot)))
     return Response(body, media_type="application/json")
 
 
