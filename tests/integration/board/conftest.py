@@ -112,6 +112,20 @@ for dag_id, lag, place in (("lag_here", 3, {{}}), ("lag_there", 5, {{"root": "{E
 """
 """Two topologies of one name, whose sources have lags of 3 and of 5 files."""
 
+DAILY = """
+from datetime import datetime, timezone
+from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow_tx import CommitOperator, Transaction
+from airflow_tx.sources.run.data_interval import DataIntervalSource
+
+every_day = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+begin = datetime(2026, 5, 1, tzinfo=timezone.utc)
+with DAG("daily", schedule=every_day, start_date=begin, catchup=False, max_active_runs=16):
+    with Transaction(source=DataIntervalSource(), topology="daily"):
+        CommitOperator(task_id="commit", updates=[])
+"""
+"""A topology whose runs have dates."""
+
 READS = """
 import json, os
 from airflow.sdk import DAG, BaseHook, Variable
@@ -171,6 +185,7 @@ def board(tmp_path_factory: pytest.TempPathFactory, zookeeper: LocalZooKeeper) -
         "lags.py": LAGS,
         "reads.py": READS,
         "messages.py": MESSAGES,
+        "daily.py": DAILY,
     }
     connections = {
         "marked": _MARKED,

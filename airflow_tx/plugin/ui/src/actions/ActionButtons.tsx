@@ -13,12 +13,14 @@ interface Props {
   actions: readonly ActionName[];
   /** The transactions they are about; none: the topology. */
   txids?: number[];
+  /** Written on the button instead of the name of the action. */
+  label?: string;
   /** Called when a person closes the dialog of what was done. */
   onDone?: () => void;
 }
 
 /** A dialog stays open to say what was done, also when its action can be done no more. */
-export function ActionButtons({ topology, actions, txids = [], onDone }: Props) {
+export function ActionButtons({ topology, actions, txids = [], label, onDone }: Props) {
   const [open, setOpen] = useState<ActionName | null>(null);
   const close = (done: boolean) => {
     setOpen(null);
@@ -28,7 +30,7 @@ export function ActionButtons({ topology, actions, txids = [], onDone }: Props) 
     <HStack gap={2} wrap="wrap">
       {actions.map((action) => (
         <Button key={action} onClick={() => setOpen(action)} size="xs" variant="outline">
-          {WORDS[action].button}
+          {label ?? WORDS[action].button}
         </Button>
       ))}
       {open !== null && <ActionDialog action={open} onClose={close} topology={topology} txids={txids} />}

@@ -8,23 +8,25 @@ import type { ActionName, EffectLine, PreviewBody } from "../api/client";
 import { Refused, waits } from "../parts/Busy";
 import { Loading } from "../parts/Loading";
 import { act as doIt, preview as previewOf } from "./several";
-import { titleOf, WORDS } from "./words";
+import { titleOf, WORDS, type Days } from "./words";
 
 interface Props {
   topology: string;
   action: ActionName;
   txids: number[];
+  /** Of restate, instead of txids. */
+  days?: Days;
   /** Whether the box for the current rows is ticked at first. */
   changedRows?: boolean;
   /** `done`: whether something was done. */
   onClose: (done: boolean) => void;
 }
 
-export function ActionDialog({ topology, action, txids, changedRows = false, onClose }: Props) {
+export function ActionDialog({ topology, action, txids, days, changedRows = false, onClose }: Props) {
   const queries = useQueryClient();
   const [why, setWhy] = useState("");
   const [options, setOptions] = useState({ force: false, changed_rows: changedRows });
-  const body: PreviewBody = { txids, ...options };
+  const body: PreviewBody = { txids, ...days, ...options };
   const preview = useQuery({
     gcTime: 0,
     // A box that is ticked asks again: the dialog stays until the answer is there.
@@ -57,7 +59,7 @@ export function ActionDialog({ topology, action, txids, changedRows = false, onC
         <Dialog.Positioner>
           <Dialog.Content mx={3}>
             <Dialog.Header>
-              <Dialog.Title>{titleOf(action, topology, txids)}</Dialog.Title>
+              <Dialog.Title>{titleOf(action, topology, txids, days)}</Dialog.Title>
             </Dialog.Header>
             <Dialog.Body aria-label="Preview" role="region" tabIndex={0}>
               <Stack gap={4}>

@@ -14,9 +14,16 @@ export const WORDS: Record<ActionName, { button: string; grave?: boolean }> = {
   unpause: { button: "Unpause the coordinator" },
 };
 
+/** The first and the last day of a restatement, such as 2026-05-01. */
+export interface Days {
+  first: string;
+  last: string;
+}
+
 /** Says which transactions an action is about, behind its name. */
-export function titleOf(action: ActionName, topology: string, txids: readonly number[]): string {
-  return `${WORDS[action].button}: ${aboutWords(topology, txids)}`;
+export function titleOf(action: ActionName, topology: string, txids: readonly number[], days?: Days): string {
+  const what = days ? `${days.first} to ${days.last} of ${topology}` : aboutWords(topology, txids);
+  return `${WORDS[action].button}: ${what}`;
 }
 
 /** Names transactions, or their topology where there are none. */

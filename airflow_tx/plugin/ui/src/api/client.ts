@@ -13,6 +13,7 @@ export type TimelineQuery = paths["/api/v1/topologies/{topology}/transactions"][
 export type Activity = Schemas["Activity"];
 export type Figures = Schemas["Figures"];
 export type SearchAnswer = Schemas["SearchAnswer"];
+export type JobLine = Schemas["JobLine"];
 export type SearchOfAllAnswer = Schemas["SearchOfAllAnswer"];
 export type TransactionPage = Schemas["TransactionPage"];
 export type AttemptLine = Schemas["AttemptLine"];
@@ -96,6 +97,9 @@ export const api = {
   figures: (topology: string, query: { since?: string; until?: string }, signal: AbortSignal) =>
     need(client.GET("/api/v1/topologies/{topology}/figures", { params: { path: { topology: segment(topology) }, query }, signal })),
 
+  jobs: (topology: string, signal: AbortSignal) =>
+    need(client.GET("/api/v1/topologies/{topology}/jobs", { params: { path: { topology: segment(topology) } }, signal })),
+
   searchAll: (query: { what: string; state?: TopologyState["code"][]; text?: string }, signal: AbortSignal) =>
     need(client.GET("/api/v1/search", { params: { query }, signal })),
 
@@ -115,7 +119,7 @@ export const api = {
     need(
       client.POST("/api/v1/topologies/{topology}/actions/{action}/preview", {
         params: { path: { topology: segment(topology), action } },
-        body: { txids: [], force: false, changed_rows: false, ...body },
+        body: { ...NOTHING, ...body },
         headers: OURS,
       }),
     ),
@@ -124,11 +128,13 @@ export const api = {
     need(
       client.POST("/api/v1/topologies/{topology}/actions/{action}", {
         params: { path: { topology: segment(topology), action } },
-        body: { txids: [], force: false, changed_rows: false, ...body },
+        body: { ...NOTHING, ...body },
         headers: OURS,
       }),
     ),
 };
+
+const NOTHING = { txids: [], force: false, changed_rows: false, first: "", last: "" };
 
 // A page of another origin cannot send it: the server refuses actions without it.
 const OURS = { "X-Requested-With": "airflow_tx" };

@@ -37,7 +37,7 @@ interface Props {
   indented: boolean;
   /** Whether it is selected; null: a person can do nothing to it. */
   selected: boolean | null;
-  onSelect: (txid: number, selected: boolean) => void;
+  onSelect: (txid: number, selected: boolean, through?: boolean) => void;
 }
 
 export const Row = memo(function Row({ row, txid, index, total, href, now, span, width, narrow, indented, selected, onSelect }: Props) {
@@ -58,7 +58,7 @@ export const Row = memo(function Row({ row, txid, index, total, href, now, span,
         <input
           aria-label={`Select transaction ${txid}`}
           checked={selected}
-          onChange={(event) => onSelect(txid, event.target.checked)}
+          onChange={(event) => onSelect(txid, event.target.checked, (event.nativeEvent as MouseEvent).shiftKey)}
           style={{ height: 16, left: 6, position: "absolute", top: 5, width: 16, zIndex: 1 }}
           type="checkbox"
         />

@@ -5,6 +5,7 @@ import { useCallback, useEffect, useMemo, useRef, useState, useSyncExternalStore
 import { useNavigate } from "react-router-dom";
 
 import { Figures } from "../figures/Figures";
+import type { TimelineRow } from "../api/client";
 import { useNow } from "../api/live";
 import { Trouble } from "../parts/Trouble";
 import { useAddress } from "../parts/address";
@@ -18,6 +19,7 @@ import { Patterns } from "./patterns";
 import { RangeBar } from "./RangeBar";
 import { LABEL, Row, rowHeight } from "./Row";
 import { Selection } from "./Selection";
+import { selectedAfter } from "./selected";
 import { Strip } from "./Strip";
 import { Times } from "./Times";
 import { Tip, useTip } from "./Tip";
@@ -73,10 +75,15 @@ function Drawn({ topology, mayAct, filter, ends, ...begins }: Shown) {
   const box = useRef<HTMLDivElement>(null);
   const tip = useTip(box);
   const [selected, setSelected] = useState<ReadonlySet<number>>(new Set());
-  const select = useCallback((txid: number, chosen: boolean) => {
-    setSelected((before) => new Set(chosen ? [...before, txid] : [...before].filter((each) => each !== txid)));
+  const pressed = useRef<number | null>(null);
+  const byTxid = useRef(rows.byTxid);
+  byTxid.current = rows.byTxid;
+  const select = useCallback((txid: number, chosen: boolean, through = false) => {
+    const from = through ? pressed.current : null;
+    setSelected((before) => selectedAfter(before, txid, chosen, from, (each) => canBeSelected(byTxid.current.get(each))));
+    pressed.current = txid;
   }, []);
-  const selectable = (txid: number) => mayAct && (rows.byTxid.get(txid)?.open === true || selected.has(txid));
+  const selectable = (txid: number) => mayAct && (canBeSelected(rows.byTxid.get(txid)) || selected.has(txid));
   const toggle = (index: number) => {
     const txid = rows.txidAt(index);
     if (selectable(txid)) select(txid, !selected.has(txid));
@@ -109,7 +116,7 @@ function Drawn({ topology, mayAct, filter, ends, ...begins }: Shown) {
       <RangeBar now={now} range={range} until={ends} write={write} />
       <FilterBar answer={answer} filter={filter} write={write} />
       <Trouble query={rows.query} />
-      <Selection clear={() => setSelected(new Set())} topology={topology} txids={[...selected].sort((a, b) => a - b)} />
+      <Selection clear={() => setSelected(new Set())} isOpen={(txid) => rows.byTxid.get(txid)?.open === true} topology={topology} txids={[...selected].sort((a, b) => a - b)} />
       <Axis plot={measured} span={span} width={width} />
       <Box borderColor="border" borderWidth="1px" position="relative" ref={box} {...handlers} style={{ touchAction: "pan-y" }}>
         <Grid now={now} span={span} width={width} />
@@ -173,6 +180,11 @@ function Drawn({ topology, mayAct, filter, ends, ...begins }: Shown) {
 /** Gives after how many milliseconds a time that grows is drawn anew: about a thousandth of it, not another one each time. */
 function steady(seconds: number): number {
   return Math.max(1000, 2 ** Math.floor(Math.log2(Math.max(seconds, 1))));
+}
+
+/** Whether a person can do something to a row: an open one, or a committed one that counts. */
+function canBeSelected(row: TimelineRow | undefined): boolean {
+  return row !== undefined && (row.open || (row.phase === "COMMITTED" && row.restated_by == null));
 }
 
 /** Whether the page is as narrow as a phone. */

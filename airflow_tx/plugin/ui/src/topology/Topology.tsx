@@ -7,6 +7,7 @@ import { Link } from "react-router-dom";
 import { ActionButtons } from "../actions/ActionButtons";
 import { AdviceLine } from "../actions/AdviceLine";
 import { useActing } from "../actions/acting";
+import { RestateDays } from "../actions/RestateDays";
 import { api, type ActionName, type TopologyPage } from "../api/client";
 import { useLive, useNow } from "../api/live";
 import { lagWords } from "../overview/lag";
@@ -17,6 +18,7 @@ import { useAddress } from "../parts/address";
 import { State } from "../parts/phase";
 import { ago, counted } from "../parts/words";
 import { Timeline } from "../timeline/Timeline";
+import { Jobs, useJobs } from "./Jobs";
 import { Kept } from "./Kept";
 import { Search } from "./Search";
 
@@ -39,6 +41,7 @@ export function Topology({ topology, inside = false }: { topology: string; insid
           <Loading query={query} />
         </>
       )}
+      {query.data && <Jobs coordinated={query.data.coordinator?.paused === false} key={`jobs ${topology}`} mayAct={query.data.may_act} paused={query.data.paused === true} topology={topology} />}
       {query.data && <Search key={`search ${topology}`} topology={topology} />}
       {query.data && <Timeline key={topology} mayAct={query.data.may_act} topology={topology} />}
       {query.data && <Kept page={query.data} />}
@@ -117,5 +120,11 @@ function facts(page: TopologyPage, now: number): ReactNode[] {
 function Buttons({ page }: { page: TopologyPage }) {
   const actions: ActionName[] = ["replay-failed", "accept-loss"];
   if (page.coordinator) actions.push(page.coordinator.paused ? "unpause" : "pause");
-  return <ActionButtons actions={actions} key={page.topology} topology={page.topology} />;
+  const dated = useJobs(page.topology).data?.dated === true;
+  return (
+    <HStack gap={2} key={page.topology} wrap="wrap">
+      {dated && <RestateDays topology={page.topology} />}
+      <ActionButtons actions={actions} topology={page.topology} />
+    </HStack>
+  );
 }
