@@ -1,0 +1,94 @@
+"""`airflow tx find WHAT` over several ledgers: one that is away is named, and holds up no other."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.cli import commands, text_search
+from airflow_tx.config import Settings
+from airflow_tx.errors import StoreUnavailable
+from airflow_tx.hooks import zookeeper
+from airflow_tx.protocol.paths import Paths
+from airflow_tx.store.memory import MemoryStore
+from tests.integration.pipeline import Pipeline
+
+
+def asked(what: str, **options: Any) -> Namespace:
+    known = {"topology": None, "root": "", "conn_id": "", "dag_id": None, "output": "plain", "wide": False}
+    return Namespace(what=what, **{**known, **options})
+
+
+@pytest.fixture
+def ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One ledger here, one far away with a topology, and one that does not answer."""
+    here, far = MemoryStore(), MemoryStore()
+    Pipeline(here, Settings.load().root).run("run_here")
+    Pipeline(far, "/far", topology="far").run("run_there")
+
+    class Places:
+        def elsewhere(self) -> dict[str, str]:
+            return {f"far@{each}/far": "dag" for each in ("good", "gone")}
+
+        def named(self, name: str) -> LedgerPlace:
+            return LedgerPlace(name, name.partition("@")[2].partition("/")[0], Paths("/far", "far"))
+
+    class Hook:
+        def __init__(self, conn_id: str) -> None:
+            self.conn_id = conn_id
+
+        @contextmanager
+        def store(self) -> Iterator[Any]:
+            if self.conn_id == "gone":
+                raise StoreUnavailable(hosts="h", connection="gone", reason="it is away")
+            yield far
+
+    @contextmanager
+    def store_here(args: Namespace) -> Iterator[Any]:
+        yield here
+
+    monkeypatch.setattr(commands, "LedgerPlaces", Places)
+    monkeypatch.setattr(zookeeper, "ZooKeeperHook", Hook)
+    monkeypatch.setattr(text_search, "store_of", store_here)
+
+
+@pytest.mark.usefixtures("ledgers")
+def test_every_ledger_that_answers_is_searched_and_the_others_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    text_search.find_anywhere(asked("RUN_"))
+    shown = capsys.readouterr()
+    assert [line.split()[:2] for line in shown.out.splitlines()[1:]] == [["flights", "1"], ["far@good/far", "1"]]
+    assert shown.err.startswith("Not looked at: topology far@gone/far: ")
+
+
+@pytest.mark.usefixtures("ledgers")
+def test_where_nothing_is_found_the_other_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"looked at 2 transactions of 2 topologies.*airflow tx find TOPOLOGY WHAT"):
+        text_search.find_anywhere(asked("nowhere"))
+
+
+@pytest.mark.parametrize(("what", "options"), [(" ", {}), ("x", {"dag_id": "dag"})])
+def test_an_unclear_question_is_refused(what: str, options: dict[str, str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        text_search.find_anywhere(asked(what, **options))
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "topology", "what"),
+    [
+        ("find 03.csv", None, "03.csv"),
+        ("find flights 03.csv", "flights", "03.csv"),
+        ("find --wide flights 03.csv", "flights", "03.csv"),
+        ("find 03.csv --output json", None, "03.csv"),
+    ],
+)
+def test_the_topology_can_be_left_out(line: str, topology: str | None, what: str) -> None:
+    from airflow.cli import cli_parser
+
+    args = cli_parser.get_parser().parse_args(["tx", *line.split()])
+    assert (args.topology, args.what) == (topology, what)
