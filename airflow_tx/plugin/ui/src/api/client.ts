@@ -1,6 +1,7 @@
 /** The board's API, typed by its OpenAPI description. The browser's cache holds answers with their ETags. */
 
-import { makeClient } from "./request";
+import createClient from "openapi-fetch";
+
 import type { components, paths } from "./schema";
 
 type Schemas = components["schemas"];
@@ -66,7 +67,7 @@ export function segment(name: string): string {
 /** Gives the path of Airflow below its host, with a slash at its end: `/`, or that of `[api] base_url`. */
 export const airflow = () => new URL(document.baseURI).pathname;
 
-const client = makeClient<paths>({
+const client = createClient<paths>({
   baseUrl: `${globalThis.location?.origin ?? ""}${globalThis.document ? airflow() : "/"}tx`,
   // `no-cache` asks with the ETag of the cached answer; it does not mean that nothing is cached.
   cache: "no-cache",

@@ -44,6 +44,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/search": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Search Topologies
+         * @description Find the transactions of topologies that have a text: a file, a run, a txid, a date or an error.
+         *
+         *     `state` and `text` choose topologies, as in the list of topologies.
+         */
+        get: operations["search_topologies"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/topologies": {
         parameters: {
             query?: never;
@@ -124,6 +146,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/topologies/{topology}/activity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Activity
+         * @description Count the transactions over all the time that the ledger remembers.
+         */
+        get: operations["get_activity"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/topologies/{topology}/figures": {
         parameters: {
             query?: never;
@@ -133,9 +175,29 @@ export interface paths {
         };
         /**
          * Get Figures
-         * @description Show throughput, seconds and sizes of committed transactions over time, as far as the history goes back.
+         * @description Show throughput, seconds, sizes and failures over time, as far as the history goes back.
          */
         get: operations["get_figures"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/topologies/{topology}/jobs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Jobs
+         * @description List what persons wanted of many transactions at once, and what became of it: restatements and backfills.
+         */
+        get: operations["get_jobs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -174,6 +236,8 @@ export interface paths {
         /**
          * List Transactions Of
          * @description List transactions, newest first: transactions that ended at `since` or later, and began before `until`.
+         *
+         *     A filter chooses among the newest 1,000 of them.
          */
         get: operations["list_transactions_of"];
         put?: never;
@@ -208,25 +272,6 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /**
-         * AcceptedLoss
-         * @description Rows that the source lost, and that a person accepted as lost.
-         */
-        AcceptedLoss: {
-            /** Description */
-            description: string;
-            /** Partition */
-            partition: string | null;
-            /**
-             * When
-             * Format: date-time
-             */
-            when: string;
-            /** Who */
-            who: string;
-            /** Why */
-            why: string;
-        };
         /**
          * AckersLine
          * @description The ackers of a topology whose tasks emit messages.
@@ -268,10 +313,20 @@ export interface components {
              */
             changed_rows: boolean;
             /**
+             * First
+             * @default
+             */
+            first: string;
+            /**
              * Force
              * @default false
              */
             force: boolean;
+            /**
+             * Last
+             * @default
+             */
+            last: string;
             /**
              * Txids
              * @default []
@@ -291,6 +346,66 @@ export interface components {
          * @enum {string}
          */
         ActionName: "replay" | "replay-failed" | "skip" | "readmit" | "accept-loss" | "restate" | "withdraw" | "pause" | "unpause";
+        /**
+         * Activity
+         * @description How much happened when, from the oldest transaction that the ledger remembers until now.
+         *
+         *     :param since: null: it remembers none.
+         *     :param step: seconds of each count.
+         *     :param counts: transactions that ended in each step, and the open ones that began in it.
+         */
+        Activity: {
+            /** Counts */
+            counts: number[];
+            /** Since */
+            since: string | null;
+            /** Step */
+            step: number;
+            /** Topology */
+            topology: string;
+            /**
+             * Until
+             * Format: date-time
+             */
+            until: string;
+        };
+        /**
+         * Advice
+         * @description Help for a person who sees to a topology, a transaction or a run.
+         *
+         *     :param remedy: in words; null: nothing needs to be done, or the actions say the same.
+         *     :param command: the first command that helps; null: there is none.
+         *     :param actions: that help, and that the user may do.
+         *     :param log: of the task that failed; null: none did, or the user may not read it.
+         *     :param cause: the transaction that is waited for; null: there is none.
+         */
+        Advice: {
+            /** Actions */
+            actions: components["schemas"]["AdvisedAction"][];
+            cause?: components["schemas"]["Cause"] | null;
+            /** Command */
+            command?: string | null;
+            log?: components["schemas"]["LogLink"] | null;
+            /** Remedy */
+            remedy?: string | null;
+        };
+        /**
+         * AdvisedAction
+         * @description An action that helps.
+         *
+         *     :param txids: the transactions that it is about; none: the topology.
+         *     :param changed_rows: with the current rows of the source.
+         */
+        AdvisedAction: {
+            action: components["schemas"]["ActionName"];
+            /**
+             * Changed Rows
+             * @default false
+             */
+            changed_rows: boolean;
+            /** Txids */
+            txids: number[];
+        };
         /**
          * AttemptBar
          * @description One attempt of a transaction.
@@ -314,6 +429,55 @@ export interface components {
             outcome: string;
             /** Why */
             why?: string | null;
+        };
+        /**
+         * AttemptLine
+         * @description One attempt, to be compared with the others.
+         *
+         *     :param outcome: `replayed`, or the phase or outcome of the transaction for its newest attempt.
+         *     :param why: its error, or why it was replayed; null: nothing is known.
+         *     :param rows: of its batch; null: they were not counted, or are forgotten.
+         *     :param dag_versions: of the code that its tasks ran, as Airflow counts them, the oldest first.
+         */
+        AttemptLine: {
+            /** Attempt */
+            attempt: number;
+            /** Begun At */
+            begun_at: string | null;
+            /** Dag Versions */
+            dag_versions: string[];
+            /** Ended At */
+            ended_at: string | null;
+            /** Outcome */
+            outcome: string;
+            /** Rows */
+            rows: number | null;
+            /** Tasks */
+            tasks: components["schemas"]["AttemptTask"][];
+            /** Why */
+            why: string | null;
+        };
+        /**
+         * AttemptTask
+         * @description What one task did in an attempt, all its instances together.
+         *
+         *     :param states: of the last try of each instance, as Airflow spells them: how many instances are in each.
+         *     :param tries: of all its instances, within this attempt.
+         *     :param seconds: from the first start until the last end; null: it has not ended, or did not start.
+         *     :param log: of an instance that failed; else of the only one.
+         */
+        AttemptTask: {
+            log: components["schemas"]["LogLink"] | null;
+            /** Seconds */
+            seconds: number | null;
+            /** States */
+            states: {
+                [key: string]: number;
+            };
+            /** Task Id */
+            task_id: string;
+            /** Tries */
+            tries: number;
         };
         /**
          * AuditLine
@@ -356,10 +520,20 @@ export interface components {
             words: string | null;
         };
         /**
-         * ChangedRows
-         * @description Who let the rows be decided again, and of which attempt.
+         * Cause
+         * @description The transaction that another one waits for, and how that one is.
          */
-        ChangedRows: {
+        Cause: {
+            /** Sentence */
+            sentence: string;
+            /** Txid */
+            txid: number;
+        };
+        /**
+         * ChangedLine
+         * @description A decision to take the rows again, and of which attempt.
+         */
+        ChangedLine: {
             /** Attempt */
             attempt: number;
             /**
@@ -368,9 +542,9 @@ export interface components {
              */
             when: string;
             /** Who */
-            who: string;
+            who: string | null;
             /** Why */
-            why: string;
+            why: string | null;
         };
         /**
          * CommitBar
@@ -413,6 +587,23 @@ export interface components {
             topology: string | null;
         };
         /**
+         * DeedLine
+         * @description An action of a person.
+         *
+         *     :param who: null, as is `why`: the viewer may not read the audit log.
+         */
+        DeedLine: {
+            /**
+             * When
+             * Format: date-time
+             */
+            when: string;
+            /** Who */
+            who: string | null;
+            /** Why */
+            why: string | null;
+        };
+        /**
          * EffectLine
          * @description The effect on one transaction, or on one run; null: on the topology.
          */
@@ -426,19 +617,35 @@ export interface components {
         };
         /**
          * FigurePoint
-         * @description The commits of one period.
+         * @description One period.
          *
+         *     :param transactions: how many were committed.
          *     :param rows: without restatements, whose rows were counted before; null: no other transaction counted its rows.
          *     :param processing: seconds from the begin of the last attempt until every task had acked.
          *     :param commit: seconds from the grant until the end.
          *     :param size: rows of a batch.
+         *     :param age: seconds for which the oldest transaction had been open, at most; null: none was open.
+         *     :param lag: the last one that this api-server has seen, since the ledger keeps none; null: it has seen none.
+         *     :param replays: attempts that began, without the first ones.
+         *     :param failures: of the transactions that ended, in all their attempts; the ledger does not keep when they failed.
+         *     :param skipped: how many transactions were skipped.
          */
         FigurePoint: {
+            /** Age */
+            age: number | null;
             commit: components["schemas"]["Spread"] | null;
+            /** Failures */
+            failures: number;
+            /** Lag */
+            lag: number | null;
             processing: components["schemas"]["Spread"] | null;
+            /** Replays */
+            replays: number;
             /** Rows */
             rows: number | null;
             size: components["schemas"]["Spread"] | null;
+            /** Skipped */
+            skipped: number;
             /**
              * Start
              * Format: date-time
@@ -449,20 +656,24 @@ export interface components {
         };
         /**
          * Figures
-         * @description Figures of the transactions that were committed from `since` until `until`.
+         * @description Figures of the transactions that were open at any time from `since` until `until`.
          *
-         *     :param step: seconds of each point.
-         *     :param total: of all points together.
+         *     :param step: seconds of each point; the last point may end after `until`.
+         *     :param total: of all points together; its lag is the last one.
          *     :param known_since: when the oldest transaction that was counted ended; null: all of the span is known.
-         *     :param lag: as this api-server has seen it; the ledger keeps none.
+         *     :param untimed_replays: replays of these transactions of which the ledger does not know when they were.
+         *     :param late_after: seconds after which an open transaction is late; null: its DAG sets no limit, or was not read.
+         *     :param max_lag: the lag beyond which the topology is late; null: the same.
          */
         Figures: {
             /** Known Since */
             known_since: string | null;
-            /** Lag */
-            lag: components["schemas"]["LagPoint"][];
             /** Lag Unit */
             lag_unit: string | null;
+            /** Late After */
+            late_after: number | null;
+            /** Max Lag */
+            max_lag: number | null;
             /** Points */
             points: components["schemas"]["FigurePoint"][];
             /**
@@ -480,6 +691,33 @@ export interface components {
              * Format: date-time
              */
             until: string;
+            /** Untimed Replays */
+            untimed_replays: number;
+        };
+        /**
+         * FoundAnywhere
+         * @description A transaction of any topology that has the text.
+         *
+         *     :param matched: the part that has it; `text`: the whole text of this part, as users see it.
+         */
+        FoundAnywhere: {
+            /** Batch Name */
+            batch_name: string | null;
+            matched: components["schemas"]["MatchedPart"];
+            /** Phase */
+            phase: string | null;
+            /** Restated By */
+            restated_by: number | null;
+            /** Restates */
+            restates: number | null;
+            /** Run Id */
+            run_id: string | null;
+            /** Text */
+            text: string;
+            /** Topology */
+            topology: string;
+            /** Txid */
+            txid: number;
         };
         /**
          * FoundLine
@@ -514,6 +752,69 @@ export interface components {
          */
         HealthCode: "blocked" | "unreadable" | "failed" | "late" | "waits" | "fine";
         /**
+         * JobKind
+         * @description The kind of a job.
+         *
+         *     `backfill`: of Airflow; `tx-backfill`: `airflow tx backfill`, which creates its runs one after the other.
+         * @enum {string}
+         */
+        JobKind: "restatement" | "backfill" | "tx-backfill";
+        /**
+         * JobLine
+         * @description A job.
+         *
+         *     :param first: of a backfill, its first date; `last`: its last one.
+         *     :param who: wanted it; null: Airflow does not know. `why`: "" if no reason was asked for.
+         *     :param total: how many transactions it has; of `tx-backfill`: how many runs were created until now.
+         *     :param done: how many of them are committed; `left_out`: skipped; `waiting`: no run of theirs has been started.
+         *     :param failed: how many have failed, of which `failed_txids` can be replayed.
+         *     :param waiting_txids: transactions whose restatement no run has begun.
+         */
+        JobLine: {
+            /** Done */
+            done: number;
+            /** Failed */
+            failed: number;
+            /** Failed Txids */
+            failed_txids: number[];
+            /** First */
+            first: string | null;
+            kind: components["schemas"]["JobKind"];
+            /** Last */
+            last: string | null;
+            /** Left Out */
+            left_out: number;
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /** Total */
+            total: number;
+            /** Under Way */
+            under_way: number;
+            /** Waiting */
+            waiting: number;
+            /** Waiting Txids */
+            waiting_txids: number[];
+            /** Who */
+            who: string | null;
+            /** Why */
+            why: string;
+        };
+        /**
+         * Jobs
+         * @description The jobs of a topology that are under way, or ended lately, the newest first.
+         *
+         *     :param dated: whether its transactions have dates, so that days can be restated.
+         */
+        Jobs: {
+            /** Dated */
+            dated: boolean;
+            /** Jobs */
+            jobs: components["schemas"]["JobLine"][];
+        };
+        /**
          * LagLine
          * @description How much data a source has that no transaction has taken.
          *
@@ -530,19 +831,6 @@ export interface components {
             /** Why */
             why?: string | null;
         };
-        /**
-         * LagPoint
-         * @description The lag of the source when it was asked.
-         */
-        LagPoint: {
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            /** Value */
-            value: number;
-        };
         /** LastCommit */
         LastCommit: {
             /**
@@ -553,6 +841,52 @@ export interface components {
             /** Txid */
             txid: number;
         };
+        /**
+         * LogLink
+         * @description The log of one try of a task.
+         *
+         *     :param map_index: -1: it is not mapped.
+         *     :param path: within Airflow's UI, below its base URL.
+         */
+        LogLink: {
+            /** Dag Id */
+            dag_id: string;
+            /** Map Index */
+            map_index: number;
+            /** Path */
+            path: string;
+            /** Run Id */
+            run_id: string;
+            /** Task Id */
+            task_id: string;
+            /** Try Number */
+            try_number: number;
+        };
+        /**
+         * LossLine
+         * @description Rows that the source lost, and that a person accepted as lost.
+         */
+        LossLine: {
+            /** Description */
+            description: string;
+            /** Partition */
+            partition: string | null;
+            /**
+             * When
+             * Format: date-time
+             */
+            when: string;
+            /** Who */
+            who: string | null;
+            /** Why */
+            why: string | null;
+        };
+        /**
+         * MatchedPart
+         * @description The part of a transaction that has a text.
+         * @enum {string}
+         */
+        MatchedPart: "txid" | "batch" | "date" | "run" | "error";
         /**
          * NewValuesLine
          * @description An output of a committer: the keys of the batch, with the values that they have after the commit.
@@ -566,21 +900,6 @@ export interface components {
             rows: number | null;
             /** Task Id */
             task_id: string;
-        };
-        /**
-         * Person
-         * @description Who did something, when and why.
-         */
-        Person: {
-            /**
-             * When
-             * Format: date-time
-             */
-            when: string;
-            /** Who */
-            who: string;
-            /** Why */
-            why: string;
         };
         /**
          * PreviewAnswer
@@ -609,7 +928,8 @@ export interface components {
          *
          *     :param txids: of replay one or several, of skip and readmit one, else none.
          *     :param force: of replay: also transactions whose run is queued or running.
-         *     :param changed_rows: of replay: take the current rows.
+         *     :param changed_rows: of replay and restate: take the current rows.
+         *     :param first: of restate, instead of txids: the first day or time; `last`: the last one.
          */
         PreviewBody: {
             /**
@@ -618,10 +938,20 @@ export interface components {
              */
             changed_rows: boolean;
             /**
+             * First
+             * @default
+             */
+            first: string;
+            /**
              * Force
              * @default false
              */
             force: boolean;
+            /**
+             * Last
+             * @default
+             */
+            last: string;
             /**
              * Txids
              * @default []
@@ -674,10 +1004,25 @@ export interface components {
              */
             when: string;
             /** Who */
-            who: string;
+            who: string | null;
             /** Why */
-            why: string;
+            why: string | null;
         };
+        /**
+         * RowMark
+         * @description A property of a row that a viewer may ask for.
+         *
+         *     A restated row restates another transaction, or was restated, or is to be restated. A replayed row has more than
+         *     one attempt. A slow row takes longer than 95 of 100 committed transactions.
+         * @enum {string}
+         */
+        RowMark: "restated" | "replayed" | "slow";
+        /**
+         * RowStatus
+         * @description The status of a row, as the timeline shows it.
+         * @enum {string}
+         */
+        RowStatus: "PROCESSING" | "PROCESSED" | "COMMITTING" | "FAILED" | "BLOCKED" | "COMMITTED" | "SKIPPED" | "READMITTED";
         /**
          * RunAnswer
          * @description The transaction of a run.
@@ -716,14 +1061,43 @@ export interface components {
             unknown: number;
         };
         /**
+         * SearchOfAllAnswer
+         * @description The result: by topology, the most urgent first, and the newest transaction first.
+         *
+         *     :param topologies: how many topologies of the user were to be searched, and `looked` how many were.
+         *     :param transactions: how many transactions were looked at.
+         *     :param partly: of how many topologies only the newest transactions were looked at.
+         *     :param unknown: of how many transactions the ledger keeps a digest of the batch alone.
+         *     :param unread: the topologies whose ledger could not be read.
+         *     :param complete: whether all transactions were looked at, and every match is given.
+         */
+        SearchOfAllAnswer: {
+            /** Complete */
+            complete: boolean;
+            /** Found */
+            found: components["schemas"]["FoundAnywhere"][];
+            /** Looked */
+            looked: number;
+            /** Partly */
+            partly: number;
+            /** Topologies */
+            topologies: number;
+            /** Transactions */
+            transactions: number;
+            /** Unknown */
+            unknown: number;
+            /** Unread */
+            unread: string[];
+        };
+        /**
          * SkippedLine
          * @description A transaction whose rows are kept to be re-admitted.
          */
         SkippedLine: {
-            readmit: components["schemas"]["Person"] | null;
+            readmit: components["schemas"]["DeedLine"] | null;
             /** Run Id */
             run_id: string;
-            skip: components["schemas"]["Person"];
+            skip: components["schemas"]["DeedLine"];
             /** Txid */
             txid: number;
         };
@@ -793,6 +1167,21 @@ export interface components {
             token: string | null;
         };
         /**
+         * Stretch
+         * @description A time in which transactions were under way.
+         *
+         *     :param end: null: one still is.
+         */
+        Stretch: {
+            /** End */
+            end: string | null;
+            /**
+             * Start
+             * Format: date-time
+             */
+            start: string;
+        };
+        /**
          * TaskBar
          * @description One try of one task instance of the run.
          *
@@ -852,20 +1241,32 @@ export interface components {
          * Timeline
          * @description Transactions of a topology, newest first.
          *
-         *     :param total: how many there are, within `since` and `until`.
+         *     :param total: how many there are, within `since` and `until`; of a filter: before `before`, too.
          *     :param before: give this as `before` for the next page; null: there is none.
+         *     :param earlier: when the transactions of the next pages were under way; null: `earlier` was not asked for.
+         *     :param txids: the transactions that the filter lets through, the newest first; null: there is no filter.
+         *     :param looked_to: the oldest transaction that the filter looked at; null: it looked at all of them.
+         *     :param slow_beyond: the seconds that 95 of 100 committed transactions do not exceed; null: that was not asked.
          */
         Timeline: {
             /** Before */
             before: number | null;
+            /** Earlier */
+            earlier?: components["schemas"]["Stretch"][] | null;
             /** Limit */
             limit: number;
+            /** Looked To */
+            looked_to?: number | null;
+            /** Slow Beyond */
+            slow_beyond?: number | null;
             /** Topology */
             topology: string;
             /** Total */
             total: number;
             /** Transactions */
             transactions: components["schemas"]["TimelineRow"][];
+            /** Txids */
+            txids?: number[] | null;
         };
         /**
          * TimelineRow
@@ -933,6 +1334,7 @@ export interface components {
          *     :param may_act: whether the user may act on its transactions.
          */
         TopologyLine: {
+            advice: components["schemas"]["Advice"];
             /** Allocated */
             allocated: number;
             /** Commits Per Hour */
@@ -986,6 +1388,7 @@ export interface components {
          */
         TopologyPage: {
             ackers: components["schemas"]["AckersLine"] | null;
+            advice: components["schemas"]["Advice"];
             /** Allocated */
             allocated: number;
             /** Commits Per Hour */
@@ -1000,7 +1403,7 @@ export interface components {
             lag: components["schemas"]["LagLine"];
             last_commit: components["schemas"]["LastCommit"] | null;
             /** Losses */
-            losses: components["schemas"]["AcceptedLoss"][];
+            losses: components["schemas"]["LossLine"][];
             /** Max Pending */
             max_pending: number;
             /** May Act */
@@ -1064,6 +1467,8 @@ export interface components {
          * @description One transaction, whole.
          *
          *     :param actions: what the user can do to it now.
+         *     :param waits: `waiting_for` without what to do; `reason`: the error likewise; `advice`: what to do.
+         *     :param comparison: its remembered attempts beside each other, the oldest first.
          *     :param unproven: why it is not proven that its tasks consumed each row once, one line each; none: it is.
          *     :param losses: rows before it that were accepted as lost, in words.
          *     :param pinned: it has a batch that was skipped: its rows stay.
@@ -1076,7 +1481,8 @@ export interface components {
             /** Ack Val */
             ack_val: string;
             /** Actions */
-            actions: string[];
+            actions: components["schemas"]["ActionName"][];
+            advice: components["schemas"]["Advice"];
             /** Attempt */
             attempt: number;
             /** Attempts */
@@ -1089,8 +1495,10 @@ export interface components {
             /** Blocked */
             blocked: string | null;
             /** Changed */
-            changed: components["schemas"]["ChangedRows"][];
+            changed: components["schemas"]["ChangedLine"][];
             commit: components["schemas"]["CommitBar"] | null;
+            /** Comparison */
+            comparison: components["schemas"]["AttemptLine"][];
             /** Dag Id */
             dag_id: string;
             /** Digest */
@@ -1120,9 +1528,11 @@ export interface components {
             pinned: boolean;
             /** Previous */
             previous: number | null;
-            readmit: components["schemas"]["Person"] | null;
+            readmit: components["schemas"]["DeedLine"] | null;
             /** Readmitted As */
             readmitted_as: number | null;
+            /** Reason */
+            reason: string | null;
             receipt: components["schemas"]["ReceiptLine"] | null;
             /** Restated By */
             restated_by: number | null;
@@ -1132,7 +1542,7 @@ export interface components {
             rows: number | null;
             /** Run Id */
             run_id: string;
-            skip: components["schemas"]["Person"] | null;
+            skip: components["schemas"]["DeedLine"] | null;
             /** Stale */
             stale: boolean;
             /** States */
@@ -1152,6 +1562,8 @@ export interface components {
             waiting: components["schemas"]["WaitBar"] | null;
             /** Waiting For */
             waiting_for: string | null;
+            /** Waits */
+            waits: string | null;
             /** Work */
             work: components["schemas"]["TaskWork"][];
             /** Yielded To */
@@ -1211,6 +1623,12 @@ export interface components {
         WhyCode: "queued" | "window_full" | "order" | "no_data" | "source" | "yielded" | "begins" | "failed" | "ended" | "unknown";
         /** WhyNot */
         WhyNot: {
+            /**
+             * @default {
+             *       "actions": []
+             *     }
+             */
+            advice: components["schemas"]["Advice"];
             code: components["schemas"]["WhyCode"];
             /** Sentence */
             sentence: string;
@@ -1332,6 +1750,93 @@ export interface operations {
             };
             /** @description Service Unavailable */
             503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    search_topologies: {
+        parameters: {
+            query: {
+                what: string;
+                state?: components["schemas"]["HealthCode"][] | null;
+                text?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SearchOfAllAnswer"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Gateway Timeout */
+            504: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1539,6 +2044,15 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Service Unavailable */
             503: {
                 headers: {
@@ -1638,6 +2152,15 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Service Unavailable */
             503: {
                 headers: {
@@ -1649,6 +2172,64 @@ export interface operations {
             };
             /** @description Gateway Timeout */
             504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_activity: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                topology: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Activity"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -1679,6 +2260,64 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Figures"];
+                };
+            };
+            /** @description Unauthorized */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_jobs: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                topology: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Jobs"];
                 };
             };
             /** @description Unauthorized */
@@ -1777,6 +2416,15 @@ export interface operations {
                     "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
+            /** @description Too Many Requests */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
             /** @description Service Unavailable */
             503: {
                 headers: {
@@ -1804,6 +2452,11 @@ export interface operations {
                 until?: string | null;
                 before?: number | null;
                 limit?: number;
+                earlier?: boolean;
+                status?: components["schemas"]["RowStatus"][] | null;
+                text?: string;
+                run?: string;
+                only?: components["schemas"]["RowMark"][] | null;
             };
             header?: never;
             path: {

@@ -88,12 +88,12 @@ describe("a period that is chosen", () => {
     expect(periodShown(NOON, 120, now)).toEqual({ range: 120, until: NOON + 120_000 });
   });
 
-  it("is shown in the middle of a minute if it is shorter", () => {
-    expect(periodShown(NOON, 10, now)).toEqual({ range: 60, until: NOON + 35_000 });
+  it("is shown in the middle of ten seconds if it is shorter", () => {
+    expect(periodShown(NOON, 2, now)).toEqual({ range: 10, until: NOON + 6_000 });
   });
 
   it("is shown up to now if it has not ended", () => {
     expect(periodShown(NOON, 7_200, now)).toEqual({ range: 3_600, until: null });
-    expect(periodShown(now - 2_000, 10, now)).toEqual({ range: 60, until: null });
+    expect(periodShown(now - 2_000, 2, now)).toEqual({ range: 10, until: null });
   });
 });

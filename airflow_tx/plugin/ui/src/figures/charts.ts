@@ -1,7 +1,7 @@
 /** What each chart shows, in numbers and in words. No pixels yet. */
 
 import type { Figures } from "../api/client";
-import { NARROWEST } from "../parts/address";
+import { NARROWEST } from "../timeline/scale";
 import { count, counted, duration } from "../parts/words";
 
 type Point = Figures["points"][number];
