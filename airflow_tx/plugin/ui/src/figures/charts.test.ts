@@ -1,3 +1,4 @@
+import { replaceEqualDeep } from "@tanstack/react-query";
 import { describe, expect, it } from "vitest";
 
 import type { Figures } from "../api/client";
@@ -66,6 +67,12 @@ describe("the charts", () => {
       ["line", [null, null, 2, null]],
       ["dashed", [null, null, 8, null]],
     ]);
+  });
+
+  it("draws the same while nothing but the time goes on", () => {
+    const [before, after] = [charts(figures({ until: at(3.5) })), charts(figures({ until: at(3.6) }))];
+    const kept = replaceEqualDeep(before, after);
+    expect(kept.map(({ drawn }, index) => drawn === before[index]!.drawn)).toEqual(before.map(() => true));
   });
 
   it("draws the limit beyond which the topology is late", () => {
