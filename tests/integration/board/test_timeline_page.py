@@ -62,6 +62,17 @@ def test_the_timeline_goes_from_the_first_to_the_last_moment_and_leaves_a_day_of
 
 
 @pytest.mark.long
+def test_a_link_that_says_only_where_the_time_ends_shows_as_much_as_fits(
+    board: Board, days: Pipeline, people: People
+) -> None:
+    vera = people("vera")
+    vera.open(topology="flights", until=NEW_YEAR + 3_600_000)
+    expect(vera.board).to_contain_text("1 d, until 2026-01-01 01:00:00")
+    expect(vera.row(1).locator("[data-kind=commit]")).to_be_visible()
+    expect(vera.row(2)).to_have_count(0)
+
+
+@pytest.mark.long
 def test_dragging_over_a_gap_zooms_to_the_moments_at_its_ends(board: Board, days: Pipeline, people: People) -> None:
     vera = people("vera")
     vera.open(topology="flights")

@@ -24,7 +24,7 @@ import { Strip } from "./Strip";
 import { Times } from "./Times";
 import { Tip, useTip } from "./Tip";
 import { busyTimes, roundedSince, useFitting, useTimelineRows } from "./rows";
-import { fitted, type Span } from "./scale";
+import { fitted, NARROWEST, type Span } from "./scale";
 import { scrollFor, visibleRows } from "./window";
 
 /** @param mayAct whether the user may act on the transactions: open ones can be selected then. */
@@ -37,7 +37,9 @@ export function Timeline({ topology, mayAct }: { topology: string; mayAct: boole
   const both = { filter, mayAct, topology };
   if (range !== null) return <Drawn {...both} ends={until} range={range} start={null} />;
   if (fit === null) return <Trouble query={query} />;
-  return <Drawn {...both} ends={until ?? fit.until} range={null} start={fit.start} />;
+  // As much as fits, until another moment.
+  if (until !== null) return <Drawn {...both} ends={until} range={Math.max(((fit.until ?? query.dataUpdatedAt) - fit.start) / 1000, NARROWEST)} start={null} />;
+  return <Drawn {...both} ends={fit.until} range={null} start={fit.start} />;
 }
 
 interface Shown {
