@@ -106,6 +106,19 @@ function Drawn({ topology, mayAct, filter, ends, ...begins }: Shown) {
   );
   const { drag, handlers } = useDrag({ span, width, now, plot: () => axis.current, zoom: (shown) => void navigate(write(shown)) });
 
+  const here = write({});
+  // Scrolling draws none of it again.
+  const times = useMemo(
+    () => (
+      <>
+        <Strip now={now} shown={{ start, end: until }} topology={topology} write={write} />
+        <Times key={`${address.range} ${address.until}`} now={now} start={start} until={ends} write={write} />
+      </>
+    ),
+    // eslint-disable-next-line
+    [here, now, start, until, ends, topology],
+  );
+
   const measure = useCallback(() => {
     const box = scroll.current;
     if (box) setView({ top: box.scrollTop, height: box.clientHeight });
@@ -166,8 +179,7 @@ function Drawn({ topology, mayAct, filter, ends, ...begins }: Shown) {
         </Box>
         <Tip chosen={tip.chosen} now={now} room={box.current?.clientWidth ?? 0} row={tip.chosen === null ? undefined : rows.byTxid.get(tip.chosen.txid)} />
       </Box>
-      <Strip now={now} shown={{ start, end: until }} topology={topology} write={write} />
-      <Times key={`${address.range} ${address.until}`} now={now} start={start} until={ends} write={write} />
+      {times}
       <Flex color="fg.muted" fontSize="sm" gap={4} justify="space-between" mt={2} wrap="wrap">
         <HStack columnGap={4} rowGap={0} wrap="wrap">
           <LegendItems />
