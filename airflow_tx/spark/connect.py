@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
@@ -80,6 +81,23 @@ class SparkUnreachable(TxError):
     )
 
 
+def import_client() -> None:
+    """Import PySpark's client, in a program without a file too.
+
+    Airflow starts tasks by ``python -c`` on macOS and for `run_as_user`. PySpark takes such a program for its own
+    tests. It would load them, and end the process where the jars are not installed.
+    """
+    main = vars(sys.modules["__main__"])
+    nameless = "__file__" not in main
+    if nameless:
+        main["__file__"] = sys.executable
+    try:
+        importlib.import_module("pyspark.sql.connect.session")
+    finally:
+        if nameless:
+            del main["__file__"]
+
+
 @contextmanager
 def session(
     url: str,
@@ -103,6 +121,7 @@ def session(
     # PySpark itself would try for minutes.
     _await_port(url, server, patience)
     with _mode.entered():
+        import_client()
         from pyspark.sql.connect.client import DefaultChannelBuilder
         from pyspark.sql.connect.session import SparkSession as ConnectSession
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -75,3 +76,14 @@ def test_no_connect_server_starts_from_two_releases(install: Install, tmp_path: 
     install(OTHER)
     with pytest.raises(ConfigError, match=r"pyspark = '4.1.4' cannot be used"):
         LocalSparkConnect(tmp_path / "server").start()
+
+
+def test_the_client_is_imported_without_the_jars_in_a_task_that_has_no_file() -> None:
+    code = (
+        "import sys; from airflow_tx.spark.connect import import_client; import_client(); "
+        "assert 'pyspark.sql.connect.session' in sys.modules; "
+        "assert 'pyspark.testing.sqlutils' not in sys.modules, 'it looks for the jars'; "
+        "assert '__file__' not in globals()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
