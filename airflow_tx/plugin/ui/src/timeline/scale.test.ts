@@ -156,6 +156,12 @@ describe("the gaps of the scale", () => {
     for (const [index, x] of places.entries()) if (index > 0) expect(x - places[index - 1]!).toBeGreaterThanOrEqual(83);
   });
 
+  it.each([[999.5, 1000], [-50, 1], [-50, 0], [1000, 1100], [500, 500], [-50, 1100]])("shows a bar from %d to %d at either end of the picture", (start, end) => {
+    const [left, length] = extent({ start, end }, { start: 0, end: 1000 }, 1000)!;
+    expect(Math.min(left + length, 1000) - Math.max(left, 0)).toBeGreaterThanOrEqual(LEAST_BAR);
+    expect(extent({ start: 1001, end: 1002 }, { start: 0, end: 1000 }, 1000)).toBeNull();
+  });
+
   it("asks for a time that an address may have", () => {
     expect(shownFrom({ start: NOON, end: NOON + 1000 }, NOON + HOUR)).toEqual({ range: 10, until: NOON + 10_000 });
     expect(shownFrom({ start: NOON, end: NOON + HOUR }, NOON + HOUR)).toEqual({ range: 3600, until: null });
