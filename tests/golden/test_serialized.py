@@ -143,7 +143,13 @@ def schedule() -> IntervalSchedule:
 
 
 def triggers() -> dict[str, LedgerTrigger]:
-    where: dict[str, Any] = {"zookeeper_conn_id": "zk", "root": "/tx", "topology": "flights", "hold": 10.0}
+    where: dict[str, Any] = {
+        "zookeeper_conn_id": "zk",
+        "root": "/tx",
+        "topology": "flights",
+        "hold": 10.0,
+        "since": 1.8e9,
+    }
     slots = {"dag_id": "flights", "run_id": "r1"}
     return {
         "ready": ReadyTrigger(**where, max_pending=4, key="r1", slots=slots),
@@ -153,7 +159,7 @@ def triggers() -> dict[str, LedgerTrigger]:
         "turn": TurnTrigger(**where, txid=3, op="ab", mapped=["t"], waited=[["a", 1]]),
         "messages": MessagesTrigger(**where, txid=3, attempt=1, acker_store="redis", timeout=60.0, incarnation="life"),
         "committed": CommittedTrigger(**where, wanted={"txid": 3}),
-        "commits": CommitsTrigger(**{**where, "hold": 0.0}, watcher="asset", every=2),
+        "commits": CommitsTrigger(**{**where, "hold": 0.0, "since": 0.0}, watcher="asset", every=2),
         "coordinator": CoordinatorTrigger(
             **where,
             dag_id="flights",

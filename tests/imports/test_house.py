@@ -51,7 +51,7 @@ PAGE = re.compile(r"\b([a-z_]+\.md)\b")
 
 
 BOUNDS = {
-    "statements": 41_100,
+    "statements": 42_600,
     "characters a line of code": 37.2,
     "tuple assignments per 1,000 statements": 0.3,
     "functions of more than 5 positional arguments": 0,

@@ -81,6 +81,6 @@ def test_without_a_public_repository_no_link_leads_nowhere(metadata: Message) ->
 def test_the_licenses_are_those_of_all_packages_in_the_bundle() -> None:
     board = ROOT / "airflow_tx" / "plugin" / "board"
     contained = re.findall(r"(?m)^(\S+) \d\S* \((.*)\)$", (board / "LICENSES.txt").read_text())
-    assert {"@tanstack/react-query", "openapi-fetch"} <= {name for name, _ in contained}
+    assert {"@tanstack/react-query", "openapi-fetch", "uplot"} <= {name for name, _ in contained}
     # Other licenses than this may ask for more than their text.
     assert {name for _, name in contained} == {"MIT"}

@@ -28,7 +28,8 @@ _HOUR = 60 * _MINUTE
 _STEPS = (
     *(1, 2, 5, 10, 15, 30),
     *(each * _MINUTE for each in (1, 2, 5, 10, 15, 30)),
-    *(each * _HOUR for each in (1, 2, 3, 6, 12, 24)),
+    *(each * _HOUR for each in (1, 2, 3, 6, 12)),
+    *(each * 24 * _HOUR for each in (1, 2, 7, 14, 28, 56, 112, 224)),
 )
 """Seconds of a period: a person reads from 12:04 to 12:06 more easily than from 12:03:27 to 12:04:57."""
 
@@ -132,7 +133,7 @@ class FigureSpan:
 
 @dataclass
 class _Period:
-    """What is counted of one period."""
+    """The counts of one period."""
 
     ended: list[TransactionView] = field(default_factory=list)
     replays: int = 0

@@ -143,7 +143,7 @@ class StateDatabase:
                 self._make_tables(ddl, [table])
 
     def _make_tables(self, connection: Connection, tables: Sequence[sa.Table]) -> None:
-        """Make tables, or give those of an earlier version the column that they lack.
+        """Make tables, or add the column that tables of an earlier version lack.
 
         :raises StateError: the database refuses it; with the statements, for a person who may run them.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from importlib import import_module
@@ -11,7 +10,6 @@ from importlib import import_module
 import pytest
 
 from airflow_tx import CommitOperator, Transaction, compat
-from airflow_tx.plugin.api.bundle import BUNDLE
 from airflow_tx.plugin.api.schema import OPENAPI, openapi_text
 from airflow_tx.plugin.links import TransactionLink
 from airflow_tx.plugin.plugin import TransactionsPlugin
@@ -47,15 +45,6 @@ def test_the_pages_have_one_name_routes_of_their_own_and_the_path_of_the_base_ur
     assert [each["destination"] for each in found] == ["nav", "dag", "dag_run"]
     assert len({each["url_route"] for each in found}) == 3
     assert all(each["bundle_url"].startswith("/a/flow/tx/board/main.umd.cjs?v=") for each in found)
-
-
-def test_the_licences_of_the_libraries_in_the_bundle_are_beside_it() -> None:
-    head, _, _ = BUNDLE.read_text().partition("\n")
-    libraries = re.findall(r"[@\w/-]+ [\d.]+ \([\w.-]+\)", head)
-    assert "uplot" in {each.split()[0] for each in libraries}
-    licenses = BUNDLE.with_name("licenses.txt").read_text()
-    assert [each for each in libraries if f"\n{each}\n" not in licenses] == []
-    assert licenses.count("Copyright (c)") == len(libraries)
 
 
 def test_the_parts_are_made_once() -> None:
