@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser
 
+from airflow_tx.plugin.api.ledger_snapshots import AGE
 from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
@@ -168,6 +170,17 @@ with DAG("reads", schedule=None, max_active_runs=16):
 """Tells what the code of a DAG file sees, as its file is parsed and afterwards."""
 
 
+_ends = [float("-inf")]
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Let the server forget the answers of the test before, whose ledger has the same names."""
+    time.sleep(max(_ends[-1] + AGE - time.monotonic(), 0.0))
+    yield
+    _ends.append(time.monotonic())
+
+
 @pytest.fixture(scope="package")
 def zookeeper() -> Iterator[LocalZooKeeper]:
     """One of its own, which is stopped."""
@@ -238,14 +251,22 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def people(browser: Browser, board: Board) -> Iterator[People]:
-    """Users of the board, each with a page that stays."""
+def logged_in(browser: Browser, board: Board) -> Iterator[dict[str, Person]]:
+    """Users of the board by name, each with a page that stays."""
     known: dict[str, Person] = {}
+    yield known
+    assert [error for each in known.values() for error in each.errors] == []
+
+
+@pytest.fixture
+def people(logged_in: dict[str, Person], browser: Browser, board: Board) -> Iterator[People]:
+    """Give users of the board; after the test their pages ask nothing more, so that the server reads nothing."""
 
     def person(user: str) -> Person:
-        if user not in known:
-            known[user] = Person(browser, board, user, token=board.token(user))
-        return known[user]
+        if user not in logged_in:
+            logged_in[user] = Person(browser, board, user, token=board.token(user))
+        return logged_in[user]
 
     yield person
-    assert [error for each in known.values() for error in each.errors] == []
+    for each in logged_in.values():
+        each.page.goto("about:blank")

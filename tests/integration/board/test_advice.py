@@ -56,6 +56,8 @@ def dark(browser: Browser, board: Board) -> Iterator[Callable[[str], Person]]:
 
     yield person
     assert [error for each in known.values() for error in each.errors] == []
+    for each in known.values():
+        each.page.context.close()
 
 
 def check_sights(people: tuple[Person, ...], shown: Callable[[Person], Locator]) -> None:

@@ -106,7 +106,8 @@ def _cells_of_got(kind: Kind, got: Got) -> Iterator[Cells]:
     """The fields of an answer; of a list of transactions, the fields of each."""
     if got.status != 200 or not isinstance(got.body, dict):
         return
-    for each in got.body.get("transactions") or got.body.get("found") or [got.body]:
+    listed = got.body.get("transactions") or got.body.get("found") or got.body.get("jobs")
+    for each in listed if isinstance(listed, list) else [got.body]:
         if isinstance(each, dict):
             part = str(each.get("txid", "")) or got.told.get("run_id", "")
             status = str(each.get("phase") or (each.get("state") or {}).get("code", ""))

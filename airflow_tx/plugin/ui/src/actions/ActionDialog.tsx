@@ -100,6 +100,7 @@ export function ActionDialog({ topology, action, txids, days, changedRows = fals
                   colorPalette={WORDS[action].grave ? "red" : "brand"}
                   disabled={!ready}
                   loading={act.isPending || asking}
+                  loadingText={WORDS[action].button}
                   onClick={() => answer && act.mutate(answer.version)}
                   size="sm"
                 >

@@ -45,7 +45,7 @@ export function Find() {
               type="search"
               value={typed}
             />
-            <Button disabled={typed.trim() === ""} loading={query.isFetching} size="sm" type="submit" variant="outline">
+            <Button disabled={typed.trim() === ""} loading={query.isFetching} loadingText="Find" size="sm" type="submit" variant="outline">
               Find
             </Button>
           </Flex>

@@ -41,7 +41,7 @@ export function Search({ topology }: { topology: string }) {
             type="search"
             value={typed}
           />
-          <Button disabled={typed.trim() === ""} loading={query.isFetching} size="sm" type="submit" variant="outline">
+          <Button disabled={typed.trim() === ""} loading={query.isFetching} loadingText="Find" size="sm" type="submit" variant="outline">
             Find
           </Button>
         </HStack>
