@@ -13,7 +13,7 @@ from airflow_tx.errors import AlreadyFinal, StaleAttempt, TxError
 from airflow_tx.protocol import processing
 from tests.model.driver import Run, Topology
 from tests.model.explorer import Report, explore
-from tests.model.mutants import MUTANTS, Mutant, Trace, why_found
+from tests.model.mutants import MUTANTS, Mutant, Trace, applied, why_found
 from tests.model.shapes import Shape
 
 
@@ -88,6 +88,12 @@ def test_every_interleaving_counts_each_row_once_in_order_and_can_go_on(
     with capsys.disabled():
         print(f"\n  {report}", end=" ")
     assert report.endings
+
+
+def test_every_rule_that_is_taken_out_stands_in_the_code() -> None:
+    for mutant in MUTANTS:
+        with applied(mutant):
+            pass
 
 
 @pytest.mark.parametrize("mutant", [each if at % 6 == 0 else long(each) for at, each in enumerate(MUTANTS)], ids=str)
