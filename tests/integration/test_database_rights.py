@@ -81,6 +81,6 @@ def run_for_the_worker(admin: str, refusal: str) -> None:
     assert found[2] == RIGHTS.replace(", DELETE", " and DELETE")
     for statement in found[1].split("; "):
         query(admin, statement)
-        table = statement.split()[2]
+        table = statement.partition(" EXISTS ")[2].split()[0]
         user = "worker" if admin.startswith("postgresql") else "'worker'@'127.0.0.1'"
         query(admin, f"GRANT {RIGHTS} ON {table} TO {user}")

@@ -150,7 +150,9 @@ class Dialect:
 
     def definition(self, sql: sa.Dialect, table: sa.Table) -> str:
         """Write the statement that makes a table, in one line."""
-        return " ".join(str(sa.schema.CreateTable(table).compile(dialect=sql)).split())
+        return " ".join(
+            str(sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=sql)).split()
+        )
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
         return sa.inspect(connection).has_table(name, schema=schema)
