@@ -143,9 +143,9 @@ def test_a_finger_on_a_chart_reads_its_values_and_a_button_shows_the_rows(
             plot.dispatchEvent(new PointerEvent("click", { ...at, pointerType: "touch" }));
         }"""
     )
-    expect(vera.board).to_contain_text(f"Show this time{FIRST}")
+    expect(vera.board).to_contain_text(f"Show these rows{FIRST}")
     expect(vera.page).to_have_url(re.compile("range=3600&"))
-    vera.board.get_by_role("button", name="Show this time").click()
+    vera.board.get_by_role("button", name="Show these rows").click()
     expect(vera.page).to_have_url(re.compile(f"range=120&until={NEW_YEAR + 120_000}"))
 
 

@@ -213,7 +213,7 @@ def test_days_are_restated_on_the_page(board: Board, days: Days, runs: Runs, peo
     dialog.get_by_label("To").fill("2026-05-05")
     dialog.get_by_role("button", name="Preview").click()
     expect(dialog.get_by_role("heading")).to_have_text("Restate: 2026-05-03 to 2026-05-05 of daily")
-    expect(dialog).to_contain_text("Process transaction 3, 4, 5 of topology daily again")
+    expect(dialog).to_contain_text("Process transactions 3, 4, 5 of topology daily again")
     dialog.get_by_role("textbox").fill("cents for euros")
     dialog.get_by_role("button", name="Restate", exact=True).click()
     expect(dialog).to_contain_text("Done")

@@ -77,7 +77,7 @@ function Charts({ figures }: { figures: Answer }) {
           />
         </Box>
         <Button disabled={index === null} onClick={() => index !== null && onChoose(index)} size="xs" variant="outline">
-          Show this time
+          Show these rows
         </Button>
         <Text color="fg.muted" fontSize="sm">
           {period ?? "Point at a chart, or move the slider, to read the values of one time."}
