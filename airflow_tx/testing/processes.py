@@ -25,7 +25,7 @@ MARK = "AIRFLOW_TX_FAMILY"
 def marked(mark: str) -> list[int]:
     """Return the processes that carry `mark`, apart from this one."""
     others = [pid for pid in psutil.pids() if pid != os.getpid()]
-    return [pid for pid in others if _environment(pid).get(MARK) == mark]
+    return [pid for pid in others if mark in _environment(pid).get(MARK, "").split(":")]
 
 
 def end_marked(mark: str, *, timeout: float = 15) -> None:
@@ -95,7 +95,9 @@ class ProcessFamily:
             self._guard = self._start_guard()
             atexit.register(self.end)
         # setproctitle, which Airflow uses, writes its titles over the environment unless SPT_NOENV is set.
-        marked_env = {**env, MARK: self.mark, "SPT_NOENV": "1"}
+        # A family within another one has the marks of both: it ends with the outer one, too.
+        outer = env.get(MARK, os.environ.get(MARK, ""))
+        marked_env = {**env, MARK: f"{outer}:{self.mark}", "SPT_NOENV": "1"}
         with log.open("ab") as output:
             member = subprocess.Popen(
                 list(command),

@@ -183,7 +183,7 @@ def _mark_of_server(folder: Path) -> str:
             variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
         except OSError:
             continue
-        return next(v.partition("=")[2] for v in variables if v.startswith(f"{MARK}="))
+        return next(v.rpartition(":")[2] for v in variables if v.startswith(f"{MARK}="))
     raise AssertionError(f"no process works in {folder}")
 
 

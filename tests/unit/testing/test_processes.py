@@ -39,3 +39,19 @@ time.sleep(1000)
         eventually(lambda: len(marked(mark)) == 2, 60, "both processes run")
         owner.send_signal(signal.SIGKILL)
     eventually(lambda: marked(mark) == [], 60, "nothing of the family is left")
+
+
+def test_a_family_within_a_family_ends_with_it(tmp_path: Path) -> None:
+    family, inner = ProcessFamily(), f"{str(tmp_path / 'inner')!r}"
+    code = f"""
+import os, pathlib, time
+from airflow_tx.testing.processes import ProcessFamily
+within = ProcessFamily()
+within.spawn(["sleep", "1000"], env=dict(os.environ), log=pathlib.Path({inner}))
+time.sleep(1000)
+"""
+    family.spawn([sys.executable, "-c", code], env=dict(os.environ), log=tmp_path / "log")
+    # The owner, its guard and its member.
+    eventually(lambda: len(family.members()) == 3, 60, "the family within runs")
+    family.end()
+    assert family.members() == []
