@@ -165,4 +165,4 @@ def test_the_statements_for_a_person_who_creates_tables_are_those_of_the_package
     shown = re.findall(r"^CREATE TABLE .*?^\);$", page, re.MULTILINE | re.DOTALL)
     sql: sa.Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     made = [Postgres().definition(sql, table(None)) for table in (fence_table, portions_table, receipts_table)]
-    assert [" ".join(each.split()).rstrip(";") for each in shown] == made
+    assert [" ".join(each.split()).rstrip(";") for each in shown] == [" ".join(each.split()) for each in made]

@@ -661,3 +661,16 @@ def test_rows_that_the_caller_cannot_give_leave_nothing(url: str, table: str) ->
     with pytest.raises(OSError, match="staged file"):
         state.raise_and_write(grants(1), broken())
     assert (state.fence(), state.read()) == (None, [])
+
+
+@pytest.mark.parametrize("key", ["two  spaces", "50 % off", 'a "quoted" one'])
+def test_a_column_has_the_name_that_the_state_gives_it(url: str, table: str, key: str) -> None:
+    grants = Grants()
+    state = SqlState.from_url(url, table=table, keys=[key], values={"n": Sum()})
+    for txid in (1, 2):
+        grant = grants(txid)
+        state.raise_and_write(grant, [{key: "AA", "n": txid}])
+        grants.final(grant, state)
+    assert state.read() == [{key: "AA", "n": 3}]
+    with sa.create_engine(url, poolclass=sa.pool.NullPool).connect() as connection:
+        assert key in {column["name"] for column in sa.inspect(connection).get_columns(table)}

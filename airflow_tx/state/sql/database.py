@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -147,10 +148,11 @@ class StateDatabase:
 
         :raises StateError: the database refuses it; with the statements, for a person who may run them.
         """
-        statements = [self._statement_for(connection, table) for table in tables]
+        # A database may answer nothing more after a refusal.
+        statements = "; ".join(self._statement_for(connection, table) for table in tables)
         try:
-            for statement in statements:
-                connection.exec_driver_sql(statement.replace("%", "%%"))
+            for table in tables:
+                self._complete(connection, table)
         except sa.exc.DBAPIError as error:
             if self._dialect.is_lock_timeout(error) or self._dialect.is_unavailable(error):
                 raise
@@ -159,14 +161,21 @@ class StateDatabase:
                 problem=f"it needs {', '.join(table.fullname for table in tables)}, and the database says: "
                 f"{self._reason(error)}",
                 remedy=f"{NOTHING} If the user of the connection may not create tables, let a person who may run: "
-                f"{'; '.join(statements)}. Give the user SELECT, INSERT, UPDATE and DELETE on them, and clear the "
-                "commit task.",
+                f"{statements}. Give the user SELECT, INSERT, UPDATE and DELETE on them, and clear the commit task.",
             ) from None
 
+    def _complete(self, connection: Connection, table: sa.Table) -> None:
+        """Make a table, or give one of an earlier version the column that it lacks."""
+        if not self._has_table(connection, table.name):
+            return self._dialect.create(connection, table)
+        connection.exec_driver_sql(self._statement_for(connection, table))
+
     def _statement_for(self, connection: Connection, table: sa.Table) -> str:
+        """Write in one line what completes a table."""
         sql = connection.dialect
         if not self._has_table(connection, table.name):
-            return self._dialect.definition(sql, table)
+            # No space within a name is touched.
+            return re.sub(r"\s*\n\s*", " ", self._dialect.definition(sql, table))
         column = sa.schema.CreateColumn(table.c[SAMPLE]).compile(dialect=sql)
         return f"ALTER TABLE {sql.identifier_preparer.format_table(table)} ADD COLUMN {column}"
 

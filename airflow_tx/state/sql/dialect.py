@@ -148,11 +148,13 @@ class Dialect:
         """Lend a connection on which tables are made, by one of several first users at a time."""
         yield connection
 
+    def create(self, connection: Connection, table: sa.Table) -> None:
+        connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+
     def definition(self, sql: sa.Dialect, table: sa.Table) -> str:
-        """Write the statement that makes a table, in one line."""
-        return " ".join(
-            str(sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=sql)).split()
-        )
+        """Write the statement that makes a table, for a person or for a driver without parameters."""
+        made = str(sa.schema.CreateTable(table, if_not_exists=True).compile(dialect=sql)).strip()
+        return made.replace("%%", "%") if sql.paramstyle in ("format", "pyformat") else made
 
     def has_table(self, connection: Connection, schema: str | None, name: str) -> bool:
         return sa.inspect(connection).has_table(name, schema=schema)

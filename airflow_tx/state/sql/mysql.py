@@ -188,6 +188,10 @@ class MySql(Dialect):
             yield other
             other.commit()
 
+    def create(self, connection: Connection, table: sa.Table) -> None:
+        definition = self.definition(connection.dialect, table)
+        connection.exec_driver_sql(definition.replace("%", "%%"))
+
     def definition(self, sql: sa.Dialect, table: sa.Table) -> str:
         how = f"ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE={collation(sql)}"
         return f"{super().definition(sql, table)} {how}"
