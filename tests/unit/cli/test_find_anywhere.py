@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.ledger_places import LedgerPlace
-from airflow_tx.cli import commands, text_search
+from airflow_tx.cli import text_search
 from airflow_tx.config import Settings
 from airflow_tx.errors import StoreUnavailable
-from airflow_tx.hooks import zookeeper
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.store.memory import MemoryStore
 from tests.integration.pipeline import Pipeline
+from tests.unit.cli.far_ledgers import elsewhere
 
 
 def asked(what: str, **options: Any) -> Namespace:
@@ -31,29 +29,16 @@ def ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
     Pipeline(here, Settings.load().root).run("run_here")
     Pipeline(far, "/far", topology="far").run("run_there")
 
-    class Places:
-        def elsewhere(self) -> dict[str, str]:
-            return {f"far@{each}/far": "dag" for each in ("good", "gone")}
-
-        def named(self, name: str) -> LedgerPlace:
-            return LedgerPlace(name, name.partition("@")[2].partition("/")[0], Paths("/far", "far"))
-
-    class Hook:
-        def __init__(self, conn_id: str) -> None:
-            self.conn_id = conn_id
-
-        @contextmanager
-        def store(self) -> Iterator[Any]:
-            if self.conn_id == "gone":
-                raise StoreUnavailable(hosts="h", connection="gone", reason="it is away")
-            yield far
+    def connect(conn_id: str) -> Any:
+        if conn_id == "gone":
+            raise StoreUnavailable(hosts="h", connection="gone", reason="it is away")
+        return far
 
     @contextmanager
     def store_here(args: Namespace) -> Iterator[Any]:
         yield here
 
-    monkeypatch.setattr(commands, "LedgerPlaces", Places)
-    monkeypatch.setattr(zookeeper, "ZooKeeperHook", Hook)
+    elsewhere(monkeypatch, "good", "gone", connect=connect)
     monkeypatch.setattr(text_search, "store_of", store_here)
 
 

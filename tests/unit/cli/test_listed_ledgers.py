@@ -4,45 +4,19 @@ from __future__ import annotations
 
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from airflow_tx.actions.ledger_places import LedgerPlace
 from airflow_tx.cli import commands
 from airflow_tx.config import Settings
 from airflow_tx.errors import StoreUnavailable
-from airflow_tx.hooks import zookeeper
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.store.memory import MemoryStore
 from tests.integration.pipeline import Pipeline
+from tests.unit.cli.far_ledgers import elsewhere
 
 ARGS = Namespace(topology=None, root="", conn_id="", no_lag=True)
 TIMEOUT = 60
-
-
-def elsewhere(monkeypatch: pytest.MonkeyPatch, *conn_ids: str, connect: Callable[[str], Any]) -> None:
-    """Let DAGs name a topology in the ledger of each connection."""
-
-    class Places:
-        def elsewhere(self) -> dict[str, str]:
-            return {f"far@{each}/far": "dag" for each in conn_ids}
-
-        def named(self, name: str) -> LedgerPlace:
-            return LedgerPlace(name, name.partition("@")[2].partition("/")[0], Paths("/far", "far"))
-
-    class Hook:
-        def __init__(self, conn_id: str) -> None:
-            self.conn_id = conn_id
-
-        @contextmanager
-        def store(self) -> Iterator[Any]:
-            yield connect(self.conn_id)
-
-    monkeypatch.setattr(commands, "LedgerPlaces", Places)
-    monkeypatch.setattr(zookeeper, "ZooKeeperHook", Hook)
 
 
 def test_ledgers_that_are_away_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 /** Which transactions of all topologies have a text: a file, a run, a txid, a date or an error. */
 
-import { Alert, Box, Button, Field, Flex, Heading, Input, Link as Styled, Table, Text } from "@chakra-ui/react";
+import { Box, Button, Field, Flex, Heading, Link as Styled, Table, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useEffect, useState, type FormEvent } from "react";
 import { Link, useNavigate } from "react-router-dom";
 
-import { api, Refusal } from "../api/client";
+import { api } from "../api/client";
+import { Refused } from "../parts/Busy";
+import { SearchField } from "../parts/SearchField";
 import { useAddress } from "../parts/address";
 import { Phase } from "../parts/phase";
 import { extent, matchWords, shownMatch, type FoundLine } from "./found";
@@ -36,19 +38,9 @@ export function Find() {
       <form onSubmit={ask}>
         <Field.Root>
           <Field.Label>Find transactions</Field.Label>
-          <Flex gap={2} maxW="520px" width="100%">
-            <Input
-              maxLength={200}
-              onChange={(event) => setTyped(event.target.value)}
-              placeholder="File, run id, txid, date or error"
-              size="sm"
-              type="search"
-              value={typed}
-            />
-            <Button disabled={typed.trim() === ""} loading={query.isFetching} loadingText="Find" size="sm" type="submit" variant="outline">
-              Find
-            </Button>
-          </Flex>
+          <Box maxW="520px" width="100%">
+            <SearchField asking={query.isFetching} placeholder="File, run id, txid, date or error" setTyped={setTyped} typed={typed} />
+          </Box>
         </Field.Root>
       </form>
       <Box aria-live="polite">
@@ -60,12 +52,9 @@ export function Find() {
                 Close
               </Button>
             </Flex>
-            {query.error && (
-              <Alert.Root mt={2} size="sm" status="warning">
-                <Alert.Indicator />
-                <Alert.Title overflowWrap="anywhere">{query.error instanceof Refusal ? query.error.message : "Airflow's api-server cannot be reached."}</Alert.Title>
-              </Alert.Root>
-            )}
+            <Box mt={query.error ? 2 : 0}>
+              <Refused again={() => void query.refetch()} asking={query.isFetching} error={query.error} />
+            </Box>
             {query.data && (
               <>
                 <Text fontSize="sm" mt={1} overflowWrap="anywhere">

@@ -1,12 +1,13 @@
 /** Which transaction counted a file, an offset, an id or a date. */
 
-import { Box, Button, HStack, Input, Link as Styled, List, Text } from "@chakra-ui/react";
+import { Box, Link as Styled, List, Text } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useState, type FormEvent } from "react";
 import { Link } from "react-router-dom";
 
 import { api, type SearchAnswer } from "../api/client";
 import { Refused } from "../parts/Busy";
+import { SearchField } from "../parts/SearchField";
 import { useAddress } from "../parts/address";
 import { phaseWord, restatementWords } from "../parts/phase";
 import { counted } from "../parts/words";
@@ -30,21 +31,14 @@ export function Search({ topology }: { topology: string }) {
   return (
     <Box mb={3}>
       <form onSubmit={ask}>
-        <HStack gap={2}>
-          <Input
-            aria-label="Which transaction has it?"
-            maxLength={200}
-            maxW="360px"
-            onChange={(event) => setTyped(event.target.value)}
-            placeholder="Which transaction has this file, offset, id or date?"
-            size="sm"
-            type="search"
-            value={typed}
-          />
-          <Button disabled={typed.trim() === ""} loading={query.isFetching} loadingText="Find" size="sm" type="submit" variant="outline">
-            Find
-          </Button>
-        </HStack>
+        <SearchField
+          aria-label="Which transaction has it?"
+          asking={query.isFetching}
+          maxW="360px"
+          placeholder="Which transaction has this file, offset, id or date?"
+          setTyped={setTyped}
+          typed={typed}
+        />
       </form>
       <Box aria-live="polite" fontSize="sm" mt={query.data || query.error ? 2 : 0}>
         <Refused again={() => void query.refetch()} asking={query.isFetching} error={query.error} />
