@@ -85,7 +85,12 @@ def _left_out(searched: Iterable[SearchedTopology]) -> Iterator[str]:
         if each.problem is not None:
             yield f"Not looked at: topology {each.name}: {each.problem}"
         elif not each.found.complete:
-            yield f"Of topology {each.name}, only the newest {each.found.looked} transactions were looked at."
+            looked = (
+                "transaction was"
+                if each.found.looked == 1
+                else f"{each.found.looked} transactions were"
+            )
+            yield f"Of topology {each.name}, only the newest {looked} looked at."
         if each.found.unknown:
             some = counted(each.found.unknown, "transactions")
             yield f"Of topology {each.name}, {some} keep the digest of their batch alone."

@@ -110,7 +110,7 @@ def activity(snapshot: TopologySnapshot, now: datetime | None = None) -> Activit
         return Activity(topology=snapshot.name, since=None, until=until, step=1, counts=[])
     # The clock of the machine that began it may be ahead.
     until = max(until, since)
-    step = _step(until - since)
+    step = round_step(until - since, _MOST_COUNTS, _STEPS)
     start = _EPOCH + (since - _EPOCH) // step * step
     places = [start + index * step for index in range((until - start) // step + 1)]
     firsts: list[int] = []
@@ -143,8 +143,11 @@ def _first(snapshot: TopologySnapshot) -> datetime | None:
     return min((begun for each in views if (begun := begun_at(each)) is not None), default=None)
 
 
-def _step(length: timedelta) -> timedelta:
-    """Choose a round step, so that the same counts are answered for a while."""
-    least = length / _MOST_COUNTS
-    usual = next((each for each in _STEPS if each >= least), None)
-    return usual or _STEPS[-1] * -(-least // _STEPS[-1])
+def round_step(length: timedelta, most: int, steps: Sequence[timedelta]) -> timedelta:
+    """Choose a round step that divides a time into at most so many parts: the same parts are answered for a while.
+
+    :param steps: to choose from, the shortest first; if all are too short, a multiple of the longest is chosen.
+    """
+    least = length / most
+    usual = next((each for each in steps if each >= least), None)
+    return usual or steps[-1] * -(-least // steps[-1])

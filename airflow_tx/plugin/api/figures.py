@@ -9,8 +9,10 @@ from itertools import takewhile
 from math import ceil
 
 from airflow_tx.alarms import AlarmLimits
+from airflow_tx.plugin.api.activity import round_step
 from airflow_tx.plugin.api.lag_board import LagPoint
 from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.plugin.api.row_filter import begun_at, ranked
 from airflow_tx.plugin.api.timeline import TimelineWindow
 from airflow_tx.protocol.person import moment
 from airflow_tx.protocol.records import Outcome
@@ -25,13 +27,16 @@ LEAST_SPAN = timedelta(seconds=10)
 _EARLIEST = datetime(1971, 1, 1, tzinfo=timezone.utc)
 _MINUTE = 60
 _HOUR = 60 * _MINUTE
-_STEPS = (
-    *(1, 2, 5, 10, 15, 30),
-    *(each * _MINUTE for each in (1, 2, 5, 10, 15, 30)),
-    *(each * _HOUR for each in (1, 2, 3, 6, 12)),
-    *(each * 24 * _HOUR for each in (1, 2, 7, 14, 28, 56, 112, 224)),
+_STEPS = tuple(
+    timedelta(seconds=each)
+    for each in (
+        *(1, 2, 5, 10, 15, 30),
+        *(each * _MINUTE for each in (1, 2, 5, 10, 15, 30)),
+        *(each * _HOUR for each in (1, 2, 3, 6, 12)),
+        *(each * 24 * _HOUR for each in (1, 2, 7, 14, 28, 56, 112, 224)),
+    )
 )
-"""Seconds of a period: a person reads from 12:04 to 12:06 more easily than from 12:03:27 to 12:04:57."""
+"""Lengths of a period: a person reads from 12:04 to 12:06 more easily than from 12:03:27 to 12:04:57."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +120,7 @@ class FigureSpan:
     @classmethod
     def between(cls, start: datetime, end: datetime) -> FigureSpan:
         """Divide the time between two moments into periods of a round length that begin at round times."""
-        least = (end - start).total_seconds() / MOST_POINTS
-        step = timedelta(seconds=next(each for each in _STEPS if each >= least))
+        step = round_step(end - start, MOST_POINTS, _STEPS)
         return cls(start - (start - _EARLIEST) % step, end, step)
 
     @property
@@ -247,7 +251,7 @@ def _ended(each: TransactionView) -> datetime:
 
 def _begun(each: TransactionView) -> datetime:
     # Of some skipped transactions the ledger knows only when they were skipped.
-    return each.created or each.began or _ended(each)
+    return begun_at(each) or _ended(each)
 
 
 def _note_open(each: TransactionView, span: FigureSpan, periods: Sequence[_Period]) -> None:
@@ -269,5 +273,4 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     ordered = sorted(each for each in values if each is not None)
     if not ordered:
         return None
-    p50, p95 = (ordered[ceil(share * len(ordered)) - 1] for share in (0.5, 0.95))
-    return Spread(p50=p50, p95=p95)
+    return Spread(p50=ranked(ordered, 0.5), p95=ranked(ordered, 0.95))

@@ -125,7 +125,12 @@ def slow_beyond(snapshot: TopologySnapshot) -> float | None:
         if view is not None and view.ended is not None and view.status == Outcome.COMMITTED.value
     )
     ordered = sorted(each for each in committed if each is not None)
-    return ordered[ceil(_SLOW * len(ordered)) - 1] if ordered else None
+    return ranked(ordered, _SLOW) if ordered else None
+
+
+def ranked(ordered: Sequence[float], share: float) -> float:
+    """Find the value that this share of values, of which there are some, does not exceed."""
+    return ordered[ceil(share * len(ordered)) - 1]
 
 
 def begun_at(view: TransactionView) -> datetime | None:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,16 +120,6 @@ def _line(txid: int, view: TransactionView | None) -> FoundLine:
     )
 
 
-@contextmanager
-def _one_of(slots: threading.BoundedSemaphore) -> Iterator[None]:
-    if not slots.acquire(blocking=False):
-        raise SearchBusy
-    try:
-        yield
-    finally:
-        slots.release()
-
-
 # --- all topologies ----------------------------------------------------------------------------------------------
 
 
@@ -176,11 +165,15 @@ def searched_all(snapshots: Sequence[TopologySnapshot], what: str) -> SearchOfAl
     """
     # An error is shown to users with what belongs to connections left out: what is hidden cannot be found.
     wanted = WantedText(what.strip(), without_credentials, redacted)
-    with _one_of(_ALL_AT_ONCE):
+    if not _ALL_AT_ONCE.acquire(blocking=False):
+        raise SearchBusy
+    try:
         search = _SearchOfAll(wanted, time.monotonic() + ALL_WITHIN)
         for index, snapshot in enumerate(snapshots[:MOST_TOPOLOGIES]):
             if not search.is_over:
                 search.look(snapshot, min(len(snapshots), MOST_TOPOLOGIES) - index)
+    finally:
+        _ALL_AT_ONCE.release()
     return search.answer(len(snapshots))
 
 

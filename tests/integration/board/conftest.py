@@ -170,15 +170,15 @@ with DAG("reads", schedule=None, max_active_runs=16):
 """Tells what the code of a DAG file sees, as its file is parsed and afterwards."""
 
 
-_ends = [float("-inf")]
+_end_of_the_last = [float("-inf")]
 
 
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """Let the server forget the answers of the test before, whose ledger has the same names."""
-    time.sleep(max(_ends[-1] + AGE - time.monotonic(), 0.0))
+    time.sleep(max(_end_of_the_last[0] + AGE - time.monotonic(), 0.0))
     yield
-    _ends.append(time.monotonic())
+    _end_of_the_last[0] = time.monotonic()
 
 
 @pytest.fixture(scope="package")
