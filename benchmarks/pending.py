@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -26,6 +26,7 @@ from benchmarks.figures import machine, quiet
 from benchmarks.peers.jobs import NUMBERS, SMALL, Data
 from benchmarks.peers.place import Place
 from benchmarks.peers.stopwatch import Took, adopt_orphans, measured
+from benchmarks.peers.through_airflow import FIRST, end_coordinator
 from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres
 
 DAGS = Path(__file__).parent / "pended"
@@ -33,7 +34,6 @@ PENDING = (1, 4, 16)
 ROUNDS = 10
 TRANSACTIONS = 24
 """In each round, with so many in flight or fewer."""
-FIRST = datetime(2013, 1, 1, tzinfo=timezone.utc)
 _DEFERRED = "SELECT count(*) FROM log WHERE event = 'deferred' AND dag_id = :dag_id"
 
 
@@ -103,13 +103,13 @@ class Transactions(Rounds):
     def ready(self, first: int) -> Iterator[None]:
         coordinator = f"{self.dag_id}_coordinator"
         self.airflow.pause(coordinator, False)
-        running = lambda: any(run["state"] == "running" for run in self.airflow.runs(coordinator))  # noqa: E731
-        eventually(running, 120, f"{coordinator} runs", interval=0.5)
+
+        def is_running() -> bool:
+            return any(run["state"] == "running" for run in self.airflow.runs(coordinator))
+
+        eventually(is_running, 120, f"{coordinator} runs", interval=0.5)
         yield
-        self.airflow.pause(coordinator)
-        for run in self.airflow.runs(coordinator):
-            path = f"dags/{coordinator}/dagRuns/{run['dag_run_id']}"
-            self.airflow.call("PATCH", path, json={"state": "failed"})
+        end_coordinator(self.airflow, self.dag_id)
 
     def begin(self, numbers: int) -> None:
         (self.place.folder / self.dag_id / "limit").write_text(str(numbers))

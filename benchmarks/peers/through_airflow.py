@@ -107,12 +107,16 @@ class Runs(_ThroughAirflow):
         return any(self.store.get(path) is not None for path in (paths.transaction(1), paths.history(1)))
 
     def check_runs(self, dag_id: str, count: int) -> None:
-        coordinator = f"{dag_id}_coordinator"
-        self.airflow.pause(coordinator)
-        for run in self.airflow.runs(coordinator):
-            path = f"dags/{coordinator}/dagRuns/{run['dag_run_id']}"
-            self.airflow.call("PATCH", path, json={"state": "failed"})
+        end_coordinator(self.airflow, dag_id)
         super().check_runs(dag_id, count)
+
+
+def end_coordinator(airflow: LocalAirflow, dag_id: str) -> None:
+    """Let the coordinator of a DAG start nothing more, and use no processor."""
+    coordinator = f"{dag_id}_coordinator"
+    airflow.pause(coordinator)
+    for run in airflow.runs(coordinator):
+        airflow.call("PATCH", f"dags/{coordinator}/dagRuns/{run['dag_run_id']}", json={"state": "failed"})
 
 
 class Lane(Runs):
