@@ -9,11 +9,15 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 Totals = dict[str, tuple[int, int]]
 """By key, how many rows there are, and the sum of their values."""
 
+FIRST = datetime(2013, 1, 1, tzinfo=timezone.utc)
+LAST = FIRST + timedelta(days=364)
+"""The first and the last logical date; a schedule that ends there starts no run by itself."""
 NUMBERS = 10
 COPIES = 5
 """Of a month in each of the two files of a batch."""

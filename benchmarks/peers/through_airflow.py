@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,7 +18,7 @@ from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks import topology
-from benchmarks.peers.jobs import BEGUN, Job
+from benchmarks.peers.jobs import BEGUN, FIRST, Job
 from benchmarks.peers.place import Peer, Place
 from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from airflow_tx.store.zookeeper import ZooKeeperStore
 
 DAGS = Path(__file__).with_name("dags")
-FIRST = datetime(2013, 1, 1, tzinfo=timezone.utc)
 _MODULES = "airflow_tx, pyspark.sql.connect.session"
 # As the session of Structured Streaming has it, not as tests do.
 _CONF = {"spark.driver.memory": "2g", "spark.driver.extraJavaOptions": ""}
