@@ -10,19 +10,20 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
-from airflow_tx.acks.load import AckerLoad
 from airflow_tx.compat import MetricKind
 from airflow_tx.errors import TxError
-from airflow_tx.protocol.answers import AlreadyCommitted, FailureNoted
-from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.records import History, Phase, TransactionRecord
-from airflow_tx.protocol.view import open_records
-from airflow_tx.sources.api import Source
-from airflow_tx.sources.lag import Lag, LagUnknown, lags
+
+if TYPE_CHECKING:
+    from airflow_tx.acks.load import AckerLoad
+    from airflow_tx.protocol.answers import AlreadyCommitted, FailureNoted
+    from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.records import History, TransactionRecord
+    from airflow_tx.sources.api import Source
+    from airflow_tx.sources.lag import Lag, LagUnknown
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class Metric(Enum):
 
 def send_failure(paths: Paths, noted: FailureNoted | AlreadyCommitted) -> None:
     """Count an attempt that has failed: once, however many of its tasks fail."""
+    from airflow_tx.protocol.answers import FailureNoted
+
     if isinstance(noted, FailureNoted) and noted.first:
         Metric.FAILED.send(paths)
 
@@ -116,6 +119,8 @@ def send_open(
 
     :param blocked: whether a transaction is replayed no more.
     """
+    from airflow_tx.protocol.records import Phase
+
     Metric.OPEN.send(paths, len(opened))
     Metric.WAITING.send(paths, sum(record.phase is Phase.PROCESSED for record in opened.values()))
     Metric.OLDEST.send(paths, oldest_seconds(opened, now))
@@ -138,6 +143,8 @@ def oldest_seconds(opened: Mapping[int, TransactionRecord], now: datetime) -> fl
 
 def send_open_of(ledger: Ledger) -> None:
     """Read what is open, and send it."""
+    from airflow_tx.protocol.view import open_records
+
     if not compat.sends_metrics():
         return
     try:
@@ -158,6 +165,8 @@ def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
     """Ask the source how far it is ahead, and send that; not a source whose batches belong to runs."""
     if source.per_run or not compat.sends_metrics():
         return
+    from airflow_tx.sources.lag import Lag
+
     found = lag_of(topology, source, ledger)
     if isinstance(found, Lag):
         Metric.LAG.send(ledger.paths, found.count, unit=found.unit)
@@ -167,6 +176,8 @@ def send_lag(topology: str, source: Source, ledger: Ledger, log: Any) -> None:
 
 def lag_of(topology: str, source: Source, ledger: Ledger) -> Lag | LagUnknown:
     """Ask the source how far it is ahead of the last committed transaction, for a few seconds."""
+    from airflow_tx.sources.lag import LagUnknown, lags
+
     try:
         return lags({topology: (source, ledger.position())}, seconds=LAG_PATIENCE)[topology]
     except TxError as error:

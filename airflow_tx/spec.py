@@ -134,6 +134,11 @@ class TransactionSpec:
         return self.max_pending or Settings.load().max_pending
 
     @property
+    def allocates(self) -> bool:
+        """Whether its coordinator may begin transactions: not if each run has its own batch."""
+        return not self.source.per_run
+
+    @property
     def request(self) -> TopologyRequest:
         from airflow_tx.protocol.batch import TopologyRequest
 

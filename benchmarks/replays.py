@@ -17,10 +17,11 @@ from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import TransactionRecord, digest
+from airflow_tx.protocol.records import TransactionRecord
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 from airflow_tx.store.memory import MemoryStore
 

@@ -20,8 +20,8 @@ from airflow_tx.journal.area import JournalArea
 from airflow_tx.journal.entry import Entry
 from airflow_tx.protocol.batch_words import gone_in_words
 from airflow_tx.protocol.evidence import StateEvidence, ledger_evidence
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import digest
 from airflow_tx.protocol.repair import keys_gone, note_change
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.verification import ColumnTotal, changed_columns

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.actions.action import PersonalAction
 from airflow_tx.actions.preview import EffectLine, PreviewAnswer
 from airflow_tx.errors import LossRefused, PreviewOutdated, SourceError, TxError
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import shortened
-from airflow_tx.protocol.records import digest
 from airflow_tx.protocol.step import Audit
 
 if TYPE_CHECKING:

@@ -25,9 +25,10 @@ from airflow_tx.errors import PreviewOutdated, Refused, RestateRefused, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.processing.begin import asked
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import LedgerReader
-from airflow_tx.protocol.records import Binding, Outcome, TopologyRecord, digest
+from airflow_tx.protocol.records import Binding, Outcome, TopologyRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.step import Audit, is_committed
 from airflow_tx.protocol.wish import (

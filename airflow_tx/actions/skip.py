@@ -19,8 +19,9 @@ from airflow_tx.errors import Refused, SkipRefused, StaleBatch, StateUnavailable
 from airflow_tx.protocol import recovery, skip
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.batch_words import batch_in_words
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Metadata, Skipped, TransactionRecord, dumps
+from airflow_tx.protocol.records import Metadata, Skipped, TransactionRecord
 from airflow_tx.protocol.skip import check_skipped, check_undoable, note_readmission
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import transaction_details

@@ -23,7 +23,7 @@ from airflow_tx.cli.context import (
 )
 from airflow_tx.errors import typed
 from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.view import topology_record
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from airflow_tx.protocol.api import SystemClock
 from airflow_tx.protocol.batch_words import batch_in_words, counted
 from airflow_tx.protocol.chain import Chain
 from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence, ledger_evidence
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.receipt import Receipt, is_shortened, restated
-from airflow_tx.protocol.records import Counter, Outcome, dumps
+from airflow_tx.protocol.records import Counter, Outcome
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.protocol.verification import Verified, verified
 

@@ -19,16 +19,11 @@ from airflow_tx.cli.context import (
     store_of,
 )
 from airflow_tx.errors import ConfigError, MoveRefused, typed, without_controls
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.move import Mover
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import (
-    Counter,
-    Skipped,
-    TopologyRecord,
-    TransactionRecord,
-    dumps,
-)
+from airflow_tx.protocol.records import Counter, Skipped, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.view import open_records
 

@@ -16,9 +16,9 @@ from airflow_tx.commit.update import Update
 from airflow_tx.metrics import send_open_of
 from airflow_tx.protocol.answers import Begun, Committed, Granted, Processed
 from airflow_tx.protocol.joined import BoundStep
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.receipt import Written
-from airflow_tx.protocol.records import dumps
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.staging import StagingArea
 from airflow_tx.state.api import FencedState, Grant

@@ -9,7 +9,7 @@ from airflow_tx.commit.rows import RowsToWrite, StagedRows
 from airflow_tx.failpoints import failpoint
 from airflow_tx.journal.area import JournalArea, StagedFiles
 from airflow_tx.journal.entry import Contribution, Entry
-from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.state.combined_rows import reducers_of
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from airflow_tx.errors import JournalError, NotTakenBack, RollForwardRefused, St
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.attempt import Grant, Token, TransactionAttempt
 from airflow_tx.protocol.end import fence_batch
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.receipt import Receipt, Written, is_shortened
-from airflow_tx.protocol.records import Outcome, dumps
+from airflow_tx.protocol.records import Outcome
 from airflow_tx.protocol.roll_forward import RolledState, Rolling
 from airflow_tx.state.api import FencedState, QueryableState, StateKind
 from airflow_tx.state.row_tally import RowTally

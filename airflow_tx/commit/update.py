@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.state.api import FencedState, QueryableState
-from airflow_tx.state.query import StateUpdate
+from airflow_tx.state.api import FencedState, QueryableState, StateUpdate
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 
 _FORKING = ("dag-processor", "scheduler", "triggerer")
@@ -10,14 +9,18 @@ _FORKING = ("dag-processor", "scheduler", "triggerer")
 
 def forking_component() -> str | None:
     """Name the component that this process is, if it forks others; None: it is none, or one of its children."""
+    from multiprocessing import parent_process
+
     # When plugins are loaded, nothing but the command line says which component begins.
     name = next(iter(sys.argv[1:]), None)
-    return name if name in _FORKING and multiprocessing.parent_process() is None else None
+    return name if name in _FORKING and parent_process() is None else None
 
 
 def scheduler_forks_tasks() -> bool:
     """Whether this process is a scheduler with an executor that forks the processes of tasks from it."""
-    if forking_component() != "scheduler" or multiprocessing.get_start_method() != "fork":
+    from multiprocessing import get_start_method
+
+    if forking_component() != "scheduler" or get_start_method() != "fork":
         return False
     from airflow.executors.executor_loader import ExecutorLoader
 

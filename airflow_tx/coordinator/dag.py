@@ -13,7 +13,6 @@ from airflow_tx.config import Settings
 from airflow_tx.coordinator.blocked import BlockedOperator, blocked_dag_id
 from airflow_tx.coordinator.lane_plan import GoesByRuns, LanePlan, lane_plan
 from airflow_tx.coordinator.operator import CoordinateOperator
-from airflow_tx.coordinator.worker import allocates
 from airflow_tx.spec import TransactionSpec, coordinator_id
 from airflow_tx.topology.transaction import Transaction, defined
 
@@ -68,7 +67,7 @@ def coordinator_dag(
     begin.transaction = spec
     plan, note = _plan(spec, of, Settings.load().lane if lane is None else lane)
     spec = spec if plan is None else plan.spec
-    does = "Starts and replays" if allocates(spec) else "Replays, but does not start,"
+    does = "Starts and replays" if spec.allocates else "Replays, but does not start,"
     options: dict[str, Any] = {
         "start_date": _EVER,
         "description": f"{does} the transactions of {spec.topology}{note}",

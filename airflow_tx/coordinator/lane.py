@@ -40,9 +40,10 @@ from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import Begun, NoData, WindowFull
 from airflow_tx.protocol.attempt import LANE_TRY, TaskTry, TransactionAttempt
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import read_opened
-from airflow_tx.protocol.records import Counter, dumps
+from airflow_tx.protocol.records import Counter
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.api import Store

@@ -115,12 +115,11 @@ class CoordinateOperator(PlacedTask, BaseOperator):
     def _alarms(self, store: ZooKeeperStore, context: Context) -> CoordinatorAlarms:
         from airflow_tx.coordinator.blocked import blocked_dag_id
         from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
-        from airflow_tx.coordinator.worker import allocates
         from airflow_tx.metrics import LAG_PATIENCE
         from airflow_tx.sources.api import rebuild
 
         spec = self.transaction
-        source = (lambda: rebuild(*spec.source.serialize())) if allocates(spec) else None
+        source = (lambda: rebuild(*spec.source.serialize())) if spec.allocates else None
         ackers = spec.open_ackers if spec.ackers else None
         monitor = Monitor(
             spec.alarm_topology, spec.paths, source, ackers=ackers, patience=LAG_PATIENCE
@@ -153,7 +152,7 @@ class CoordinateOperator(PlacedTask, BaseOperator):
 
     def _defer(self, pace: Pace, memory: CoordinatorMemory, hold: float) -> NoReturn:
         from airflow_tx.coordinator.trigger import CoordinatorTrigger
-        from airflow_tx.coordinator.worker import allocates, shows
+        from airflow_tx.coordinator.worker import shows
 
         spec = self.transaction
         trigger = CoordinatorTrigger(
@@ -161,7 +160,7 @@ class CoordinateOperator(PlacedTask, BaseOperator):
             root=spec.paths.root,
             topology=spec.topology,
             dag_id=spec.dag_id,
-            source=list(spec.source.serialize()) if allocates(spec) else None,
+            source=list(spec.source.serialize()) if spec.allocates else None,
             rules=asdict(pace.rules),
             memory=memory.to_json(),
             hold=hold,

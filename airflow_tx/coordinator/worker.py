@@ -34,6 +34,8 @@ from airflow_tx.errors import ConfigError, Refused, SourceError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol import recovery, run_slots
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.records import Counter
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 PAUSED = 60.0
 # Between two questions for the states of runs.
 STATES_EVERY = 3.0
-# Of a lane that goes well: between two looks at the ledger, and between two questions whether it is paused.
+# Between two questions whether it is paused; of a lane that goes well, between two looks at the ledger.
 LOOK_EVERY = 2.0
 
 
@@ -58,11 +60,6 @@ class Pace:
     hold: float
 
 
-def allocates(spec: TransactionSpec) -> bool:
-    """Whether the coordinator may allocate: not if each run has its own batch."""
-    return not spec.source.per_run
-
-
 def shows(spec: TransactionSpec) -> bool:
     """Whether its committer shows in the ledger while it holds the turn: not where several tasks hold it by turns."""
     return spec.phase is None
@@ -74,6 +71,7 @@ class Coordination:
     :param store: of the ledger, connected.
     :param ti: its task instance.
     :param memory: what it knew before.
+    :param sleep: waits so many seconds; default: at most so many, until the turn moves.
     :param lane: works on new transactions, while it is open; None: each of them becomes a run.
     :param alarms: raised when it looks; None: no callback is called.
     """
@@ -88,7 +86,7 @@ class Coordination:
         *,
         memory: CoordinatorMemory,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
         lane: NoLane | None = None,
         alarms: CoordinatorAlarms | None = None,
     ) -> None:
@@ -101,7 +99,9 @@ class Coordination:
         self._runs = TaskRuns(spec.dag_id, ti, spec.source.interval_of_run)
         self._log = log
         self._clock = clock
-        self._sleep = sleep
+        self._sleep = sleep or self._until_turn_moves
+        self._store = store
+        self._turn = 0
         self._lane = lane or NoLane()
         self._alarms = alarms
         self._planned_at = clock()
@@ -148,6 +148,7 @@ class Coordination:
         look = self._looker.look()
         if look is None:  # it changes just now
             return Plan((), 0.0, self.memory)
+        self._turn = look.current
         if self._alarms is not None:
             self._alarms.step(look)
         look = replace(look, busy=self._busy(look), lane=self._lane.open_in(look))
@@ -155,7 +156,7 @@ class Coordination:
         elapsed = now - self._planned_at
         self._planned_at = now
         ready = (
-            allocates(self.spec) and self.memory.source_wait <= elapsed and not self._lane.is_over
+            self.spec.allocates and self.memory.source_wait <= elapsed and not self._lane.is_over
         )
         found = plan(
             look,
@@ -178,6 +179,14 @@ class Coordination:
             self._do(action)
         self._flows &= len(found.actions) == 1
         return found
+
+    def _until_turn_moves(self, seconds: float) -> None:
+        """Wait for a commit, which makes room for another transaction."""
+        current = self.spec.paths.current
+        with self._store.watch(current) as watch:
+            # A change before the watch was set would never be noticed.
+            if Reader(self._store).peek(Counter, current).txid == self._turn:
+                watch.wait(seconds)
 
     def _goes_well(self) -> bool:
         """Whether the lane has just begun a transaction, and none has left it since the last look, just before."""
@@ -225,7 +234,7 @@ class Coordination:
             return False
         now = self._clock()
         allocates_only = all(isinstance(action, Allocate) for action in actions)
-        if allocates_only and not self._lane.rests and now - self._awake_at < LOOK_EVERY:
+        if allocates_only and now - self._awake_at < LOOK_EVERY:
             return False
         paused = [
             dag_id for dag_id in (self.spec.dag_id, self._ti.dag_id) if compat.is_paused(dag_id)
@@ -301,7 +310,7 @@ class Coordination:
         self._log.info(
             "Transaction %s of %s: rows %.500s", attempt, self.spec.topology, answer.metadata
         )
-        self._did()
+        self._done += 1
         try:
             self._create(answer.run_id, answer.key)
         except compat.RunNotStarted as error:
@@ -318,6 +327,7 @@ class Coordination:
     def _create(self, run_id: str, key: str) -> bool:
         created = self._runs.create(run_id, key)
         if created:
+            self._states = {**self._states, run_id: "queued"}
             self._log.info("Run %s is started", run_id)
         return created
 

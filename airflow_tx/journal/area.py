@@ -31,7 +31,7 @@ from airflow_tx.journal.entry import (
     sha256_of,
 )
 from airflow_tx.journal.rows import encoded_rows
-from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.staging.area import StagingArea
 from airflow_tx.state.column_types import type_of
 from airflow_tx.state.columns import Columns

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import EntryDiffers, EntryMissing, JournalError
 from airflow_tx.journal.rows import decoded_rows
-from airflow_tx.protocol.records import dumps
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.state.arrow import from_arrow, types_of
 
 if TYPE_CHECKING:

@@ -32,7 +32,6 @@ from airflow_tx.errors import (
 from airflow_tx.metrics import send_failure
 from airflow_tx.operators.lineage import LineageOperator
 from airflow_tx.processing.failure import advice_of, noted_reason, refusal_of
-from airflow_tx.protocol.person import moment
 from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
@@ -232,6 +231,8 @@ def note_commit(operator: Any, context: Context, case: CommitCase, *, is_first: 
 def _is_emitted(outlet: Any, case: CommitCase) -> bool:
     if not compat.is_asset(outlet):
         return False
+    from airflow_tx.protocol.person import moment
+
     own = case.begun.attempt
     said = {"topology": case.spec.topology, "txid": own.txid}
     if own.birth:  # else the ledger has forgotten it

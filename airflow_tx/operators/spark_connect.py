@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_tx.errors import ConfigError
 from airflow_tx.operators.commit import RetriedOperator
 from airflow_tx.operators.lineage import LineageOperator
-from airflow_tx.processing.application import acknowledge, describe_batch
 from airflow_tx.spark.submit import find_application
 
 if TYPE_CHECKING:
@@ -67,6 +66,7 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:
+        from airflow_tx.processing.application import acknowledge
         from airflow_tx.processing.task import Processing
 
         with Processing.running(context) as processing:
@@ -105,6 +105,7 @@ class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
 
     def _run(self, context: Context, processing: Processing) -> Manifest:
         from airflow_tx.connections.spark import connect_url
+        from airflow_tx.processing.application import describe_batch
         from airflow_tx.spark.connect import process, session
 
         descriptor = describe_batch(processing, self.inputs)

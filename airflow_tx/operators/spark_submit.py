@@ -12,7 +12,6 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 
 from airflow_tx.errors import ConfigError, StagingError
 from airflow_tx.operators.lineage import LineageOperator
-from airflow_tx.processing.application import acknowledge, describe_batch
 from airflow_tx.spark.submit import (
     AttemptStore,
     KeyValues,
@@ -104,6 +103,7 @@ class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
         return cast("PlainXComArg", super().output)
 
     def execute(self, context: Context) -> None:
+        from airflow_tx.processing.application import acknowledge, describe_batch
         from airflow_tx.processing.task import Processing
 
         with Processing.running(context) as processing:

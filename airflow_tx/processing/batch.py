@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.errors import StagingError
-from airflow_tx.processing.consumed_rows import PYTHON, RowsReading
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.rows_digest import COUNT, RowsDigest
 
 if TYPE_CHECKING:
+    from airflow_tx.processing.consumed_rows import RowsReading
     from airflow_tx.protocol.answers import Begun
     from airflow_tx.protocol.attempt import TransactionAttempt
     from airflow_tx.protocol.consumers import OutputName
@@ -122,8 +122,10 @@ class CurrentBatch:
         outputs = output_names(ref)
         return self._reading(outputs, COUNT).passing(rows) if outputs else rows
 
-    def _reading(self, outputs: tuple[OutputName, ...] = (), form: str = PYTHON) -> RowsReading:
-        reading = RowsReading(outputs, form)
+    def _reading(self, outputs: tuple[OutputName, ...] = (), form: str = "") -> RowsReading:
+        from airflow_tx.processing.consumed_rows import PYTHON, RowsReading
+
+        reading = RowsReading(outputs, form or PYTHON)
         if self._reliable:
             self._processing.read.append(reading)
         return reading

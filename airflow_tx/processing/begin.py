@@ -17,8 +17,9 @@ from airflow_tx.processing.outcome import note_begun, note_failed
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NeedEntry, NoData, WindowFull
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, PreviousBatch, RestatedBatch
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Binding, Counter, TopologyRecord, dumps
+from airflow_tx.protocol.records import Binding, Counter, TopologyRecord
 from airflow_tx.protocol.step import is_committed
 from airflow_tx.protocol.wish import Wish
 from airflow_tx.sources.api import Source, SourceKind

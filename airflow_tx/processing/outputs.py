@@ -7,7 +7,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from airflow_tx.compat import canonical
-from airflow_tx.protocol.records import Ack, digest
+from airflow_tx.protocol.json_text import digest
+from airflow_tx.protocol.records import Ack
 from airflow_tx.staging.output import OutputRef
 
 RETURN_KEY = "return_value"

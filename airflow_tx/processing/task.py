@@ -29,7 +29,6 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_failure
 from airflow_tx.processing.failure import advice_of, noted_reason, refusal_of
 from airflow_tx.processing.messages import TaskMessages
-from airflow_tx.processing.passed_on import check_returned
 from airflow_tx.processing.stale_input import check_arguments, check_upstream
 from airflow_tx.protocol.receipt import code_digest, is_shortened
 from airflow_tx.sources.api import SourceKind
@@ -333,6 +332,7 @@ def before_task(context: Context) -> None:
 def after_task(context: Context, result: Any = None) -> None:
     """Run after the task, before its result becomes an XCom."""
     from airflow_tx.processing.outputs import returned
+    from airflow_tx.processing.passed_on import check_returned
 
     task: Any = context["task"]
     processing = Processing.of(context)

@@ -8,8 +8,9 @@ from typing import Any, Generic, TypeVar
 
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
 from airflow_tx.protocol.batch import PreviousBatch
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.receipt import NOT_KEPT, digest_of
-from airflow_tx.protocol.records import Ack, History, TopologyRecord, TransactionRecord, digest
+from airflow_tx.protocol.records import Ack, History, TopologyRecord, TransactionRecord
 
 T = TypeVar("T")
 U = TypeVar("U")

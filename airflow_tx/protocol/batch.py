@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.records import Metadata, TopologyRecord
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.records import Metadata, TopologyRecord
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -31,6 +33,8 @@ class TopologyRequest:
 
         :param incarnation: the one that the topology keeps; None: it gets a new one.
         """
+        from airflow_tx.protocol.records import TopologyRecord
+
         return TopologyRecord(
             incarnation or op,
             self.dag_id,
@@ -167,6 +171,8 @@ class DecidedBatch:
 
     def metadata(self, attempt: int) -> Metadata:
         """Make the record of its rows and position."""
+        from airflow_tx.protocol.records import Metadata
+
         return Metadata(attempt, self.rows, self.position, begin=self.begin)
 
 

@@ -41,6 +41,7 @@ from airflow_tx.protocol.batch import (
     PreviousBatch,
     TopologyRequest,
 )
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -53,7 +54,6 @@ from airflow_tx.protocol.records import (
     Skipped,
     TopologyRecord,
     TransactionRecord,
-    digest,
     encode,
 )
 from airflow_tx.protocol.replay import BeginPass, begin_again, decided_anew

@@ -12,9 +12,10 @@ from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.evidence import HeldReceipt, LedgerEvidence, StateEvidence
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.rebuild_plan import LEDGER_LOST
 from airflow_tx.protocol.receipt import Receipt, digest_of, is_shortened
-from airflow_tx.protocol.records import History, Outcome, dumps
+from airflow_tx.protocol.records import History, Outcome
 
 _SHOWN = 80
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_tx.errors import RowsDiffer
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch_words import counted
-from airflow_tx.protocol.records import Ack
 from airflow_tx.protocol.rows_digest import RowsDigest
 
-_Acks = Mapping[tuple[str, int], Ack]
+if TYPE_CHECKING:
+    from airflow_tx.protocol.records import Ack
+
+    _Acks = Mapping[tuple[str, int], Ack]
 
 
 class OutputName(NamedTuple):

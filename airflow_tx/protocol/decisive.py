@@ -12,11 +12,12 @@ from typing import Any
 from airflow_tx.protocol.batch import WHOLE
 from airflow_tx.protocol.chain import Chain, in_short
 from airflow_tx.protocol.evidence import Decisive, StateEvidence
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import ACCEPT_LOSS, losses_behind
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.rebuild_plan import LEDGER_LOST
 from airflow_tx.protocol.receipt import Receipt, digest_of
-from airflow_tx.protocol.records import Outcome, Phase, Skipped, TransactionRecord, digest
+from airflow_tx.protocol.records import Outcome, Phase, Skipped, TransactionRecord
 from airflow_tx.protocol.repair import RENAMED, STATE_LOST
 
 

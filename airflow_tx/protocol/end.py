@@ -13,6 +13,7 @@ from airflow_tx.protocol.answers import Committed
 from airflow_tx.protocol.api import Create, Delete, Put, Write
 from airflow_tx.protocol.attempt import Grant, Token
 from airflow_tx.protocol.consumers import digest_text
+from airflow_tx.protocol.json_text import digest, dumps
 from airflow_tx.protocol.loss import without_passed
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -25,8 +26,6 @@ from airflow_tx.protocol.records import (
     Phase,
     TopologyRecord,
     TransactionRecord,
-    digest,
-    dumps,
     encode,
 )
 from airflow_tx.protocol.roll_forward import check_not_rolling

@@ -10,9 +10,10 @@ from airflow_tx.errors import LossRefused, PreviewOutdated, UnreadableRecord
 from airflow_tx.protocol.answers import Repaired
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.batch import WHOLE, Loss
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, RepairRecord, TopologyRecord, digest, encode
+from airflow_tx.protocol.records import Counter, RepairRecord, TopologyRecord, encode
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState
 from airflow_tx.protocol.step import Audit, Decision, Stamp, next_repair
 

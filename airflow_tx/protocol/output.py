@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_tx.protocol.records import digest
+from airflow_tx.protocol.json_text import digest
 
 TOLERANCE = 1e-9
 

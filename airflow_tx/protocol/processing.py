@@ -22,6 +22,7 @@ from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.batch_words import counted
 from airflow_tx.protocol.consumers import RowsRead, check_rows, unproven_rows
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name
 from airflow_tx.protocol.reader import Reader
@@ -31,7 +32,6 @@ from airflow_tx.protocol.records import (
     Skipped,
     TopologyRecord,
     TransactionRecord,
-    digest,
     encode,
 )
 from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put

@@ -9,9 +9,10 @@ from functools import cached_property
 from airflow_tx.errors import TooMuchContention, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.paths import Paths, ack_element
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Ack, Counter, TopologyRecord, TransactionRecord, digest
+from airflow_tx.protocol.records import Ack, Counter, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
 
 READINGS = 50

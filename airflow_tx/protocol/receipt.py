@@ -1,8 +1,8 @@
 """Receipts: what a transaction was and what it wrote, each with the hash of the one before it.
 
 A grant carries the known part of the receipt of its transaction. A state adds its rows and keeps it beside its
-    fence; the multi that ends the transaction adds what all states were given and keeps it in the history. Source:
-    docs/protocol.md §10.
+fence; the multi that ends the transaction adds what all states were given and keeps it in the history. Source:
+docs/protocol.md §10.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.records import Ack, Outcome, digest, dumps
+from airflow_tx.protocol.json_text import digest, dumps
 from airflow_tx.protocol.rows_digest import RowsDigest
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.records import Ack
 
 RECEIPT_FORMAT = 1
 METADATA_KEPT = 16_384
@@ -223,6 +226,8 @@ def restated(receipts: Mapping[int, Receipt]) -> dict[int, int]:
 
     :param receipts: by txid; of restated transactions, all later ones.
     """
+    from airflow_tx.protocol.records import Outcome
+
     found = dict[int, int]()
     # Newest first: a restatement may be restated itself.
     for txid in sorted(receipts, reverse=True):

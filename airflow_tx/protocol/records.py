@@ -5,13 +5,13 @@ A reader that meets another format, or a field it does not know, stops with the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.errors import UnreadableRecord, shortened_reason, without_controls
+from airflow_tx.protocol.json_text import dumps
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -385,16 +385,3 @@ _LEFT_OUT = frozenset(
 """Fields that a record has only once they say something: of a ledger that never restates an older release reads all."""
 
 _ENUMS: dict[str, Any] = {"phase": Phase, "outcome": Outcome}
-
-
-_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
-
-
-def dumps(value: Any) -> str:
-    """Write compact JSON with sorted keys: equal values give equal text."""
-    return _compact.encode(value)
-
-
-def digest(value: Any) -> str:
-    """Give the fingerprint of a plain-JSON value, 32 hex digits."""
-    return hashlib.sha256(dumps(value).encode()).hexdigest()[:32]

@@ -18,6 +18,7 @@ from airflow_tx.protocol.api import Put, Store, Write
 from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.batch_words import gone_in_words
 from airflow_tx.protocol.begin import missing_folders
+from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -28,7 +29,6 @@ from airflow_tx.protocol.records import (
     TopologyRecord,
     TransactionRecord,
     decode,
-    dumps,
     encode,
 )
 from airflow_tx.protocol.roll_forward import check_not_rolling, check_raw_not_rolling

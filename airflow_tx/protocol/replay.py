@@ -25,6 +25,7 @@ from airflow_tx.protocol.answers import (
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginFacts, BeginRequest, DecidedBatch
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -34,7 +35,6 @@ from airflow_tx.protocol.records import (
     Phase,
     TopologyRecord,
     TransactionRecord,
-    digest,
     encode,
 )
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved

@@ -11,19 +11,12 @@ from airflow_tx.errors import typed
 from airflow_tx.protocol.attempt import of_lane
 from airflow_tx.protocol.batch_words import batch_in_words, counted
 from airflow_tx.protocol.consumers import digest_text, unproven_rows
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.person import ChangedRows, Person, PersonOfAttempt, deed, moment, person
 from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
 from airflow_tx.protocol.reading import LedgerReading
-from airflow_tx.protocol.records import (
-    Ack,
-    History,
-    Outcome,
-    Phase,
-    Skipped,
-    TransactionRecord,
-    digest,
-)
+from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TransactionRecord
 
 
 @dataclass(frozen=True)

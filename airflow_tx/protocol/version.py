@@ -8,9 +8,10 @@ from dataclasses import replace
 from airflow_tx.errors import PreviewOutdated
 from airflow_tx.protocol.answers import Done
 from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Skipped, TransactionRecord, digest, encode
+from airflow_tx.protocol.records import Skipped, TransactionRecord, encode
 from airflow_tx.protocol.step import Decision, Stamp
 from airflow_tx.protocol.wish import Wish
 

@@ -11,6 +11,7 @@ from airflow_tx.protocol.answers import Done, NeedEntry, NeedRows, Replaced
 from airflow_tx.protocol.api import Create, Delete, Put, Store, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.consumers import counted_of
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
@@ -20,7 +21,6 @@ from airflow_tx.protocol.records import (
     Skipped,
     TopologyRecord,
     TransactionRecord,
-    digest,
     encode,
 )
 from airflow_tx.protocol.replay import LIVE_RUN_STATES, BeginPass, decided_anew

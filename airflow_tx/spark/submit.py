@@ -72,7 +72,7 @@ def request_digest(
 
     :param own: the application's own arguments.
     """
-    from airflow_tx.protocol.records import digest
+    from airflow_tx.protocol.json_text import digest
 
     of_any_try = replace(descriptor, task=replace(descriptor.task, task_try=""))
     return digest(

@@ -357,6 +357,12 @@ class QueryableState(FencedState):
         return (tuple(map(row.__getitem__, names)) for row in self.read())
 
 
+class StateUpdate:
+    """An update of a state; a query of it asks that state."""
+
+    state: FencedState
+
+
 class Addressed(Described, ABC, Generic[_Opened]):
     """A state or map that is reached through an Airflow connection, or a URL.
 

@@ -18,7 +18,7 @@ from typing import Any
 from zlib import crc32
 
 from airflow_tx.errors import NotComparable, NotComparableNow
-from airflow_tx.protocol.records import digest
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.state.api import Fence, FencedState, FenceMoved, QueryableState, StateReading
 from airflow_tx.state.columns import Cells
 from airflow_tx.state.keys import decode_key, encode_keys

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state.api import FencedState, QueryableState, State
+from airflow_tx.state.api import QueryableState, State, StateUpdate
 from airflow_tx.state.keys import Key, as_key
 from airflow_tx.state.trident.partitions import PartitionedState
 from airflow_tx.state.trident.portable import portable
@@ -29,12 +29,6 @@ class StateFactory(Protocol[S_co]):
         self, conf: Mapping[str, Any], partition_index: int, num_partitions: int
     ) -> S_co:
         """Make the state for one of `num_partitions` writers, counted from 0."""
-
-
-class StateUpdate:
-    """What updates a state; a query of it asks that state."""
-
-    state: FencedState
 
 
 class QueryFunction(Protocol[S_contra, _T]):

@@ -14,14 +14,16 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_tx.errors import StoreError, UnreadableRecord
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.triggers.run_slots import SlotWatch
+
+if TYPE_CHECKING:
+    from airflow_tx.triggers.run_slots import SlotWatch
 
 Event = dict[str, Any]
 """The event of a trigger for its task: plain JSON."""
@@ -88,6 +90,8 @@ class WaitTrigger(LedgerTrigger):
 
     def watch(self) -> SlotWatch | None:
         """Make the watch that sees whether the run blocks another run; None: it never yields."""
+        from airflow_tx.triggers.run_slots import SlotWatch
+
         return None if self.slots is None else SlotWatch(self.paths, self.slots)
 
     @abstractmethod

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Hashable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote
 
 from airflow.sdk import Asset, AssetWatcher
@@ -19,12 +19,12 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from airflow_tx.config import Settings
 from airflow_tx.described import check_no_template
 from airflow_tx.errors import ConfigError, TxError
-from airflow_tx.protocol.api import Store, SystemClock, SystemIds
-from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Counter, History, Outcome
-from airflow_tx.protocol.watcher import note_handed_on, open_watcher
 from airflow_tx.triggers.base import Event, LedgerTrigger, until
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.api import Store
+    from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.records import History
 
 SCHEME = "airflow-tx"
 MOST_OPEN = 20
@@ -98,6 +98,8 @@ class CommitsProducer(SharedStreamProducer):
             yield found, found["last"]
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
+        from airflow_tx.protocol.watcher import note_handed_on
+
         txid = max(item.broker_payload for item in batch)
         if not all(item.outcome.is_clean for item in batch):
             raise CommitNotStored(topology=self._trigger.topology, txid=txid)
@@ -110,6 +112,10 @@ class CommitsProducer(SharedStreamProducer):
         self._stored = txid
 
     def _next(self, store: Store) -> Event | None:
+        from airflow_tx.protocol.reader import Reader
+        from airflow_tx.protocol.records import Counter
+        from airflow_tx.protocol.watcher import open_watcher
+
         ledger = self._ledger(store)
         trigger = self._trigger
         if self._stored is None:
@@ -138,12 +144,15 @@ class CommitsProducer(SharedStreamProducer):
         }
 
     def _ledger(self, store: Store) -> Ledger:
+        from airflow_tx.protocol.api import SystemClock, SystemIds
+        from airflow_tx.protocol.ledger import Ledger
+
         return Ledger(store, self._trigger.paths, clock=SystemClock(), ids=SystemIds())
 
 
 def _restates(ended: History) -> bool:
     """Ask whether a transaction replaced another one: its rows were counted before."""
-    return ended.restates is not None and ended.outcome is Outcome.COMMITTED
+    return ended.restates is not None and ended.outcome.value == "COMMITTED"
 
 
 def committed_asset(

@@ -13,6 +13,7 @@ from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Put, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, Loss
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -23,7 +24,6 @@ from airflow_tx.protocol.records import (
     RepairRecord,
     TopologyRecord,
     decode,
-    digest,
     encode,
 )
 from airflow_tx.protocol.view import topology_view, transaction_details

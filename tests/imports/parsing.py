@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ print(json.dumps({"seconds": seconds, "loaded": sorted(set(sys.modules) - before
 BASES = {"Source", "TransactionalSource", "PartitionedTransactionalSource", "OpaquePartitionedTransactionalSource"}
 SOURCES = sorted(name for name in airflow_tx.__all__ if name.endswith("Source") and name not in BASES)
 NAMES = sorted(set(airflow_tx.__all__) - set(SOURCES))
+FIRST_PAGE = ("CommitOperator", "Transaction", "coordinator_dag", "current_batch", "persistent_aggregate")
+"""The names of a first DAG file, besides its source."""
 
 
 def parse(home: Path, *names: str) -> dict[str, Any]:
@@ -42,3 +45,8 @@ def parse(home: Path, *names: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
+
+
+def beyond_airflow(loaded: Iterable[str]) -> list[str]:
+    """Leave out the modules of Airflow itself."""
+    return [name for name in loaded if name.partition(".")[0] != "airflow"]

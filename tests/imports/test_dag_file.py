@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import airflow_tx
-from tests.imports.parsing import parse
+from tests.imports.parsing import FIRST_PAGE, NAMES, beyond_airflow, parse
 
 
 @pytest.fixture(scope="module")
@@ -25,3 +25,12 @@ def test_a_dag_file_loads_no_heavy_library_through_us(loaded: dict[str, Any], li
 @pytest.mark.parametrize("library", ["kazoo", "pandas", "pyspark"])
 def test_a_dag_file_loads_no_heavy_library_at_all(loaded: dict[str, Any], library: str) -> None:
     assert library not in loaded["all"]
+
+
+@pytest.mark.worth("what a DAG file imports is paid at every parse")
+def test_a_first_dag_file_loads_at_most_eighty_modules(tmp_path: Path) -> None:
+    assert len(beyond_airflow(parse(tmp_path, *FIRST_PAGE, "FileSource")["loaded"])) <= 80
+
+
+def test_a_dag_file_with_every_name_but_the_sources_loads_at_most_ninety_modules(tmp_path: Path) -> None:
+    assert len(beyond_airflow(parse(tmp_path, *NAMES, "FileSource")["loaded"])) <= 90

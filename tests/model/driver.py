@@ -17,6 +17,7 @@ from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, RestatedBatch, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.ledger import Decide, Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -28,7 +29,6 @@ from airflow_tx.protocol.records import (
     TopologyRecord,
     TransactionRecord,
     decode,
-    digest,
 )
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors

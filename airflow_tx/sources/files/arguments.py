@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.rows.types import columns_of
 from airflow_tx.sources.api import Source, source_kind
-from airflow_tx.sources.files.batch_files import BatchFiles, reader_options
-from airflow_tx.sources.files.csv_format import CsvFormat
-from airflow_tx.sources.files.object_storage import Objects
 from airflow_tx.sources.files.storage import Disk, Look, Storage, split_glob
 from airflow_tx.sources.sizing import BatchSize
+
+if TYPE_CHECKING:
+    from airflow_tx.sources.files.batch_files import BatchFiles
 
 
 class FolderArguments(Source):
@@ -121,6 +120,10 @@ class FolderArguments(Source):
 
     def _no_missing_columns(self) -> str | None:
         """Say why `missing_columns` cannot be used; None: it can be."""
+        from airflow_tx.rows.types import columns_of
+        from airflow_tx.sources.files.batch_files import reader_options
+        from airflow_tx.sources.files.csv_format import CsvFormat
+
         if self.missing_columns == "refuse":
             return None
         if self.missing_columns != "null":
@@ -153,6 +156,8 @@ class FolderArguments(Source):
             if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
                 remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
                 raise self.unusable("path_glob", self.path_glob, remedy)
+            from airflow_tx.sources.files.object_storage import Objects
+
             return Objects(self.path_glob, self.conn_id, self.spark_folder)
         for name, value in {"conn_id": self.conn_id, "spark_folder": self.spark_folder}.items():
             if value is not None:
@@ -161,11 +166,7 @@ class FolderArguments(Source):
         return Disk(self.path_glob, self.base)
 
     def connections(self) -> Mapping[str, str]:
-        return (
-            {self.conn_id: self._storage.conn_type}
-            if isinstance(self._storage, Objects) and self.conn_id
-            else {}
-        )
+        return {self.conn_id: self._storage.conn_type} if self.conn_id else {}
 
     def _limits(self) -> str:
         limits = {

@@ -14,13 +14,6 @@ from airflow_tx.errors import OtherSource, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind
 from airflow_tx.sources.files.arguments import FolderArguments
-from airflow_tx.sources.files.batch_files import (
-    BatchFiles,
-    reader_options,
-    recorded_schema,
-    said_by_spark,
-)
-from airflow_tx.sources.files.schema import unpacked
 from airflow_tx.sources.files.storage import (
     FilePath,
     FilesPosition,
@@ -36,6 +29,8 @@ from airflow_tx.staging.files import Listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from airflow_tx.sources.files.batch_files import BatchFiles
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +72,8 @@ class FolderSource(FolderArguments):
 
         :param positions: before the batch; `metadata`: of the batch, of each folder.
         """
+        from airflow_tx.sources.files.batch_files import recorded_schema
+
         if self.schema is not None or self.format != "csv":
             return None
         found = recorded_schema(self._storage, self.options, positions, metadata)
@@ -217,6 +214,8 @@ class FolderSource(FolderArguments):
         return what in taken.taken or (self.kind is not SourceKind.OPAQUE and what <= taken.last)
 
     def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+        from airflow_tx.sources.files.batch_files import said_by_spark
+
         if (found := said_by_spark(error)) is None:
             return None
         if (changed := self._changed(attempt)) is not None:
@@ -302,6 +301,9 @@ class FolderSource(FolderArguments):
             raise OtherSource(source=repr(self), problem=f"position {error}") from None
 
     def _verified(self, attempt: TransactionAttempt, metadata: Any) -> BatchFiles:
+        from airflow_tx.sources.files.batch_files import BatchFiles, reader_options
+        from airflow_tx.sources.files.schema import unpacked
+
         folder = str(metadata["folder"])
         looks = dict(self._looks)
         for file in metadata["files"]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.protocol.records import digest
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.rows.nested import found_columns_of, nested_columns_of
 from airflow_tx.rows.spark import (
     REFUSED_VALUE,

@@ -43,11 +43,8 @@ class Objects(Storage):
         super().__init__(path_glob)
         self.conn_id = conn_id
         self.scheme = path_glob.partition("://")[0]
+        self.conn_type = _CONN_TYPES.get(self.scheme, "generic")
         self.spark_folder = spark_folder
-
-    @property
-    def conn_type(self) -> str:
-        return _CONN_TYPES.get(self.scheme, "generic")
 
     def path(self, folder: str) -> ObjectStoragePath:
         from airflow.sdk import ObjectStoragePath

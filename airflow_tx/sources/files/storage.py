@@ -48,6 +48,9 @@ def split_glob(path_glob: str) -> tuple[str, str]:
 
 
 class Storage(ABC):
+    conn_type = ""
+    """Of the Airflow connection that it needs; none for a disk."""
+
     def __init__(self, path_glob: str) -> None:
         self.folder, self.pattern = split_glob(path_glob)
 

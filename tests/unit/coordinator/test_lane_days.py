@@ -16,7 +16,6 @@ from airflow.sdk import CronDataIntervalTimetable, get_current_context, task
 from airflow_tx import current_batch
 from airflow_tx.compat import RunInfo
 from airflow_tx.coordinator import lane as lane_module
-from airflow_tx.coordinator.worker import allocates
 from airflow_tx.errors import AheadOfOrder, FailedBatch, SourceError
 from airflow_tx.processing.begin import allocate, has_batch
 from airflow_tx.processing.order import await_lane
@@ -334,8 +333,8 @@ def test_a_function_knows_the_dates_that_it_would_know_in_a_run(make: Any) -> No
 
 def test_without_a_lane_its_coordinator_only_replays(make: Any) -> None:
     world = make(DayWorld)
-    assert not allocates(world.spec)
-    assert allocates(world.plan().spec)
+    assert not world.spec.allocates
+    assert world.plan().spec.allocates
 
 
 # --- days that tasks read themselves -----------------------------------------------------------------------------

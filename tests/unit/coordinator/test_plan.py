@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -38,11 +40,14 @@ from airflow_tx.processing.begin import ask
 from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import NoData as NothingNew
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
+from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord, digest
+from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.wish import Wish
 from airflow_tx.sources.api import Batch
+from airflow_tx.testing.eventually import eventually
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of
+from tests.unit.commit.run import Run
 
 NOW = datetime(2026, 1, 1, tzinfo=timezone.utc)
 RULES = Rules(max_pending=4, max_replays=3, backoff=10.0, message_timeout=1000.0, silence=10.0)
@@ -659,7 +664,7 @@ class World:
         self.spec = MemorySpec("numbers", "numbers", self.source, max_pending=4, memory=self.store, tasks=("count",))
 
     def coordination(
-        self, memory: CoordinatorMemory | None = None, lane: NoLane | None = None, **pace: Any
+        self, memory: CoordinatorMemory | None = None, lane: NoLane | None = None, sleeps: bool = True, **pace: Any
     ) -> Coordination:
         fields: dict[str, Any] = {"rules": RULES, "poll": 1.0, "linger": 5.0, "hold": 2.0, **pace}
         return Coordination(
@@ -670,7 +675,7 @@ class World:
             self.log,
             memory=memory or CoordinatorMemory(),
             clock=lambda: self.time,
-            sleep=self.pass_,
+            sleep=self.pass_ if sleeps else None,
             lane=lane,
         )
 
@@ -725,6 +730,41 @@ def world(store: CountingStore, log: Any, monkeypatch: pytest.MonkeyPatch) -> Wo
     monkeypatch.setattr(compat, "is_paused", lambda dag_id: dag_id in airflow.paused)
     monkeypatch.setattr(compat, "run_state", lambda ti, dag_id, run_id: airflow.runs.get(run_id))
     return World(store, airflow, log)
+
+
+def test_it_does_not_ask_airflow_for_the_state_of_a_run_that_it_has_just_created(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts_before: list[int] = []
+
+    def run_state(ti: Any, dag_id: str, run_id: str) -> str | None:
+        starts_before.append(len(world.airflow.starts))
+        return world.airflow.runs.get(run_id)
+
+    monkeypatch.setattr(compat, "run_state", run_state)
+    world.coordination().run()
+    assert set(starts_before) == {4}
+
+
+def test_a_commit_wakes_a_coordinator_whose_window_is_full(world: World) -> None:
+    def commit_run(run_id: str) -> None:
+        run = Run(world.spec, run_id, [], logging.getLogger())
+        run.begin()
+        run.work()
+        run.commit_now()
+
+    worker = world.coordination(sleeps=False, poll=3600.0, linger=3600.0)
+    thread = Thread(target=worker.run, daemon=True)
+    thread.start()
+    eventually(lambda: len(world.airflow.starts) == 4, 60, "four runs are started", interval=0.01)
+    commit_run("tx-1")
+    eventually(lambda: world.airflow.starts[4:] == [("tx-5", False)], 60, "the fifth run is started", interval=0.01)
+    world.airflow.paused = {"numbers"}
+    world.time += LOOK_EVERY
+    commit_run("tx-2")
+    thread.join(60)
+    assert not thread.is_alive()
+    assert len(world.airflow.starts) == 5
 
 
 def test_it_allocates_until_the_window_is_full_and_creates_the_runs(world: World) -> None:
@@ -917,11 +957,12 @@ def test_nothing_is_started_while_the_dag_or_the_coordinator_is_paused(world: Wo
 
 
 @pytest.mark.parametrize("dag_id", ["numbers", "numbers_coordinator"])
-def test_a_coordinator_at_work_stops_as_soon_as_it_is_paused(
+def test_a_coordinator_at_work_stops_within_two_seconds_of_a_pause(
     world: World, monkeypatch: pytest.MonkeyPatch, dag_id: str
 ) -> None:
     def pauses_after_the_first(*arguments: Any, **options: Any) -> bool:
         world.airflow.paused = {dag_id}
+        world.time += LOOK_EVERY
         return world.airflow.start_run(*arguments, **options)
 
     monkeypatch.setattr(compat, "start_run", pauses_after_the_first)

@@ -14,6 +14,7 @@ from airflow_tx.protocol.answers import Begun, NeedBatch, NeedRows, Replaced
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import Grant, Token, TransactionAttempt
 from airflow_tx.protocol.batch import Batch
+from airflow_tx.protocol.json_text import digest, dumps
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name, decode_name, encode_name
 from airflow_tx.protocol.records import (
     Binding,
@@ -25,8 +26,6 @@ from airflow_tx.protocol.records import (
     TopologyRecord,
     TransactionRecord,
     decode,
-    digest,
-    dumps,
     encode,
 )
 from airflow_tx.protocol.wish import Wish
