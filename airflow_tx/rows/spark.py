@@ -26,9 +26,9 @@ REFUSED_VALUE = "airflow_tx: no such value: "
 """What begins the message of a query that found a value which is refused."""
 _SHOWN = 1000
 _CLOCK = "[0-9]{2}:[0-9]{2}"
-_FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The moments from year 1 to year 9999, in microseconds since 1970."""
-_BOTH_ENDS, _FROM_END_TO_END = _FIRST + _LAST, _LAST - _FIRST
+# The first moment of year 1 and the last one of year 9999, in microseconds since 1970.
+_FIRST = -62_135_596_800_000_000
+_LAST = 253_402_300_799_999_999
 
 
 def typed_texts(texts: DataFrame, columns: Mapping[str, ColumnType]) -> DataFrame:
@@ -180,7 +180,8 @@ def read_text(text: Column, kind: ColumnType) -> tuple[Column, Column | None]:
 def _moment(text: Column, kind: TimestampType) -> tuple[Column, Column]:
     from pyspark.sql import functions as F
 
-    zone, utc = (f"{ZONE}?", "Z?") if kind.zoned else ("", "")
+    zone = f"{ZONE}?" if kind.zoned else ""
+    utc = "Z?" if kind.zoned else ""
     # Almost every time is written like this. The checks of the other forms take several times as long.
     usual = text.rlike(rf"\A(?!0000){DATE}[T ]{_CLOCK}:[0-9]{{2}}{utc}\z")
     any_form = text.rlike(
@@ -196,5 +197,5 @@ def _moment(text: Column, kind: TimestampType) -> tuple[Column, Column]:
     has_zone = full.endswith("Z") | F.substring(full, -6, 1).isin("+", "-")
     value = F.when(has_zone, full).otherwise(F.concat(full, F.lit("Z"))).try_cast(kind.ddl)
     # One comparison, since Spark would cast the text once for each.
-    within = F.abs(2 * F.unix_micros(value) - _BOTH_ENDS) <= _FROM_END_TO_END
+    within = F.abs(2 * F.unix_micros(value) - (_FIRST + _LAST)) <= _LAST - _FIRST
     return value, (usual | any_form) & F.coalesce(within, F.lit(False))
