@@ -26,8 +26,9 @@ from airflow_tx.protocol.records import History
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
-from benchmarks.backfilled.names import ALONE, DEFERRED, FIRST, IN_FLIGHT, ORDERED, OURS, PLAIN, SLEPT, name_of
+from benchmarks.backfilled.names import ALONE, DEFERRED, IN_FLIGHT, ORDERED, OURS, PLAIN, SLEPT, name_of
 from benchmarks.figures import machine, quiet
+from benchmarks.peers.jobs import FIRST
 from benchmarks.peers.stopwatch import Took, adopt_orphans, measured
 from benchmarks.topology import connected
 from tests.servers.postgres import POSTGRES_PASSWORD, POSTGRES_USER, LocalPostgres

@@ -214,19 +214,25 @@ def measure(folder: Path, runs: int, preload: str, **env: str) -> Measured:
     return Measured(took, noted(folder), jobs[WARM_UP:], starts)
 
 
+def celery_worker(redis: LocalRedis, results: str, slots: int) -> dict[str, str]:
+    """Configure Airflow for a Celery worker with so many slots.
+
+    :param results: SQLAlchemy's URL of the database for Celery's results.
+    """
+    return {
+        "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
+        CELERY: redis.url(),
+        "AIRFLOW__CELERY__RESULT_BACKEND": f"db+{results}",
+        "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(slots),
+    }
+
+
 def celery(runs: int) -> None:
     """Print what they cost on a Celery worker."""
     for preload in PRELOADS:
         with tempfile.TemporaryDirectory() as folder, LocalRedis() as redis:
-            found = measure(
-                Path(folder),
-                runs,
-                preload,
-                AIRFLOW__CORE__EXECUTOR="CeleryExecutor",
-                AIRFLOW__CELERY__BROKER_URL=redis.url(),
-                AIRFLOW__CELERY__RESULT_BACKEND=f"db+sqlite:///{folder}/results.db",
-                AIRFLOW__CELERY__WORKER_CONCURRENCY=str(WORKERS),
-            )
+            settings = celery_worker(redis, f"sqlite:///{folder}/results.db", WORKERS)
+            found = measure(Path(folder), runs, preload, **settings)
         print_cost(preload, runs, found)
 
 

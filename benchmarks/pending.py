@@ -1,8 +1,9 @@
 """Runs beside each other: transactions with one, four and sixteen in flight, beside plain Airflow with as many runs.
 
 Each transaction counts ten numbers, which takes no time: Airflow is measured, and what a transaction adds to it.
-`plain` has two tasks, since its run is told what to read; `choosing` has three, as a transaction has. `days` is a
-backfill: `airflow backfill create` of a plain DAG of three tasks and of transactions, and `airflow tx backfill`.
+A run of `plain` has two tasks, because its conf says which numbers to read. A run of `choosing` has three tasks, as a
+transaction has. `days` measures backfills: `airflow backfill create` of a plain DAG of three tasks and of transactions,
+and `airflow tx backfill`.
 Every round is printed, with the committers that were deferred; then the median, the best and the worst of all rounds
 but the first, in which workers start. There are 32 slots; `few`: four; `celery`: Celery has them, where Airflow's
 provider for Celery is installed.
@@ -28,6 +29,7 @@ from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from benchmarks.figures import machine, quiet
+from benchmarks.overhead import celery_worker
 from benchmarks.peers.jobs import FIRST, NUMBERS, SMALL, Data
 from benchmarks.peers.place import Place
 from benchmarks.peers.stopwatch import Took, adopt_orphans, measured
@@ -200,16 +202,6 @@ def words(took: Sequence[Took]) -> str:
     return f" {median(speeds):5.2f} a second{spread}, {work:.2f} s of a processor each, others {load:.1f}"
 
 
-def celery(redis: LocalRedis, postgres: LocalPostgres, slots: int) -> dict[str, str]:
-    """Configure a Celery worker with so many slots."""
-    return {
-        "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
-        "AIRFLOW__CELERY__BROKER_URL": redis.url(),
-        "AIRFLOW__CELERY__RESULT_BACKEND": f"db+{postgres.url(postgres.new_database())}",
-        "AIRFLOW__CELERY__WORKER_CONCURRENCY": str(slots),
-    }
-
-
 def main(rounds: int = ROUNDS, pendings: Sequence[int] = PENDING, options: Collection[str] = ()) -> None:
     """Measure and print."""
     quiet()
@@ -232,7 +224,7 @@ def main(rounds: int = ROUNDS, pendings: Sequence[int] = PENDING, options: Colle
             "AIRFLOW__CORE__PARALLELISM": str(slots),
         }
         if "celery" in options:
-            env |= celery(stack.enter_context(LocalRedis()), postgres, slots)
+            env |= celery_worker(stack.enter_context(LocalRedis()), postgres.url(postgres.new_database()), slots)
         airflow = stack.enter_context(LocalAirflow(folder / "airflow", DAGS, env))
         if "celery" in options:
             airflow.start_component("celery worker")

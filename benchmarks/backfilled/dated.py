@@ -8,8 +8,9 @@ from airflow.sdk import DAG, CronDataIntervalTimetable
 
 from airflow_tx import CommitOperator, DataIntervalSource, Transaction, persistent_aggregate
 from airflow_tx.state import Count, SqlState, Sum
-from benchmarks.backfilled.names import ALONE, DEFERRED, FIRST, IN_FLIGHT, LAST, OURS, SLEPT, name_of
+from benchmarks.backfilled.names import ALONE, DEFERRED, IN_FLIGHT, OURS, SLEPT, name_of
 from benchmarks.backfilled.work import work
+from benchmarks.peers.jobs import FIRST, LAST
 
 days = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
 for way in (DEFERRED, SLEPT):

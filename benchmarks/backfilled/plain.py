@@ -5,8 +5,9 @@ from __future__ import annotations
 from airflow.sdk import DAG, BaseHook, CronDataIntervalTimetable, get_current_context, task
 
 from benchmarks.backfilled.day_number import day_number
-from benchmarks.backfilled.names import ALONE, DEFERRED, FIRST, IN_FLIGHT, LAST, ORDERED, PLAIN, SLEPT, name_of
+from benchmarks.backfilled.names import ALONE, DEFERRED, IN_FLIGHT, ORDERED, PLAIN, SLEPT, name_of
 from benchmarks.backfilled.work import Rows, work
+from benchmarks.peers.jobs import FIRST, LAST
 
 
 @task
