@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from airflow_tx.acks.api import not_open
 from airflow_tx.acks.reference import Origin
 from airflow_tx.acks.tree import Acker, Portion, Tree, TreeReport, check_number
-from airflow_tx.connections.redis import AWAY, failure_text, make_client
+from airflow_tx.connections.redis import RedisFailure, make_client, redis_failures
 from airflow_tx.errors import (
     AckersRefused,
     AckersUnavailable,
@@ -186,23 +186,16 @@ class RedisAckers:
         with self._errors():
             return self._client.eval(script, len(keys), *keys, *arguments)
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        from redis.exceptions import RedisError, ResponseError
+    def _errors(self) -> AbstractContextManager[None]:
+        return redis_failures(self._parameters, self._error)
 
-        try:
-            yield
-        except ResponseError as error:
-            if str(error).startswith(AWAY):
-                raise AckersUnavailable(
-                    where=self._where, reason=failure_text(error, self._parameters)
-                ) from None
-            remedy = "Look into the server's log. Until it works, no transaction with messages is committed."
-            raise AckersRefused(where=self._where, problem=str(error), remedy=remedy) from None
-        except (RedisError, OSError) as error:
-            raise AckersUnavailable(
-                where=self._where, reason=failure_text(error, self._parameters)
-            ) from None
+    def _error(self, failure: RedisFailure) -> Exception:
+        if failure.away or not failure.answered:
+            return AckersUnavailable(where=self._where, reason=failure.text)
+        remedy = (
+            "Look into the server's log. Until it works, no transaction with messages is committed."
+        )
+        return AckersRefused(where=self._where, problem=failure.text, remedy=remedy)
 
 
 def _acker(pairs: list[bytes]) -> Acker:

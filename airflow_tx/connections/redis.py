@@ -1,11 +1,15 @@
 """Where something of Redis lives: the Airflow connection or a URL, as the parameters of a client; and that client.
 
+Sources, states and ackers learn from a `RedisFailure` what went wrong, and make their own errors of it.
+
 No password is shown in a message or a repr.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -25,8 +29,7 @@ REDIS_EXTRAS = (
 ).split()
 # A server that does not answer is as good as one that cannot be reached.
 _PATIENCE = {"socket_timeout": 60.0, "socket_connect_timeout": 10.0}
-# Errors of a server that cannot be used now. Another server, or the same one later, can be used.
-AWAY = (
+_AWAY = (
     "READONLY",
     "LOADING",
     "MASTERDOWN",
@@ -120,8 +123,46 @@ def make_client(parameters: Mapping[str, Any], *, needed_by: str) -> Any:
     return Redis(**known)
 
 
-def failure_text(error: Exception, parameters: Mapping[str, Any]) -> str:
-    """Word an error, in one line without the password."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    secret = parameters.get("password")
-    return text.replace(str(secret), "***") if secret else text
+@dataclass(frozen=True)
+class RedisFailure:
+    """An error that Redis or its client has raised.
+
+    :param text: the error in one line, without the password.
+    :param answered: whether the server has sent it as the answer to a command.
+    :param away: whether the server cannot be used now. Another server, or the same one later, can be used.
+    :param denied: whether the server refuses the login, or the user lacks a right.
+    :param sent: whether the server may have run the command, whose answer was lost.
+    """
+
+    text: str
+    answered: bool
+    away: bool
+    denied: bool
+    sent: bool
+
+
+@contextmanager
+def redis_failures(
+    parameters: Mapping[str, Any], make_error: Callable[[RedisFailure], Exception]
+) -> Iterator[None]:
+    """Turn what Redis raises within the block into errors of the package.
+
+    :param parameters: of the client; the password among them is hidden.
+    """
+    from redis import exceptions as raised
+
+    try:
+        yield
+    except (raised.RedisError, OSError) as error:
+        lost = isinstance(error, (raised.ConnectionError, raised.TimeoutError, OSError))
+        text = " ".join(str(error).split()) or type(error).__name__
+        secret = parameters.get("password")
+        failure = RedisFailure(
+            text.replace(str(secret), "***") if secret else text,
+            answered=isinstance(error, raised.ResponseError),
+            away=lost or str(error).startswith(_AWAY),
+            denied=isinstance(error, (raised.AuthenticationError, raised.NoPermissionError)),
+            # A client that cannot even connect has sent nothing.
+            sent=lost and "connecting to" not in str(error),
+        )
+        raise make_error(failure) from None

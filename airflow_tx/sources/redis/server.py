@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_tx.connections.redis import AWAY, failure_text, make_client
+from airflow_tx.connections.redis import RedisFailure, make_client, redis_failures
 from airflow_tx.errors import ConfigError, PartitionUnavailable, SourceError
 
 
@@ -53,30 +53,19 @@ class RedisDatabase:
         """Make a client, not connected yet."""
         return make_client(self.parameters, needed_by=self.source)
 
-    @contextmanager
-    def failures(self) -> Iterator[None]:
+    def failures(self) -> AbstractContextManager[None]:
         """Turn what Redis raises into errors of ours; no answer, or not now, is PartitionUnavailable."""
-        from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
-        from redis.exceptions import ConnectionError as LostConnection
-        from redis.exceptions import TimeoutError as NoAnswer
+        return redis_failures(self.parameters, self._error)
 
-        try:
-            yield
-        except (RedisError, OSError) as error:
-            text = failure_text(error, self.parameters)
-            if isinstance(error, (AuthenticationError, NoPermissionError)):
-                remedy = f"The server says: {text} Correct its login and password, or the rights of that user."
-                raise ConfigError(
-                    option="Redis connection", value=self.conn_id, remedy=remedy
-                ) from None
-            away = isinstance(error, (LostConnection, NoAnswer, OSError)) or str(error).startswith(
-                AWAY
-            )
-            if away:
-                raise self.unavailable(f"{self.where}: {text}") from None
-            raise self.refused(
-                f"{self.where} says: {text}", "Correct it, then clear the task."
-            ) from None
+    def _error(self, failure: RedisFailure) -> Exception:
+        if failure.denied:
+            remedy = f"The server says: {failure.text} Correct its login and password, or the rights of that user."
+            return ConfigError(option="Redis connection", value=self.conn_id, remedy=remedy)
+        if failure.away:
+            return self.unavailable(f"{self.where}: {failure.text}")
+        return self.refused(
+            f"{self.where} says: {failure.text}", "Correct it, then clear the task."
+        )
 
     def unavailable(self, reason: str) -> PartitionUnavailable:
         return PartitionUnavailable(partition=self.partition, source=self.source, reason=reason)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from airflow_tx.connections.redis import (
-    AWAY,
-    failure_text,
+    RedisFailure,
     make_client,
     parameters_of_connection,
     parameters_of_url,
+    redis_failures,
 )
 from airflow_tx.errors import ConfigError, StateError, StateOutcomeUnknown, StateUnavailable
 
@@ -39,24 +40,14 @@ class RedisServer:
         :raises StateOutcomeUnknown: it does not answer to the last call.
         :raises StateError: it refuses a command.
         """
-        from redis.exceptions import ConnectionError as LostConnection
-        from redis.exceptions import RedisError, ResponseError
-        from redis.exceptions import TimeoutError as NoAnswer
-
-        try:
+        with redis_failures(self._parameters, partial(self._error, last=last)):
             yield self._connected()
-        except (LostConnection, NoAnswer, OSError) as error:
-            # One that cannot even be made has sent nothing.
-            unknown = last and "connecting to" not in str(error)
-            raise (StateOutcomeUnknown if unknown else StateUnavailable)(
-                **self._fields(error)
-            ) from None
-        except ResponseError as error:
-            if str(error).startswith(AWAY):
-                raise StateUnavailable(**self._fields(error)) from None
-            raise self.refused(f"the server says: {self._reason(error)}") from None
-        except RedisError as error:
-            raise self.refused(self._reason(error)) from None
+
+    def _error(self, failure: RedisFailure, *, last: bool) -> StateError:
+        if failure.away:
+            kind = StateOutcomeUnknown if last and failure.sent else StateUnavailable
+            return kind(state=self._state, where=self._where, reason=failure.text)
+        return self.refused(f"{'the server says: ' if failure.answered else ''}{failure.text}")
 
     def run(
         self,
@@ -93,12 +84,6 @@ class RedisServer:
     def restarted(self) -> StateUnavailable:
         reason = "the server was restarted or replaced since the fence was raised, and may have lost what was written"
         return StateUnavailable(state=self._state, where=self._where, reason=reason)
-
-    def _fields(self, error: Exception) -> dict[str, str]:
-        return {"state": self._state, "where": self._where, "reason": self._reason(error)}
-
-    def _reason(self, error: Exception) -> str:
-        return failure_text(error, self._parameters)
 
     def _connected(self) -> Any:
         if self._client is None:
