@@ -14,8 +14,9 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
@@ -24,21 +25,11 @@ from airflow_tx.connections.aws import scrubbed
 from airflow_tx.errors import StateDiffers, StateError, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.state.api import FenceMoved
 from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.manifest import FENCES, TXID
+from airflow_tx.state.lake.manifest import FENCES, TXID, TableFile
 from airflow_tx.state.lake.partitions import text_of
 from airflow_tx.state.lake.probe import check_conditional_puts, is_conflict
 from airflow_tx.state.lake.requirements import TableRequirements
-from airflow_tx.state.lake.schema import TXID_FIELD, struct
-from airflow_tx.state.lake.store import (
-    Defined,
-    LiveFile,
-    Published,
-    Raised,
-    Released,
-    TableChange,
-    TableVersion,
-    Widened,
-)
+from airflow_tx.state.lake.schema import TXID_FIELD, FieldJson, Schema, struct
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, Transaction
@@ -62,8 +53,132 @@ _DENIED = re.compile(
 )
 
 
+# --- versions, and the changes that lead to the next one --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """A table at one version.
+
+    :param fence: the text that the last raise has left; "" if there is none.
+    :param number: of that raise; 0 before the first one.
+    :param applied: the number of the raise whose updates were all committed; None: of none.
+    :param written: how many rows that update had; `given`: the digest of its files.
+    :param empty: whether no file is live.
+    :param handle: of deltalake.
+    """
+
+    version: int
+    fence: str
+    number: int
+    schema: Schema
+    partition_by: tuple[str, ...]
+    applied: int | None
+    written: int
+    given: int | None
+    empty: bool
+    handle: DeltaTable = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class LiveFile:
+    """A file of a table at one version.
+
+    :param least: the least txid in it, `most` the greatest; None: unknown.
+    :param nobodys: how many rows of no transaction; None: unknown.
+    :param rows: how many it has; None: unknown.
+    :param removable: whether a commit of this store takes it out.
+    """
+
+    path: str
+    size: int
+    partition: Mapping[str, str | None] = field(hash=False)
+    rows: int | None
+    least: int | None
+    most: int | None
+    nobodys: int | None
+    removable: bool = True
+
+    def may_hold(self, txids: Collection[int]) -> bool:
+        """Whether rows of one of these transactions may be in it."""
+        if self.least is None or self.most is None:
+            return True
+        return any(self.least <= txid <= self.most for txid in txids)
+
+    def is_of(self, txids: Collection[int]) -> bool:
+        """Whether all of its rows are of one of these transactions."""
+        alone = self.least is not None and self.least == self.most and self.nobodys == 0
+        return alone and self.least in txids
+
+
+@dataclass(frozen=True)
+class Raised:
+    """A change that leaves a new fence; the table is made if it is not there.
+
+    :param fence: its text; "" leaves none.
+    :param number: of the raise, one more than in the version before.
+    """
+
+    fence: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Defined:
+    """A change that gives a table without files its columns and its partition columns."""
+
+    schema: Schema
+    partition_by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Widened:
+    """A change that adds columns; rows that are there have NULL in them."""
+
+    fields: Sequence[FieldJson]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A change that puts files in and takes files out.
+
+    :param applied: the number of the raise whose updates are complete with it.
+    :param written: how many rows were put in, without rows that were only moved.
+    :param given: the digest of the files of the update, of 63 bits.
+    :param note: kept with the commit, as long as the store keeps its log.
+    """
+
+    added: Sequence[TableFile]
+    removed: Sequence[LiveFile]
+    applied: int
+    written: int
+    given: int
+    note: Mapping[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Released:
+    """A change that removes the fence and the txid of each row, because the next ledger has the same txids.
+
+    :param number: of this raise.
+    :param owned: whether a row has a txid; each file with such a row is written again.
+    """
+
+    number: int
+    owned: bool
+
+
+TableChange = Raised | Defined | Widened | Published | Released
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
 class DeltaStore:
-    """A Delta table, as a `TableStore`."""
+    """A Delta table.
+
+    The state relies on `cas`: a change lands on the very version that it was made for, or not at all.
+    """
 
     def __init__(self, uri: str, *, state: str, options: Mapping[str, str]) -> None:
         self._uri = uri
@@ -77,6 +192,11 @@ class DeltaStore:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def load(self) -> TableVersion | None:
+        """Read the current table; None: there is none.
+
+        :raises StateError: it has something that this store cannot keep right.
+        :raises StateUnavailable: it cannot be read.
+        """
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -116,6 +236,7 @@ class DeltaStore:
             ) from None
 
     def live_files(self, at: TableVersion) -> list[LiveFile]:
+        """List all live files of a version."""
         import pyarrow as pa  # type: ignore[import-untyped]
 
         with self.reached():
@@ -123,6 +244,7 @@ class DeltaStore:
         return [_live(row, at) for row in found.to_pylist()]
 
     def files_of(self, at: TableVersion, txids: Collection[int]) -> list[LiveFile]:
+        """List the live files that may have rows of these transactions."""
         return [each for each in self.live_files(at) if each.may_hold(txids)]
 
     def asked(self, at: TableVersion, query: str) -> list[dict[str, Any]]:
@@ -144,6 +266,11 @@ class DeltaStore:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def cas(self, at: TableVersion | None, change: TableChange) -> None:
+        """Commit a change as the version after `at`; None: as the first one.
+
+        :raises FenceMoved: another commit has happened, or may have: load again.
+        :raises StateUnavailable: it is unknown whether it was committed; load again.
+        """
         from deltalake.exceptions import DeltaError
 
         with self.reached():
@@ -161,13 +288,14 @@ class DeltaStore:
             raise unreached(error, **self._place, outcome_known=is_known) from None
 
     def _make(self, change: TableChange) -> None:
-        from deltalake import DeltaTable, Schema
+        from deltalake import DeltaTable
+        from deltalake import Schema as DeltaSchema
 
         assert isinstance(change, Raised)
         # The columns of the first rows replace this schema. Delta takes no table without columns.
         DeltaTable.create(
             self._uri,
-            Schema.from_json(json.dumps(struct([TXID_FIELD]))),
+            DeltaSchema.from_json(json.dumps(struct([TXID_FIELD]))),
             mode="error",
             storage_options=self._options,
             commit_properties=_once(app_transactions=self._raise_of(change)),
@@ -214,9 +342,10 @@ class DeltaStore:
     def _define(self, table: DeltaTable, change: Defined) -> None:
         """Replace the columns of a table without files; nothing else can change its partition columns."""
         import pyarrow as pa
-        from deltalake import Schema, write_deltalake
+        from deltalake import Schema as DeltaSchema
+        from deltalake import write_deltalake
 
-        empty = pa.schema(Schema.from_json(json.dumps(change.schema)).to_arrow()).empty_table()
+        empty = pa.schema(DeltaSchema.from_json(json.dumps(change.schema)).to_arrow()).empty_table()
         write_deltalake(
             table,
             empty,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from airflow_tx.errors import StateDiffers, StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.state.lake.delta import DeltaStore
+from airflow_tx.state.lake.delta import Defined, DeltaStore, TableChange, TableVersion, Widened
 from airflow_tx.state.lake.footer import check_txid
 from airflow_tx.state.lake.manifest import STAGED, TableFile
 from airflow_tx.state.lake.schema import (
@@ -20,7 +20,6 @@ from airflow_tx.state.lake.schema import (
     new_fields,
     struct,
 )
-from airflow_tx.state.lake.store import Defined, TableChange, TableVersion, Widened
 
 
 @dataclass(frozen=True)

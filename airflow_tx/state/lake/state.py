@@ -27,13 +27,21 @@ from airflow_tx.protocol.attempt import Grant
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, FenceMoved, StateKind, StateWrite, StoredReceipt
-from airflow_tx.state.lake.delta import COMMIT_NOTE, QUERIED, RELEASED, DeltaStore
+from airflow_tx.state.lake.delta import (
+    COMMIT_NOTE,
+    QUERIED,
+    RELEASED,
+    DeltaStore,
+    Published,
+    Raised,
+    Released,
+    TableVersion,
+)
 from airflow_tx.state.lake.fit import TableFit, is_undefined
 from airflow_tx.state.lake.manifest import STAGED, TXID, TableFile, names_digest
 from airflow_tx.state.lake.raised_fence import RaisedFence, next_raise
 from airflow_tx.state.lake.requirements import rewritten
 from airflow_tx.state.lake.schema import Misfit, Schema
-from airflow_tx.state.lake.store import Published, Raised, Released, TableVersion
 from airflow_tx.state.lake.sweep import sweep
 from airflow_tx.state.lake.taken_back import TakeBack, TakenBack, count_rows
 from airflow_tx.state.store_transaction import StoredState
