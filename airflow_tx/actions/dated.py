@@ -9,7 +9,7 @@ from airflow_tx import compat
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding
-from airflow_tx.sources.dates import Span, span_of
+from airflow_tx.sources.dates import Span, key_of_interval, span_of
 
 if TYPE_CHECKING:
     from airflow_tx.actions.action import ActionTarget
@@ -20,10 +20,8 @@ def dated_transactions(target: ActionTarget, first: str, last: str) -> list[int]
 
     :raises ConfigError: one is no date, the runs have no dates, or no date has a transaction.
     """
-    from airflow_tx.sources.run.data_interval import DataIntervalSource, key_of_interval
-
     spec, _ = target.dag()
-    if not isinstance(spec.source, DataIntervalSource):
+    if spec.source.dated is None:
         remedy = f"Its runs have no dates: airflow tx restate {target.topology} TXID ... --why TEXT"
         raise ConfigError(option="--from, --to", value=type(spec.source).__name__, remedy=remedy)
     intervals = compat.scheduled_intervals(spec.dag_id, *dates_between(first, last, spec.zone))

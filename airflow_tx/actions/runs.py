@@ -9,7 +9,7 @@ from airflow_tx import compat
 from airflow_tx.actions.preview import EffectLine
 from airflow_tx.errors import Refused
 from airflow_tx.processing.begin import conf_of
-from airflow_tx.sources.run.data_interval import interval_of_key
+from airflow_tx.sources.dates import interval_of_key
 
 
 class RunForbidden(Refused):

@@ -25,12 +25,7 @@ from airflow_tx.protocol.records import Binding, TopologyRecord
 from airflow_tx.protocol.records import Counter as Turn
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.sources.api import Json
-from airflow_tx.sources.run.data_interval import (
-    DataIntervalSource,
-    key_of_interval,
-    order_end,
-    order_from,
-)
+from airflow_tx.sources.dates import key_of_interval, order_end, order_from
 from airflow_tx.spec import TransactionSpec
 
 
@@ -88,7 +83,7 @@ class BackfilledDates:
     ) -> None:
         self.spec = spec
         self.ledger = ledger
-        if not isinstance(spec.source, DataIntervalSource):
+        if spec.source.dated is None:
             remedy = "The runs of other sources have no order of dates; airflow backfill create makes them."
             raise ConfigError(
                 option=f"source of {spec.topology}",

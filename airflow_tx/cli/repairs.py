@@ -62,7 +62,6 @@ def _state_lost(args: Namespace, store: Store) -> None:
 def _ledger_lost(args: Namespace, store: Store) -> None:
     from airflow_tx.protocol.rebuild_plan import LEDGER_LOST, HeldState
     from airflow_tx.protocol.repair import Repairs, incarnation_of
-    from airflow_tx.sources.rabbit.taken import adopt_taken
     from airflow_tx.state.api import StateKind
 
     request, states = _dag(args, store, LEDGER_LOST)
@@ -86,7 +85,7 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
         return
     for incarnation in {fence.incarnation for fence in found.values() if fence is not None}:
         if made_anew not in ("", incarnation):
-            adopt_taken(staging_of(args), made_anew, incarnation)
+            staging_of(args).adopt_taken(made_anew, incarnation)
     print_done("Repaired", Repairs(ledger).ledger_lost(held, request, audit))
 
 

@@ -13,9 +13,7 @@ from airflow_tx.commit.update import Update
 from airflow_tx.errors import ConfigError, TxError
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.processing.task import digest_of_callable
-from airflow_tx.sources.api import Source
-from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.sources.run.next_interval import NextIntervalSource
+from airflow_tx.sources.api import DatedSource, Source
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
@@ -129,19 +127,20 @@ def lane_plan(spec: TransactionSpec, dag: Any) -> LanePlan:
 
 def _by_schedule(spec: TransactionSpec, dag: Any) -> TransactionSpec:
     """Let the schedule of a DAG say which data interval is next."""
-    source = spec.source
-    if (
-        type(source) is not DataIntervalSource
-        or not source.in_order
-        or not dag.timetable.can_be_scheduled
-    ):
+    dated = _can_omit_runs(spec)
+    if dated is None or not dated.in_order or not dag.timetable.can_be_scheduled:
         return spec
-    return replace(spec, source=NextIntervalSource.of(source, compat.IntervalSchedule.of_dag(dag)))
+    return replace(spec, source=dated.without_runs(compat.IntervalSchedule.of_dag(dag)))
+
+
+def _can_omit_runs(spec: TransactionSpec) -> DatedSource | None:
+    dated = spec.source.dated
+    return dated if dated is not None and dated.can_omit_runs else None
 
 
 def _reason_of_block(spec: TransactionSpec, dag: Any) -> str:
-    if type(spec.source) is DataIntervalSource:
-        if not spec.source.in_order:
+    if (dated := _can_omit_runs(spec)) is not None:
+        if not dated.in_order:
             return "its data intervals have no order, which in_order=True gives them"
         return f"DAG {dag.dag_id!r} has no schedule that says which data interval is next"
     if spec.source.per_run:
@@ -161,7 +160,7 @@ def _lane_task(spec: TransactionSpec, task: Any) -> LaneTask | LaneApplication:
     if _is_application(task):
         _check(spec, task, _check_application)
         return LaneApplication(task.task_id, task, compat.time_allowed(task))
-    function = partial(compat.task_function, dated=isinstance(spec.source, NextIntervalSource))
+    function = partial(compat.task_function, dated=spec.source.dated is not None)
     call: compat.TaskFunction = _check(spec, task, function)
     return LaneTask(task.task_id, call, digest_of_callable(task))
 

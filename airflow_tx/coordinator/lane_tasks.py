@@ -21,7 +21,6 @@ from airflow_tx.protocol import processing
 from airflow_tx.protocol.answers import Begun, Done
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.joined import in_one_multi
-from airflow_tx.sources.run.next_interval import NextIntervalSource
 
 if TYPE_CHECKING:
     from airflow_tx.coordinator.lane_applications import ApplicationRun, LaneApplications
@@ -223,7 +222,7 @@ class LaneTransaction:
 
     def _dates(self) -> dict[str, Any]:
         """The data interval in the context of its run, if the batch is one."""
-        source = self._plan.spec.source
-        if not isinstance(source, NextIntervalSource):
-            return {}
-        return compat.interval_context(*source.interval(self.begun.metadata))
+        dated = self._plan.spec.source.dated
+        return (
+            {} if dated is None else compat.interval_context(*dated.interval(self.begun.metadata))
+        )

@@ -18,8 +18,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, TransactionRecord
 from airflow_tx.protocol.view import in_lane
 from airflow_tx.sources.api import Source
-from airflow_tx.sources.run.data_interval import DataIntervalSource, order_end
-from airflow_tx.sources.run.next_interval import NextIntervalSource
+from airflow_tx.sources.dates import order_end
 
 if TYPE_CHECKING:
     from airflow_tx.compat import RunInfo
@@ -45,19 +44,15 @@ def in_turn(
     :raises AheadOfOrder: the order has not begun, and an earlier run is on its way.
     """
     start = run.interval_start
-    if (
-        not isinstance(source, DataIntervalSource)
-        or not source.in_order
-        or attempt.attempt > 1
-        or start is None
-    ):
+    dated = source.dated
+    if dated is None or not dated.in_order or attempt.attempt > 1 or start is None:
         return source
     if position is None:
         earlier = compat.earlier_live_run(spec.dag_id, start)
         if earlier is not None:
             interval = f"{start.isoformat()}/{run.interval_end and run.interval_end.isoformat()}"
             raise AheadOfOrder(interval=interval, after=start, missing=earlier)
-    return source.on_schedule(partial(compat.previous_end, dag))
+    return dated.on_schedule(partial(compat.previous_end, dag))
 
 
 def first_in_turn(
@@ -67,11 +62,8 @@ def first_in_turn(
 
     :raises SourceError: one is, and the order of data intervals has not begun.
     """
-    found = (
-        source.next_interval(position)
-        if isinstance(source, NextIntervalSource) and position is None
-        else None
-    )
+    dated = source.dated
+    found = None if dated is None or position is not None else dated.next_interval(position)
     earlier = None if found is None else compat.earlier_live_run(spec.dag_id, found.start)
     if earlier is None:
         return source

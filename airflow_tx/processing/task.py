@@ -32,7 +32,6 @@ from airflow_tx.processing.messages import TaskMessages
 from airflow_tx.processing.stale_input import check_arguments, check_upstream
 from airflow_tx.protocol.receipt import code_digest, is_shortened
 from airflow_tx.sources.api import SourceKind
-from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
 
 if TYPE_CHECKING:
@@ -322,9 +321,10 @@ def before_task(context: Context) -> None:
     if processing.source.kind is not SourceKind.TRANSACTIONAL:
         check_upstream(context, processing.spec, processing.attempt, processing.task)
     processing.code = digest_of_callable(context["task"])
-    if isinstance(processing.source, DataIntervalSource) and "logical_date" not in context:
+    dated = processing.source.dated
+    if dated is not None and "logical_date" not in context:
         # A run that was created again has no dates if Airflow does not infer them.
-        dates = compat.interval_context(*processing.source.interval(processing.metadata))
+        dates = compat.interval_context(*dated.interval(processing.metadata))
         context.update(dates)  # type: ignore[typeddict-item]
     processing.start()
 

@@ -9,7 +9,7 @@ import base64
 import copy
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
@@ -19,19 +19,21 @@ from airflow_tx.errors import ConfigError, RowsRefused, SourceError
 from airflow_tx.protocol.batch import Batch as Batch
 from airflow_tx.protocol.batch import Json as Json
 from airflow_tx.protocol.batch import Loss as Loss
-from airflow_tx.sources.dates import Span, span_of
+from airflow_tx.sources.dates import Interval, Span, span_of
 from airflow_tx.sources.sizing import BatchSize, Limit, Measured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_tx.compat import RunInfo
+    from airflow_tx.compat import IntervalSchedule, RunInfo, ScheduledInterval
     from airflow_tx.errors import TxError
     from airflow_tx.protocol.attempt import TransactionAttempt
 
 _Self = TypeVar("_Self", bound="Source")
 EmittedRows: TypeAlias = "DataFrame | Iterable[Mapping[str, Any]]"
 """The rows of a batch: a DataFrame if the source was given a SparkSession, else mappings."""
+PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
+"""Gives the end of the last interval of a schedule before one; None: it is unknown."""
 
 
 class SourceKind(str, Enum):
@@ -160,7 +162,12 @@ class Source(Described, ABC):
         """Do the same for a run that was deleted and made again: of what it stood for only its key is left."""
         return self
 
-    def interval_of_run(self, key: str) -> tuple[datetime, datetime] | None:
+    @property
+    def dated(self) -> DatedSource | None:
+        """Return the source itself if a batch is the data interval of a run; None: its runs have no dates."""
+        return None
+
+    def interval_of_run(self, key: str) -> Interval | None:
         """Return the data interval that a run of this key is given when it is made again; None: it has none."""
         return None
 
@@ -292,6 +299,38 @@ class Source(Described, ABC):
 
     def close(self) -> None:
         """Close the connections; the next use opens them again."""
+
+
+class DatedSource(Source):
+    """A source whose batches are data intervals: the run of an interval is known by it, see `sources.dates`."""
+
+    @property
+    def dated(self) -> DatedSource:
+        return self
+
+    @abstractmethod
+    def interval(self, metadata: Json) -> Interval:
+        """Return the data interval of a batch."""
+
+    @abstractmethod
+    def on_schedule(self, previous_end: PreviousEnd) -> DatedSource:
+        """Return the source that knows the schedule, which may leave times out: then intervals do not touch."""
+
+    @property
+    def can_omit_runs(self) -> bool:
+        """Whether a lane may take its intervals `without_runs`, if they are `in_order`."""
+        return False
+
+    def without_runs(self, schedule: IntervalSchedule) -> DatedSource:
+        """Return the source that takes the same intervals without their runs: the schedule says which one is next."""
+        raise NotImplementedError
+
+    def next_interval(self, position: Json) -> ScheduledInterval | None:
+        """Find the interval that follows a position; None: it has not ended, there is none, or its run names it.
+
+        :raises SourceError: this worker cannot tell.
+        """
+        return None
 
 
 class TransactionalSource(Source):

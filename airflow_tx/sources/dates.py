@@ -1,10 +1,12 @@
-"""A date as a person types it: a moment, or a whole day in the time zone of a schedule."""
+"""Dates: as a person types them, and the data intervals of runs as their keys and positions spell them."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone, tzinfo
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from zoneinfo import ZoneInfo
+
+Interval: TypeAlias = tuple[datetime, datetime]
 
 
 class Span(NamedTuple):
@@ -43,3 +45,41 @@ def _in_utc(moment: datetime, zone: tzinfo) -> datetime:
     """Convert as Airflow's schedules do: of an hour that comes twice the second one, of one left out the next one."""
     both = (moment.replace(tzinfo=zone, fold=fold) for fold in (0, 1))
     return max(each.astimezone(timezone.utc) for each in both)
+
+
+# --- data intervals -----------------------------------------------------------------------------------------------
+
+
+def key_of_interval(interval: Interval) -> str:
+    """Identify the runs of an interval."""
+    return f"interval:{dates_of(interval)}"
+
+
+def interval_of_key(key: str) -> Interval | None:
+    """Read the interval of the runs of a key; None: they have no interval."""
+    kind, _, dates = key.partition(":")
+    try:
+        start, end = map(datetime.fromisoformat, dates.split("/"))
+        return (start, end) if kind == "interval" else None
+    except ValueError:
+        return None
+
+
+def order_end(position: Any) -> datetime:
+    """Read where the order of txids stands: the next interval begins there."""
+    return max(datetime.fromisoformat(end) for _, end in position["intervals"])
+
+
+def order_from(start: datetime) -> Any:
+    """Return the position before the first transaction of an order that begins at `start`."""
+    return {"intervals": [[iso(start), iso(start)]]}
+
+
+def iso(moment: datetime) -> str:
+    """Spell a moment in UTC."""
+    return moment.astimezone(timezone.utc).isoformat()
+
+
+def dates_of(interval: Interval) -> str:
+    """Spell an interval in UTC."""
+    return f"{iso(interval[0])}/{iso(interval[1])}"

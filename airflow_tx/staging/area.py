@@ -159,6 +159,29 @@ class StagingArea:
                 self.files.remove_tree(f"{below}/{txid}")
         return read
 
+    def adopt_taken(self, made_anew: str, incarnation: str) -> None:
+        """Give the next transaction of a rebuilt ledger the messages that runs took while the ledger was lost.
+
+        The broker has forgotten these messages. The source recognizes ids that it knows, so you may repeat this.
+
+        :param made_anew: the incarnation of the ledger that `begin` has made in place of the lost one.
+        :param incarnation: of the lost one.
+        """
+        theirs = f"{quoted(made_anew)}/{TAKEN}"
+        for queue in self.files.list(theirs):
+            own = f"{quoted(incarnation)}/{TAKEN}/{queue}"
+            numbers = [
+                int(at)
+                for folder in ("ids", "messages")
+                for at in self.files.list(f"{own}/{folder}")
+            ]
+            # The next transaction looks at this number and at all after it: the last ids are those before its own.
+            place = f"{own}/messages/{max(numbers, default=0)}"
+            for number in self.files.list(f"{theirs}/{queue}/messages"):
+                folder = f"{theirs}/{queue}/messages/{number}"
+                for name in self.files.list(folder):
+                    self.files.copy(f"{folder}/{name}", f"{place}/{int(number):020}-{name}")
+
     def forget(self, incarnation: str) -> None:
         """Remove everything that a topology has staged, kept, journaled and taken out of queues: its life is over.
 

@@ -19,7 +19,6 @@ from airflow_tx.errors import TransactionDefinitionError
 from airflow_tx.operators.begin import BeginTransactionOperator
 from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.sources.api import Source, SourceKind
-from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.topology.phase import PhaseTasks
@@ -127,7 +126,7 @@ def _source(block: Block) -> None:
 
 
 def _interval(block: Block) -> None:
-    if not isinstance(block.spec.source, DataIntervalSource):
+    if block.spec.source.dated is None:
         return
     if timetable := compat.empty_interval(block.dag):
         raise block.refusal(

@@ -23,7 +23,6 @@ from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.operators.commit_phase import AcquireTurnOperator, hook_up_inside
 from airflow_tx.processing.task import hook_up
 from airflow_tx.sources.api import Source
-from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.topology.phase import phase_of
 from airflow_tx.topology.rules import Block, check, refusal, with_alarms
@@ -176,7 +175,8 @@ class Transaction:
             _window(self._spec),
             phase,
         )
-        if isinstance(self._spec.source, DataIntervalSource):
+        source = self._spec.source  # `check` refuses what is no source
+        if isinstance(source, Source) and source.dated is not None:
             compat.give_intervals(self._dag)
         check(block)
         needed = block.gate.upstream_task_ids - {begin.task_id}

@@ -19,7 +19,7 @@ from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Outcome
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.protocol.wish import Wish
-from airflow_tx.sources.run.data_interval import interval_of_key, key_of_interval
+from airflow_tx.sources.dates import interval_of_key, key_of_interval
 
 SHOWN_FOR = timedelta(days=1)
 """After its end a job is shown for this time."""

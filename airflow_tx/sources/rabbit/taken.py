@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from uuid import uuid4
 
-from airflow_tx.staging.area import TAKEN, StagingArea, quoted
+from airflow_tx.staging.area import TAKEN, quoted
 from airflow_tx.staging.files import open_files
 
 DIGEST_SIZE = 16
@@ -83,30 +83,6 @@ def read_ids(uri: str) -> dict[bytes, None]:
     return dict.fromkeys(
         content[at : at + DIGEST_SIZE] for at in range(0, len(content), DIGEST_SIZE)
     )
-
-
-def adopt_taken(area: StagingArea, made_anew: str, incarnation: str) -> None:
-    """Let the next transaction of a rebuilt ledger take the messages that runs have taken while the ledger was lost.
-
-    The broker has forgotten them. Ids that are known already are recognised, so this may be repeated.
-
-    :param area: of both ledgers.
-    :param made_anew: the incarnation of the ledger that `begin` has made in place of the lost one.
-    :param incarnation: of the lost one.
-    """
-    files = area.files
-    theirs = f"{quoted(made_anew)}/{TAKEN}"
-    for queue in files.list(theirs):
-        own = f"{quoted(incarnation)}/{TAKEN}/{queue}"
-        numbers = [
-            int(at) for folder in ("ids", "messages") for at in files.list(f"{own}/{folder}")
-        ]
-        # The next transaction looks at this number and at all after it: the last ids are those before its own.
-        place = f"{own}/messages/{max(numbers, default=0)}"
-        for number in files.list(f"{theirs}/{queue}/messages"):
-            folder = f"{theirs}/{queue}/messages/{number}"
-            for name in files.list(folder):
-                files.copy(f"{folder}/{name}", f"{place}/{int(number):020}-{name}")
 
 
 class TakenMessages:

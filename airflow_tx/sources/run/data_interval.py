@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from copy import copy
-from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
-from airflow_tx.errors import AheadOfOrder, OtherSource
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json
-from airflow_tx.sources.run.reader import ReaderSource
+from airflow_tx.sources.run.interval import IntervalSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from airflow_tx.compat import RunInfo
-
-_SKEW = timedelta(minutes=1)  # between the clocks of Airflow's own hosts
-Interval: TypeAlias = tuple[datetime, datetime]
-PreviousEnd: TypeAlias = Callable[[datetime, datetime], datetime | None]
+    from airflow_tx.compat import IntervalSchedule
+    from airflow_tx.sources.api import DatedSource
 
 
-class DataIntervalSource(ReaderSource):
+class DataIntervalSource(IntervalSource):
     """What `reader` reads for the data interval of the run: ``reader(start, end, spark=None, **options)``.
 
     A run is known by its interval: another run of the same one, as after a backfill, is the same transaction.
@@ -43,179 +32,12 @@ class DataIntervalSource(ReaderSource):
         ``airflow.sdk.BaseHook.get_connection``. A Spark driver on this machine finds them as the task does.
     """
 
-    def __init__(
-        self,
-        reader: str | Callable[..., Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        kind: str = "transactional",
-        in_order: bool = False,
-        connections: Sequence[str] = (),
-    ) -> None:
-        super().__init__(reader, options, kind, connections)
-        self.in_order = in_order
-        self._previous_end: PreviousEnd = lambda start, end: None
+    @property
+    def can_omit_runs(self) -> bool:
+        # A subclass may decide its batches in another way.
+        return type(self) is DataIntervalSource
 
-    def on_schedule(self, previous_end: PreviousEnd) -> DataIntervalSource:
-        """Return the source that knows the schedule, which may leave times out: then intervals do not touch.
+    def without_runs(self, schedule: IntervalSchedule) -> DatedSource:
+        from airflow_tx.sources.run.next_interval import NextIntervalSource
 
-        :param previous_end: gives the end of the last interval before one; None: unknown.
-        """
-        bound = copy(self)
-        bound._previous_end = previous_end
-        return bound
-
-    def key(self, run: RunInfo) -> str:
-        return key_of_interval(self._interval(run))
-
-    def decide(self, attempt: TransactionAttempt, position: Json) -> Batch:
-        interval = self._of_key(self.key_of_run())
-        taken = [each for each in self._taken(position) if each[0] < each[1]]
-        for other in taken:
-            if interval[0] < other[1] and other[0] < interval[1]:
-                raise self.refused(
-                    f"the interval {_words(interval)}{self._whose} overlaps {_words(other)}, of which all "
-                    "rows were taken: they would count twice",
-                    f"Nothing was allocated. If the schedule has changed, let the new one start at {_iso(other[1])} or "
-                    "later, or count again: another Transaction(topology=...) with a new state.",
-                )
-        if (
-            self.in_order and position is not None and attempt.attempt == 1
-        ):  # a replay keeps its txid
-            self._check_order(interval, order_end(position), attempt.txid)
-        rows: Json = {"from": _iso(interval[0]), "to": _iso(interval[1])}
-        after: list[Json] = [[_iso(start), _iso(end)] for start, end in _merged([*taken, interval])]
-        return Batch(metadata=rows, position={"intervals": after})
-
-    def _check_order(self, interval: Interval, end: datetime, txid: int) -> None:
-        start = interval[0]
-        if start < end and txid == 1:
-            raise self.refused(
-                f"the interval {_words(interval)}{self._whose} comes before {_iso(end)}, where txids begin",
-                f"Nothing was allocated. To begin earlier: airflow tx backfill DAG --from {_iso(start)} --to DATE.",
-            )
-        if start < end:
-            raise self.refused(
-                f"the interval {_words(interval)}{self._whose} comes before {_iso(end)}, where the order of txids "
-                f"stands: it would be transaction {txid}, after transactions of later dates",
-                "Nothing was allocated. To count it there, let the DAG say in_order=False, clear this run, and let the "
-                "DAG say in_order=True again.",
-            )
-        if end < start:
-            after = self._previous_end(*interval)
-            after = start if after is None else after
-            if end < after:
-                raise AheadOfOrder(interval=_words(interval), after=after, missing=end)
-
-    def interval(self, metadata: Any) -> Interval:
-        """Return the interval of a batch."""
-        return _moment(metadata["from"]), _moment(metadata["to"])
-
-    def contains(self, metadata: Any, what: str) -> bool:
-        start, end = self.interval(metadata)
-        try:
-            span = self.span(what)
-        except ValueError:
-            return False
-        return start <= span.last and span.start < end
-
-    def reaches(self, position: Any, what: str) -> bool | None:
-        try:
-            span = self.span(what)
-        except ValueError:
-            return None
-        taken = self._taken(position)
-        return bool(taken) and taken[0][1] >= span.end
-
-    def emit_batch(
-        self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None
-    ) -> EmittedRows:
-        return self.read(spark, _moment(metadata["from"]), _moment(metadata["to"]))
-
-    def _interval(self, run: RunInfo) -> Interval:
-        start = run.interval_start
-        end = run.interval_end
-        if start is None or end is None:
-            raise self.refused(
-                f"run {run.run_id} has no data interval",
-                "Give the DAG a schedule that has them, such as "
-                'CronDataIntervalTimetable("0 0 * * *", timezone="UTC"); a run by hand needs a logical date.',
-            )
-        if start.tzinfo is None or end.tzinfo is None or start > end:
-            remedy = "Let the timetable give dates with a time zone, the earlier one first."
-            raise self.refused(f"run {run.run_id} has the data interval {start}/{end}", remedy)
-        if start == end:
-            raise self.refused(
-                f"run {run.run_id} has the empty data interval {_iso(start)}/{_iso(end)}: it is older than the "
-                "Transaction in its DAG, or its timetable gives no intervals",
-                'Delete an older run. Use schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC") or "@daily".',
-            )
-        if run.started is not None and run.started + _SKEW < end:
-            raise self.refused(
-                f"the data interval {_words((start, end))} of run {run.run_id} had not ended when the run was "
-                f"started, at {_iso(run.started)}: rows that come until then would never count",
-                "Nothing was allocated. Clear the run once its interval has ended, or delete it.",
-            )
-        return start, end
-
-    def _of_key(self, key: str) -> Interval:
-        found = interval_of_key(key)
-        if found is None:
-            raise OtherSource(source=repr(self), problem=f"key {key[:80]!r} is no interval")
-        return found
-
-    def _taken(self, position: Any) -> list[Interval]:
-        if position is None:
-            return []
-        try:
-            return [(_moment(start), _moment(end)) for start, end in position["intervals"]]
-        except (TypeError, KeyError, ValueError):
-            problem = f"position {str(position)[:80]!r} has no intervals"
-            raise OtherSource(source=repr(self), problem=problem) from None
-
-
-def key_of_interval(interval: Interval) -> str:
-    """Identify the runs of an interval."""
-    return f"interval:{_words(interval)}"
-
-
-def interval_of_key(key: str) -> Interval | None:
-    """Read the interval of the runs of a key; None: they have no interval."""
-    kind, _, dates = key.partition(":")
-    try:
-        start, end = dates.split("/")
-        return (_moment(start), _moment(end)) if kind == "interval" else None
-    except ValueError:
-        return None
-
-
-def order_end(position: Any) -> datetime:
-    """Read where the order of txids stands: the next interval begins there."""
-    return max(_moment(end) for _, end in position["intervals"])
-
-
-def order_from(start: datetime) -> Json:
-    """Return the position before the first transaction of an order that begins at `start`."""
-    return {"intervals": [[_iso(start), _iso(start)]]}
-
-
-def _merged(intervals: list[Interval]) -> list[Interval]:
-    """Join adjacent intervals: few are left for a schedule, in any order of its runs."""
-    merged: list[Interval] = []
-    for start, end in sorted(intervals):
-        if merged and merged[-1][1] >= start:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _iso(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).isoformat()
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-def _words(interval: Interval) -> str:
-    return f"{_iso(interval[0])}/{_iso(interval[1])}"
+        return NextIntervalSource.of(self, schedule)

@@ -10,19 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_tx.compat import IntervalSchedule
 from airflow_tx.errors import AheadOfOrder
 from airflow_tx.sources.api import Batch, Json
-from airflow_tx.sources.run.data_interval import (
-    DataIntervalSource,
-    Interval,
-    key_of_interval,
-    order_end,
-)
+from airflow_tx.sources.dates import Interval, key_of_interval, order_end
+from airflow_tx.sources.run.interval import IntervalSource
 
 if TYPE_CHECKING:
     from airflow_tx.compat import ScheduledInterval
     from airflow_tx.protocol.attempt import TransactionAttempt
 
 
-class NextIntervalSource(DataIntervalSource):
+class NextIntervalSource(IntervalSource):
     """A `DataIntervalSource` in order that needs no run: a batch is the interval that follows, once it has ended.
 
     The schedule says which one that is; it leaves out none. The first one is the next of the order, if it has begun,
@@ -52,7 +48,7 @@ class NextIntervalSource(DataIntervalSource):
         self._previous_end = self.schedule.previous_end
 
     @classmethod
-    def of(cls, source: DataIntervalSource, schedule: IntervalSchedule) -> NextIntervalSource:
+    def of(cls, source: IntervalSource, schedule: IntervalSchedule) -> NextIntervalSource:
         """Return the source that takes the same intervals without their runs."""
         connections = source.conn_ids
         return cls(
@@ -64,10 +60,6 @@ class NextIntervalSource(DataIntervalSource):
         )
 
     def next_interval(self, position: Json) -> ScheduledInterval | None:
-        """Find the interval that follows a position; None: it has not ended, or there is none.
-
-        :raises SourceError: this worker cannot tell.
-        """
         after = None if position is None else order_end(position)
         try:
             return self.schedule.next_interval(after, datetime.now(timezone.utc))

@@ -34,7 +34,8 @@ from airflow_tx.protocol.repair import keys_gone, reset
 from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import wishes
-from airflow_tx.sources.run.data_interval import DataIntervalSource, key_of_interval
+from airflow_tx.sources.dates import key_of_interval
+from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, Max, MemoryState, Sum
 from airflow_tx.triggers.committed import commit_of
 from tests.stage import update

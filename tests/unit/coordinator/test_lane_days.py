@@ -25,7 +25,8 @@ from airflow_tx.protocol.loss import note_origin
 from airflow_tx.protocol.skip import note_readmission, note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.api import rebuild
-from airflow_tx.sources.run.data_interval import DataIntervalSource, order_from
+from airflow_tx.sources.dates import order_from
+from airflow_tx.sources.run.data_interval import DataIntervalSource
 from tests.unit.bench import run_of
 from tests.unit.coordinator.lane_days import DAY, FIRST, DayWorld, OpaqueDayWorld, name_of, read
 from tests.unit.coordinator.lane_world import RULES, Killed, LaneWorld, LossyStore, MortalStore, rows_of

@@ -21,7 +21,8 @@ from airflow_tx.protocol import loss, skip
 from airflow_tx.protocol.answers import Begun, WindowFull
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.step import Audit
-from airflow_tx.sources.run.data_interval import DataIntervalSource, order_from
+from airflow_tx.sources.dates import order_from
+from airflow_tx.sources.run.data_interval import DataIntervalSource
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, run_of
 from tests.unit.days import DAY, FIRST, day
 

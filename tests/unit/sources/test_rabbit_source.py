@@ -14,7 +14,6 @@ from airflow_tx.sources.api import SourceKind, rebuild
 from airflow_tx.sources.rabbit.taken import (
     QueueMessage,
     TakenMessages,
-    adopt_taken,
     is_staged,
     read_ids,
     read_taken,
@@ -95,7 +94,7 @@ def test_what_was_taken_while_a_ledger_was_lost_is_left_to_the_next_transaction_
     for number in (0, 10, 2):
         made_anew.stage(number, [message(f"n{number}")])
     for _ in range(2):
-        adopt_taken(area, "anew", "lost")
+        area.adopt_taken("anew", "lost")
     assert [each.message_id for each in lost.left(2)] == ["n0", "n2", "n10"]
 
 
