@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_tx.protocol.batch import TopologyRequest
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.staging import StagingArea
+    from airflow_tx.state.appended import AppendTable
     from airflow_tx.store.zookeeper import ZooKeeperStore
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class TransactionSpec:
     phase: PhaseSpec | None = None
     stages: bool = False
     committed: frozenset[str] = frozenset()
-    tables: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    tables: Mapping[tuple[str, str], AppendTable] = field(default_factory=dict)
     ackers: int | None = None
     acker_store: str | None = None
     area: StagingArea | None = None

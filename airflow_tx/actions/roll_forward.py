@@ -209,7 +209,7 @@ class RollForwardRepair:
 
 def _may_be_behind(state: FencedState, evidence: LedgerEvidence, name: str) -> bool:
     """Ask whether a state without a name in the command is to be looked at: a state without a fence cannot tell."""
-    if isinstance(state, StoredState) and not state.appends:
+    if isinstance(state, StoredState) and not state.restored_by:
         return True
     fence = state.fence()
     return fence is not None and fence.token.txid < evidence.topology.states.get(name, 0)

@@ -76,7 +76,11 @@ class BackfilledDate:
 
 
 class BackfilledDates:
-    """The intervals from one date to another, as Airflow and the ledger know them."""
+    """The intervals from one date to another, as Airflow and the ledger know them.
+
+    :ivar in_order: whether a failed date delays all later ones.
+    :ivar order: where the order of txids stood at the last reading; None: there is none.
+    """
 
     def __init__(
         self, spec: TransactionSpec, ledger: Ledger, first: datetime, last: datetime
@@ -90,7 +94,7 @@ class BackfilledDates:
                 value=type(spec.source).__name__,
                 remedy=remedy,
             )
-        self.source = spec.source
+        self.in_order = spec.source.in_order
         self.intervals = compat.scheduled_intervals(spec.dag_id, first, last)
         if not self.intervals:
             remedy = f"The schedule of DAG {spec.dag_id} has no interval between these dates that has ended."
@@ -102,17 +106,7 @@ class BackfilledDates:
         self._done: dict[datetime, int] = {}
         self._txids: dict[datetime, int | None] = {}
         self._current: int | None = None
-        self._order: datetime | None = None
-
-    @property
-    def in_order(self) -> bool:
-        """Whether a failed date delays all later ones."""
-        return self.source.in_order
-
-    @property
-    def order(self) -> datetime | None:
-        """Say where the order of txids stands, as read last; None: there is none."""
-        return self._order
+        self.order: datetime | None = None
 
     def check_order(self, *, note: bool) -> None:
         """Find out that the dates are next in the order of txids, if it has one.
@@ -122,7 +116,7 @@ class BackfilledDates:
         :param note: whether to note where the order begins.
         :raises ConfigError: they leave out some, or one of them is late.
         """
-        if not self.source.in_order:
+        if not self.in_order:
             return
         start = self.intervals[0].start
         position = next_position(Reader(self.ledger.store), self.spec.paths)
@@ -169,11 +163,9 @@ class BackfilledDates:
         """Give the current state of all dates, the earliest one first."""
         self._current = self._turn()
         position = (
-            next_position(Reader(self.ledger.store), self.spec.paths)
-            if self.source.in_order
-            else None
+            next_position(Reader(self.ledger.store), self.spec.paths) if self.in_order else None
         )
-        self._order = None if position is None else order_end(position)
+        self.order = None if position is None else order_end(position)
         runs = compat.dated_runs(self.spec.dag_id, self.intervals)
         yielded = self._yielded()
         return [self._read(each, runs.get(each.logical_date), yielded) for each in self.intervals]
@@ -221,16 +213,14 @@ class BackfilledDates:
     def _begun(self, interval: compat.ScheduledInterval, run: compat.DatedRun | None) -> int | None:
         date = interval.logical_date
         # Without a run nothing begins, unless a lane does it, in the order of the dates.
-        is_passed = self._order is not None and interval.end <= self._order
+        is_passed = self.order is not None and interval.end <= self.order
         if run is not None or date not in self._txids or (is_passed and self._txids[date] is None):
             self._txids[date] = self._txid(interval)
         return self._txids[date]
 
     def _is_in_lane(self, interval: compat.ScheduledInterval) -> bool:
         """Ask whether a lane works on an interval, which becomes a run if it leaves."""
-        return self.source.in_order and is_in_lane(
-            self.ledger.store, self.spec.paths, self._key(interval)
-        )
+        return self.in_order and is_in_lane(self.ledger.store, self.spec.paths, self._key(interval))
 
     def _txid(self, interval: compat.ScheduledInterval) -> int | None:
         binding = Reader(self.ledger.store).peek_if_any(

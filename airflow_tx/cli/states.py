@@ -20,7 +20,6 @@ from airflow_tx.protocol import repair
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.view import topology_record
 from airflow_tx.state.api import FencedState
-from airflow_tx.state.trident.state import TridentState
 
 
 @action
@@ -32,9 +31,7 @@ def rename(args: Namespace) -> None:
         record = topology_record(store, paths_of(args))
         state = _renamed(args, record)
         planned = ledger.preview(repair.rename_state, args.old, args.new, audit=audit)
-        moved = args.old in record.states and not isinstance(
-            state, TridentState
-        )  # which has no fence
+        moved = args.old in record.states and state.has_fence
         along = [_checked(args, record, state)] if moved else []
         sentence = f"Continue state {args.old} of topology {args.topology} as {args.new}."
         if is_shown(args, of_kept(ledger, planned, sentence, *along)):

@@ -22,7 +22,7 @@ from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.rows_digest import RowsDigest
 from airflow_tx.state.api import QueryableState
 from airflow_tx.state.columns import Cells
-from airflow_tx.state.trident.partitions import partition_of
+from airflow_tx.state.keys import partition_of
 
 if TYPE_CHECKING:
     from airflow_tx.journal.entry import Contribution

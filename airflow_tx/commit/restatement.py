@@ -50,8 +50,8 @@ def refuses_restatement(
     """
     by_name = {update.state.name: update for update in updates}
     for name, update in by_name.items():
-        if update.state.appends:
-            continue  # it takes back the rows of the earlier transaction by their txid
+        if update.state.takes_back_by_txid:
+            continue
         problem = no_contribution(update, inside)
         if not problem and not isinstance(update.state, QueryableState):
             problem = f"{type(update.state).__name__} cannot be asked for the values of keys"
@@ -60,7 +60,7 @@ def refuses_restatement(
     for name, contribution in contributions(entry, renamed).items():
         if name not in by_name:
             return f"it has written state {name!r}, which the DAG does not write any more"
-        if by_name[name].state.appends:
+        if by_name[name].state.takes_back_by_txid:
             continue
         lives = (columns or {}).get(name)
         problem = contribution.refusal or misfit(
@@ -209,7 +209,7 @@ def differences(
     found = dict[str, Difference]()
     for update, new in zip(case.updates, rows, strict=True):
         state = update.state
-        if state.name not in taken or state.appends:
+        if state.name not in taken or state.takes_back_by_txid:
             continue
         assert isinstance(state, QueryableState)
         lives = topology.columns.get(state.name)

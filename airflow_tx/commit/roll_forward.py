@@ -123,9 +123,9 @@ class RollForward:
             f"Accept what it lacks: airflow tx repair {self._ledger.name} --state-lost {state.name}"
         )
         problem = f"{type(state).__name__} keeps no values by key behind a fence"
-        if state.appends:
+        if state.restored_by:
             problem = f"{type(state).__name__} keeps its own versions"
-            remedy = "RESTORE the table to its newest version."
+            remedy = state.restored_by
         raise RollForwardRefused(
             state=state.name, topology=self._ledger.name, problem=problem, remedy=remedy
         )

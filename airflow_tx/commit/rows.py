@@ -22,12 +22,13 @@ from airflow_tx.staging.small_rows import rows_from_json
 from airflow_tx.state.api import FencedState, StateKind
 from airflow_tx.state.arrow import from_arrow, types_of
 from airflow_tx.state.combined_rows import combined, combined_at_once, has_reducers, reducers_of
-from airflow_tx.state.trident.partitions import partition_of
+from airflow_tx.state.keys import partition_of
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
     from airflow_tx.staging import StagingArea
+    from airflow_tx.state.appended import AppendTable
 
 RowsToWrite = Iterable[Mapping[str, Any]]
 Pull = Callable[[str, str, int], Any]
@@ -98,11 +99,18 @@ def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1
 class StagedRows:
     """The rows of one staged output: read again at each iteration, and counted beforehand.
 
+    :param files: whether a row may be a file of a table; otherwise an output that lists files is refused.
     :raises StagingError: exactly this output is not there whole.
     """
 
     def __init__(
-        self, area: StagingArea, ref: Mapping[str, Any], state: Any, attempt: TransactionAttempt
+        self,
+        area: StagingArea,
+        ref: Mapping[str, Any],
+        state: Any,
+        attempt: TransactionAttempt,
+        *,
+        files: bool = False,
     ) -> None:
         from airflow_tx.staging.manifest import open_output
 
@@ -110,7 +118,7 @@ class StagedRows:
         self.ref = ref
         self.name: str = ref["name"]
         self.where, self.output = open_output(area, ref, attempt=attempt)
-        if not state.appends:
+        if not files:
             check_readable(self.where, self.name, self.output)
         self.columns = wanted_columns(state, self.output.columns)
         # Open it again with the columns: the error then names the missing ones.
@@ -172,8 +180,8 @@ def rows_to_write(
     :raises StateError: rows that do not fit the state.
     """
     state = update.state
-    if state.appends:
-        return files_to_append(update, values, area, attempt)
+    if state.append_table is not None:
+        return files_to_append(update, state.append_table, values, area, attempt)
     if len(values) == 1 and is_ref(values[0]):
         return StagedRows(area, values[0], state, attempt)
     chained = chain.from_iterable(_rows(value, state, area, attempt) for value in values)
@@ -194,28 +202,32 @@ def _rows(value: Any, state: Any, area: StagingArea, attempt: TransactionAttempt
 
 
 def files_to_append(
-    update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt
+    update: Update,
+    table: AppendTable,
+    values: list[Any],
+    area: StagingArea,
+    attempt: TransactionAttempt,
 ) -> RowsToWrite:
     """Give the files of an append, one a row. Rows that Python tasks have returned are written here.
 
     :raises StagingError: they are not there whole, or were written for another table.
     :raises StateError: rows that do not fit the table.
     """
-    state: Any = update.state
-    staged = [StagedRows(area, value, state, attempt) for value in values if is_ref(value)]
+    state = update.state
+    staged = [
+        StagedRows(area, value, state, attempt, files=True) for value in values if is_ref(value)
+    ]
     for rows in staged:
         appended = rows.output.appended
-        if appended is None or appended.uri != state.uri:
-            problem = f"its rows were not written into the folder of table {state.uri}"
+        if appended is None or appended.uri != table.uri:
+            problem = f"its rows were not written into the folder of table {table.uri}"
             remedy = f"The DAG was changed since. Clear task {rows.where.task}."
             raise refuse(rows.where, rows.name, problem, remedy)
     plain = [
         row for value in values if not is_ref(value) for row in _rows(value, state, area, attempt)
     ]
     if plain:
-        from airflow_tx.state.lake.python_rows import write_python_rows
-
-        return [*chain.from_iterable(staged), *write_python_rows(state, plain, attempt)]
+        return [*chain.from_iterable(staged), *table.stage(plain, attempt)]
     return staged[0] if len(staged) == 1 else list(chain.from_iterable(staged))
 
 

@@ -42,9 +42,9 @@ class Update(StateUpdate):
     @property
     def verb(self) -> str:
         """Name the function that has made it."""
-        if getattr(self.state, "appends", False):
+        if _is_table(self.state):
             return "append"
-        takes_rows = getattr(self.state, "columns", ()) is None
+        takes_rows = isinstance(self.state, FencedState) and self.state.columns is None
         return "partition_persist" if takes_rows else "persistent_aggregate"
 
 
@@ -83,8 +83,10 @@ def persistent_aggregate(
         is refused, unless the batch itself is empty: a forgotten ``return`` would lose rows. ``[]`` is no rows, too.
     :raises ConfigError: `keys`, `values`, `kind`, `writers`, `spark_from_rows`, `spark` or `new_values` cannot be used.
     """
+    from airflow_tx.state.persisted import as_aggregate
+
     _refuse_table("persistent_aggregate", state)
-    state = _with_columns(state, keys, values, kind)
+    state = as_aggregate(state, keys, values, kind)
     if writers not in ("auto", "worker", "spark"):
         remedy = 'Use "auto", "worker", "spark"; from how many rows on Spark writes, spark_from_rows= says.'
         raise ConfigError(option="persistent_aggregate(writers=)", value=writers, remedy=remedy)
@@ -122,7 +124,7 @@ def append(input: Any, *, state: Any, allow_empty: bool = False) -> Update:
     :param allow_empty: see `persistent_aggregate`.
     :raises ConfigError: the state is no table.
     """
-    if not getattr(state, "appends", False):
+    if not _is_table(state):
         remedy = (
             "Give a table: state=DeltaTable(...); for values by key use persistent_aggregate(...)."
         )
@@ -196,42 +198,12 @@ def checked_updates(updates: Iterable[Update]) -> tuple[Update, ...]:
     return found
 
 
-def _with_columns(
-    state: Any, keys: Sequence[str] | None, values: Mapping[str, Any] | None, kind: str | None
-) -> Any:
-    """The state with the columns that rows have; what is no state at all, the block refuses."""
-    from airflow_tx.state.trident.aggregate import TridentAggregate
-    from airflow_tx.state.trident.state import has_methods, is_factory, is_map, is_snapshottable
-
-    given = {"keys": keys, "values": values, "kind": kind}
-    if isinstance(state, FencedState):
-        for option, value in given.items():
-            if value is not None:
-                remedy = f"{type(state).__name__} has its own: leave {option} out here."
-                raise ConfigError(
-                    option=f"persistent_aggregate({option}=)", value=value, remedy=remedy
-                )
-        return state
-    name = type(state).__name__
-    if not (is_factory(state) or has_methods(state, "begin_commit", "commit")):
-        if has_methods(state, "multi_get", "multi_put"):
-            remedy = f"It keeps values, and no txids: state=OpaqueMap({name}(...))."
-            raise ConfigError(option="persistent_aggregate(state=)", value=name, remedy=remedy)
-        return state
-    if not (is_factory(state) or is_map(state) or is_snapshottable(state)):
-        remedy = "It has no multi_get, multi_update and multi_put: use partition_persist(..., updater=...)."
-        raise ConfigError(option="persistent_aggregate(state=)", value=name, remedy=remedy)
-    for option in ("keys", "values"):
-        if given[option] is None:
-            remedy = f'{name} has no columns: give keys=["word"], values={{"count": Count()}}; keys=[] for one value.'
-            raise ConfigError(option=f"persistent_aggregate({option}=)", value=None, remedy=remedy)
-    assert keys is not None
-    assert values is not None
-    return TridentAggregate(state, keys=keys, values=values, kind=kind)
+def _is_table(state: Any) -> bool:
+    return isinstance(state, FencedState) and state.append_table is not None
 
 
 def _refuse_table(what: str, state: Any) -> None:
-    if getattr(state, "appends", False):
+    if _is_table(state):
         remedy = "A table takes rows unchanged: append(output, state=...)."
         raise ConfigError(option=f"{what}(state=)", value=type(state).__name__, remedy=remedy)
 

@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.connections.aws import scrubbed
 from airflow_tx.staging import AppendTo, Manifest, with_content, write_manifest, write_rows
 from airflow_tx.staging.output import Output, refuse
-from airflow_tx.state.lake.files import staged_files
-from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.schema import Misfit
+from airflow_tx.state.appended import Misfit
 
 if TYPE_CHECKING:
     from airflow_tx.processing.task import Processing
@@ -21,8 +18,8 @@ if TYPE_CHECKING:
 def appended_by(spec: TransactionSpec, task_id: str) -> dict[str, AppendTo]:
     """Say to which tables the outputs of a task are appended, by name."""
     return {
-        name: AppendTo(state.uri, tuple(state.partition_by))
-        for (task, name), state in spec.tables.items()
+        name: AppendTo(table.uri, table.partition_by)
+        for (task, name), table in spec.tables.items()
         if task == task_id
     }
 
@@ -56,28 +53,20 @@ def _listed(processing: Processing, manifest: Manifest, name: str) -> Output:
     if appended is None or appended.listed:
         return output
     where = manifest.where
-    state: Any = processing.spec.tables.get((processing.task.task_id, name))
-    if state is None or state.uri != appended.uri:
+    table = processing.spec.tables.get((processing.task.task_id, name))
+    if table is None or table.uri != appended.uri:
         problem = f"it was written for table {appended.uri}, to which the DAG does not append it"
         raise refuse(where, name, problem, f"Clear task {where.task}.")
-    options = state.options()
     try:
-        table = Folder(state.uri, options)
-        found = staged_files(table, appended.folder, appended.partition)
-        entries = [each.to_row() for each in found]
+        entries = table.list_staged(appended.folder, appended.partition)
     except Misfit as error:
         remedy = error.remedy or "Change its rows before batch.emit."
         raise refuse(where, name, str(error), remedy) from None
-    except OSError as error:
-        reason = scrubbed(str(error), options)
-        problem = f"its files in {state.uri}/{appended.folder} cannot be read ({reason})"
-        remedy = "The task has to reach the table as the committer does."
-        raise refuse(where, name, problem, remedy) from None
     rows = sum(each["rows"] for each in entries)
     if rows != appended.rows:
         # Executors that write to their own disks leave an empty folder here, and Spark reports success.
         problem = (
-            f"Spark wrote {appended.rows} rows, {rows} of them are in {state.uri}/{appended.folder}"
+            f"Spark wrote {appended.rows} rows, {rows} of them are in {table.uri}/{appended.folder}"
         )
         remedy = "The table must be on storage that the task, the driver and all executors share."
         raise refuse(where, name, problem, remedy)

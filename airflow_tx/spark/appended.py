@@ -8,7 +8,7 @@ from airflow_tx.rows.spark import column_name, fails
 from airflow_tx.staging import AppendTo
 from airflow_tx.staging.files import spark_uri
 from airflow_tx.staging.output import Output, RowsInTable
-from airflow_tx.state.lake.manifest import TXID
+from airflow_tx.state.appended import TXID
 from airflow_tx.state.lake.partitions import check_columns, empty_in
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from airflow_tx.staging import (
 from airflow_tx.staging.area import dir_of
 from airflow_tx.staging.files import literal
 from airflow_tx.staging.output import Output, check_name, refuse
-from airflow_tx.state.lake.manifest import staged_folder
-from airflow_tx.state.lake.schema import Misfit
+from airflow_tx.state.appended import Misfit, staged_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

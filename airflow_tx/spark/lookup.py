@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.spark.secrets import hidden_in, pickled, revealed
-from airflow_tx.state.api import FencedState, QueryableState
+from airflow_tx.state.api import QueryableState
 from airflow_tx.state.arrow import from_arrow, to_arrow
-from airflow_tx.state.query import MapGet, QueryFunction, resolved_state, results_of, state_of
-from airflow_tx.state.trident.portable import portable
+from airflow_tx.state.query import (
+    MapGet,
+    QueryFunction,
+    for_readers,
+    resolved_state,
+    results_of,
+    state_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -75,10 +81,8 @@ def look_up(
 
 def _for_executors(spark: SparkSession, state: Any) -> Any:
     """The state as an executor can use it: with its address and password, and nothing that is open."""
-    if not isinstance(state, FencedState):
-        return portable(state)
     local = str(spark.conf.get("spark.master", "")).startswith("local")
-    copied = state.for_readers(local=local)
+    copied = for_readers(state, local=local)
     if copied is None:
         remedy = f"Executors cannot read {state.name!r}: look up in a @task (state_query), or use a database server."
         raise ConfigError(option=f"{_OPTION}(state)", value=type(state).__name__, remedy=remedy)

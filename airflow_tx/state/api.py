@@ -22,6 +22,7 @@ from airflow_tx.protocol.receipt import NOTHING_WRITTEN, Receipt
 from airflow_tx.state.row_tally import RowTally
 
 if TYPE_CHECKING:
+    from airflow_tx.state.appended import AppendTable
     from airflow_tx.state.columns import Columns
 
 _Opened = TypeVar("_Opened")
@@ -162,14 +163,22 @@ class FencedState(Described, ABC):
     kind: StateKind
     # None: the state takes rows unchanged.
     columns: Columns | None = None
-    # Whether it takes files that tasks have written into its folder.
-    appends: bool = False
     # Whether an opaque state takes back every key that a replaced attempt wrote.
     can_roll_back: bool = True
+    # Whether each row has its txid: a write takes out the rows of replaced attempts and of the restated transaction.
+    takes_back_by_txid: bool = False
+    # How a person restores its newest values, if it keeps versions itself; "": from a backup.
+    restored_by: str = ""
+    has_fence: bool = True
     can_clear: bool = False
     can_release: bool = False
     # How many receipts it keeps at least, before it forgets older ones; None: all, or it keeps none.
     receipts_kept: int | None = None
+
+    @property
+    def append_table(self) -> AppendTable | None:
+        """Return the state itself if tasks write its rows into its folder; None: the committer writes them."""
+        return None
 
     @property
     def added_up(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from json.encoder import encode_basestring
@@ -66,6 +67,13 @@ def decode_key(types: Sequence[str], data: bytes) -> Key:
     return tuple(
         from_plain(kind, plain) for kind, plain in zip(types, json.loads(data), strict=True)
     )
+
+
+def partition_of(key: Sequence[Any], count: int) -> int:
+    """Choose one of `count` partitions: the same one for a key in every process."""
+    # -0.0 is 0.0.
+    text = repr([part + 0.0 if isinstance(part, float) else part for part in key])
+    return zlib.crc32(text.encode()) % count
 
 
 def wanted_keys(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +14,13 @@ from airflow_tx.errors import ConfigError
 from airflow_tx.state.api import FencedState, Grant, State, StateKind, StateWrite
 from airflow_tx.state.query import StateFactory, StateUpdater, update
 from airflow_tx.state.trident.partitions import PartitionedState
-from airflow_tx.state.trident.state import TridentState, has_methods, is_factory
+from airflow_tx.state.trident.state import (
+    TridentState,
+    has_methods,
+    is_factory,
+    is_map,
+    is_snapshottable,
+)
 
 _MOST_THREADS = 32
 _log = logging.getLogger(__name__)
@@ -94,6 +100,11 @@ class PersistedState(TridentState):
         self.updater = updater
         self.normalize(state=type(state).__name__, updater=type(updater).__name__)
 
+    @property
+    def updates_map(self) -> bool:
+        """Whether the new values can be read from the state itself, which is a map."""
+        return is_map(self.given)
+
     def _written(self, write: StateWrite) -> int:
         done = self.updated(write.grant, write.rows or ())
         if done.new_values:
@@ -153,3 +164,39 @@ def as_fenced(
             option="partition_persist(state=)", value=type(state).__name__, remedy=remedy
         )
     return state
+
+
+def as_aggregate(
+    state: Any, keys: Sequence[str] | None, values: Mapping[str, Any] | None, kind: str | None
+) -> Any:
+    """Give a state the columns that rows have. The block refuses what is no state at all.
+
+    :raises ConfigError: the state has its own columns, or cannot keep values by key.
+    """
+    from airflow_tx.state.trident.aggregate import TridentAggregate
+
+    given = {"keys": keys, "values": values, "kind": kind}
+    if isinstance(state, FencedState):
+        for option, value in given.items():
+            if value is not None:
+                remedy = f"{type(state).__name__} has its own: leave {option} out here."
+                raise ConfigError(
+                    option=f"persistent_aggregate({option}=)", value=value, remedy=remedy
+                )
+        return state
+    name = type(state).__name__
+    if not (is_factory(state) or has_methods(state, "begin_commit", "commit")):
+        if has_methods(state, "multi_get", "multi_put"):
+            remedy = f"It keeps values, and no txids: state=OpaqueMap({name}(...))."
+            raise ConfigError(option="persistent_aggregate(state=)", value=name, remedy=remedy)
+        return state
+    if not (is_factory(state) or is_map(state) or is_snapshottable(state)):
+        remedy = "It has no multi_get, multi_update and multi_put: use partition_persist(..., updater=...)."
+        raise ConfigError(option="persistent_aggregate(state=)", value=name, remedy=remedy)
+    for option in ("keys", "values"):
+        if given[option] is None:
+            remedy = f'{name} has no columns: give keys=["word"], values={{"count": Count()}}; keys=[] for one value.'
+            raise ConfigError(option=f"persistent_aggregate({option}=)", value=None, remedy=remedy)
+    assert keys is not None
+    assert values is not None
+    return TridentAggregate(state, keys=keys, values=values, kind=kind)

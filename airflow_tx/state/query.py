@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state.api import QueryableState, State, StateUpdate
+from airflow_tx.state.api import FencedState, QueryableState, State, StateUpdate
 from airflow_tx.state.keys import Key, as_key
 from airflow_tx.state.trident.partitions import PartitionedState
 from airflow_tx.state.trident.portable import portable
@@ -55,6 +55,14 @@ def query(
     batch = list(rows)
     for number, fields in results_of(state, batch, function):
         yield {**batch[number], **fields}
+
+
+def for_readers(state: Any, *, local: bool) -> Any:
+    """Copy a state, or what a factory has made, for executors of Spark that ask it; None: they cannot.
+
+    :param local: whether they are on this machine.
+    """
+    return state.for_readers(local=local) if isinstance(state, FencedState) else portable(state)
 
 
 def results_of(

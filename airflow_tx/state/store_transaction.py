@@ -61,8 +61,7 @@ class StoredState(FencedState):
         self._written(StateWrite(self.name, grant))
 
     def undo(self, grant: Grant) -> None:
-        # Appended rows are replaced by the commit that appends others.
-        if self.kind is StateKind.OPAQUE and not self.appends:
+        if self.kind is StateKind.OPAQUE:
             self._written(StateWrite(self.name, grant, complete=False, undoing=True))
 
     @abstractmethod

@@ -21,6 +21,7 @@ from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.sources.api import Source, SourceKind
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import FencedState, StateKind
+from airflow_tx.state.appended import AppendTable
 from airflow_tx.topology.phase import PhaseTasks
 
 _EXACTLY_ONCE = {
@@ -87,12 +88,13 @@ class Block:
         return frozenset(update.input.operator.task_id for _, update in self.updates)
 
     @property
-    def tables(self) -> dict[tuple[str, str], FencedState]:
+    def tables(self) -> dict[tuple[str, str], AppendTable]:
         """The tables that its applications write into, by task id and name of the output."""
         return {
-            (update.input.operator.task_id, update.input.key): update.state
+            (update.input.operator.task_id, update.input.key): table
             for _, update in self.updates
-            if update.state.appends and _stages_output(update.input.operator)
+            if (table := update.state.append_table) is not None
+            and _stages_output(update.input.operator)
         }
 
     def refusal(self, problem: str, remedy: str) -> TransactionDefinitionError:
@@ -280,7 +282,8 @@ def _appended(block: Block) -> None:
     """The rows of an appended output are in one table, where no other task reads them."""
     for committer, update in block.updates:
         task = update.input.operator.task_id
-        if update.state.appends and isinstance(update.input.operator, CommitOperator):
+        is_appended = update.state.append_table is not None
+        if is_appended and isinstance(update.input.operator, CommitOperator):
             raise block.refusal(
                 f"{committer.task_id} appends {update.input.key!r} of {task}, the new values of a committer",
                 "Append the output of a processing task.",

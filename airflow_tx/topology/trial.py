@@ -30,7 +30,6 @@ from airflow_tx.spec import HasTransaction, TransactionSpec, spec_of
 from airflow_tx.staging import StagingArea
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.state.trial import AnyTrialState, TrialChange, TrialState, trial_state
-from airflow_tx.state.trident.state import is_map
 from airflow_tx.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -243,7 +242,7 @@ def _check(spec: TransactionSpec, dag: DAG, rows: Sequence[Mapping[str, Any]] | 
             state = update.state
             if (
                 isinstance(state, PersistedState)
-                and not is_map(state.given)
+                and not state.updates_map
                 and update.new_values is not None
             ):
                 raise refused(

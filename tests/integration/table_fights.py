@@ -104,12 +104,12 @@ def _prepare(*, fenced: bool) -> None:
         delta._once = lambda **also: CommitProperties(**also)
     cas = DeltaStore.cas
 
-    def paused(self: DeltaStore, *change: Any) -> None:
+    def paused(self: DeltaStore, *change: Any, **known: Any) -> None:
         # Between the check of the fence and the commit, the other committer may raise.
         time.sleep(random.random() * _PAUSE)
-        cas(self, *change)
+        cas(self, *change, **known)
 
-    DeltaStore.cas = paused  # type: ignore[assignment, method-assign]
+    DeltaStore.cas = paused  # type: ignore[method-assign]
 
 
 def _takes(name: Path) -> bool:

@@ -171,9 +171,7 @@ def test_an_empty_text_that_the_table_would_take_for_null_is_refused(topology: T
 def test_rows_that_are_not_where_the_task_looks_for_them_are_refused(
     topology: Topology, orders: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_tx.processing import appended
-
-    monkeypatch.setattr(appended, "staged_files", lambda *where: [])
+    monkeypatch.setattr(DeltaTable, "list_staged", lambda *where: [])
     with pytest.raises(StagingError, match="Spark wrote 1000 rows, 0 of them are in"):
         processed(topology, connect())
 

@@ -235,13 +235,13 @@ def test_a_commit_whose_server_dies_has_an_unknown_outcome_and_is_finished_later
     commit(table, grants, 1, numbers(10))
     grant, later = grants(2), grants(2)
     files = staged(table, grant.attempt, numbers(20))
-    publish = DeltaStore._publish
+    publish = DeltaStore.publish
 
-    def without_server(*given: Any) -> None:
+    def without_server(*given: Any, **named: Any) -> None:
         s3proxy.stop()
-        publish(*given)
+        publish(*given, **named)
 
-    monkeypatch.setattr(DeltaStore, "_publish", without_server)
+    monkeypatch.setattr(DeltaStore, "publish", without_server)
     try:
         with pytest.raises(StateOutcomeUnknown, match="may have been written"):
             table.raise_and_write(grant, files)

@@ -91,7 +91,7 @@ class IntervalSource(ReaderSource, DatedSource):
                 raise AheadOfOrder(interval=dates_of(interval), after=after, missing=end)
 
     def interval(self, metadata: Any) -> Interval:
-        return _moment(metadata["from"]), _moment(metadata["to"])
+        return datetime.fromisoformat(metadata["from"]), datetime.fromisoformat(metadata["to"])
 
     def contains(self, metadata: Any, what: str) -> bool:
         start, end = self.interval(metadata)
@@ -112,7 +112,9 @@ class IntervalSource(ReaderSource, DatedSource):
     def emit_batch(
         self, attempt: TransactionAttempt, metadata: Any, spark: SparkSession | None = None
     ) -> EmittedRows:
-        return self.read(spark, _moment(metadata["from"]), _moment(metadata["to"]))
+        return self.read(
+            spark, datetime.fromisoformat(metadata["from"]), datetime.fromisoformat(metadata["to"])
+        )
 
     def _interval(self, run: RunInfo) -> Interval:
         start = run.interval_start
@@ -150,7 +152,10 @@ class IntervalSource(ReaderSource, DatedSource):
         if position is None:
             return []
         try:
-            return [(_moment(start), _moment(end)) for start, end in position["intervals"]]
+            return [
+                (datetime.fromisoformat(start), datetime.fromisoformat(end))
+                for start, end in position["intervals"]
+            ]
         except (TypeError, KeyError, ValueError):
             problem = f"position {str(position)[:80]!r} has no intervals"
             raise OtherSource(source=repr(self), problem=problem) from None
@@ -165,7 +170,3 @@ def _merged(intervals: list[Interval]) -> list[Interval]:
         else:
             merged.append((start, end))
     return merged
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)

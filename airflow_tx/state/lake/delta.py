@@ -14,18 +14,19 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, unquote
 
 from airflow_tx.connections.aws import scrubbed
 from airflow_tx.errors import StateDiffers, StateError, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.state.api import FenceMoved
+from airflow_tx.state.appended import TXID
 from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.manifest import FENCES, TXID, TableFile
+from airflow_tx.state.lake.manifest import FENCES, TableFile
 from airflow_tx.state.lake.partitions import text_of
 from airflow_tx.state.lake.probe import check_conditional_puts, is_conflict
 from airflow_tx.state.lake.requirements import TableRequirements
@@ -53,7 +54,7 @@ _DENIED = re.compile(
 )
 
 
-# --- versions, and the changes that lead to the next one --------------------------------------------------------------
+# --- versions -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,6 @@ class TableVersion:
     :param handle: of deltalake.
     """
 
-    version: int
     fence: str
     number: int
     schema: Schema
@@ -111,64 +111,8 @@ class LiveFile:
         return alone and self.least in txids
 
 
-@dataclass(frozen=True)
-class Raised:
-    """A change that leaves a new fence; the table is made if it is not there.
-
-    :param fence: its text; "" leaves none.
-    :param number: of the raise, one more than in the version before.
-    """
-
-    fence: str
-    number: int
-
-
-@dataclass(frozen=True)
-class Defined:
-    """A change that gives a table without files its columns and its partition columns."""
-
-    schema: Schema
-    partition_by: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Widened:
-    """A change that adds columns; rows that are there have NULL in them."""
-
-    fields: Sequence[FieldJson]
-
-
-@dataclass(frozen=True)
-class Published:
-    """A change that puts files in and takes files out.
-
-    :param applied: the number of the raise whose updates are complete with it.
-    :param written: how many rows were put in, without rows that were only moved.
-    :param given: the digest of the files of the update, of 63 bits.
-    :param note: kept with the commit, as long as the store keeps its log.
-    """
-
-    added: Sequence[TableFile]
-    removed: Sequence[LiveFile]
-    applied: int
-    written: int
-    given: int
-    note: Mapping[str, Any] = field(hash=False)
-
-
-@dataclass(frozen=True)
-class Released:
-    """A change that removes the fence and the txid of each row, because the next ledger has the same txids.
-
-    :param number: of this raise.
-    :param owned: whether a row has a txid; each file with such a row is written again.
-    """
-
-    number: int
-    owned: bool
-
-
-TableChange = Raised | Defined | Widened | Published | Released
+TableChange: TypeAlias = Callable[[Any], None]
+"""A method of `DeltaStore` that commits the version after the one it is given."""
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -208,7 +152,6 @@ class DeltaStore:
             TableRequirements(self._state, self._uri).check(table)
             written = table.transaction_version(_WRITTEN)
             return TableVersion(
-                version=table.version(),
                 fence=self._fence_of(table),
                 number=table.transaction_version(_RAISE) or 0,
                 schema=json.loads(table.schema().to_json()),
@@ -265,9 +208,13 @@ class DeltaStore:
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
-    def cas(self, at: TableVersion | None, change: TableChange) -> None:
+    def cas(
+        self, at: TableVersion | None, change: TableChange, *, outcome_known: bool = True
+    ) -> None:
         """Commit a change as the version after `at`; None: as the first one.
 
+        :param outcome_known: False: an update is lost or counted twice if a failed commit is taken for one that did
+            nothing.
         :raises FenceMoved: another commit has happened, or may have: load again.
         :raises StateUnavailable: it is unknown whether it was committed; load again.
         """
@@ -276,103 +223,121 @@ class DeltaStore:
         with self.reached():
             check_conditional_puts(self.folder, self._uri, self._options, state=self._state)
         try:
-            if at is None:
-                self._make(change)
-            else:
-                self._apply(at, change)
+            change(at)
         except (DeltaError, OSError) as error:
             # A conflict may be our own put, whose reply was lost and which was sent again: loading again tells.
             if is_conflict(error):
                 raise FenceMoved from None
-            is_known = is_denied(error) or not isinstance(change, Published)
+            is_known = outcome_known or is_denied(error)
             raise unreached(error, **self._place, outcome_known=is_known) from None
 
-    def _make(self, change: TableChange) -> None:
+    def raise_fence(self, at: TableVersion | None, *, text: str, number: int) -> None:
+        """Leave a new fence; make the table if it is not there.
+
+        :param number: of the raise, one more than in the version before.
+        """
         from deltalake import DeltaTable
         from deltalake import Schema as DeltaSchema
 
-        assert isinstance(change, Raised)
+        once = _once(app_transactions=self._raise_of(text, number))
+        if at is not None:
+            return self._commit(at, [], once)
         # The columns of the first rows replace this schema. Delta takes no table without columns.
         DeltaTable.create(
             self._uri,
             DeltaSchema.from_json(json.dumps(struct([TXID_FIELD]))),
             mode="error",
             storage_options=self._options,
-            commit_properties=_once(app_transactions=self._raise_of(change)),
+            commit_properties=once,
         )
 
-    def _raise_of(self, change: Raised) -> list[Transaction]:
-        """Write the text of a fence, and make the numbers that name it."""
+    def _raise_of(self, text: str, number: int) -> list[Transaction]:
+        """Write the text of a fence, and make the numbers that name it.
+
+        :param text: "" leaves no fence.
+        """
         from deltalake import Transaction
 
         name = _NO_NAME
-        if change.fence:
+        if text:
             name = 1 + secrets.randbelow(_NAMES - 1)
-            with self.folder.writing(_fence_path(change.number, name)) as out:
-                out.write(change.fence.encode())
-        return [Transaction(_RAISE, change.number), Transaction(_NAME, name)]
+            with self.folder.writing(_fence_path(number, name)) as out:
+                out.write(text.encode())
+        return [Transaction(_RAISE, number), Transaction(_NAME, name)]
 
-    def _apply(self, at: TableVersion, change: TableChange) -> None:
-        table: DeltaTable = at.handle
-        if isinstance(change, Raised):
-            self._commit(at, [], _once(app_transactions=self._raise_of(change)))
-        elif isinstance(change, Defined):
-            self._define(table, change)
-        elif isinstance(change, Widened):
-            from deltalake.schema import Field
+    def widen(self, at: TableVersion, *, fields: Sequence[FieldJson]) -> None:
+        """Add columns; rows that are there have NULL in them."""
+        from deltalake.schema import Field
 
-            fields = [Field.from_json(json.dumps(each)) for each in change.fields]
-            table.alter.add_columns(fields, commit_properties=_once())
-        elif isinstance(change, Released):
-            self._release(at, change)
-        else:
-            self._publish(at, change)
+        added = [Field.from_json(json.dumps(each)) for each in fields]
+        at.handle.alter.add_columns(added, commit_properties=_once())
 
-    def _release(self, at: TableVersion, change: Released) -> None:
-        """Remove the fence and the txids in one commit: a killed release has done everything or nothing."""
+    def release(self, at: TableVersion, *, number: int, owned: bool) -> None:
+        """Remove the fence and the txid of each row, because the next ledger has the same txids.
+
+        One commit does it: a killed release has done everything or nothing.
+
+        :param number: of this raise.
+        :param owned: whether a row has a txid; each file with such a row is written again.
+        """
         note = {COMMIT_NOTE: json.dumps(RELEASED)}
-        marks = self._raise_of(Raised("", change.number))
-        once = _once(app_transactions=marks, custom_metadata=note)
-        if not change.owned:
+        once = _once(app_transactions=self._raise_of("", number), custom_metadata=note)
+        if not owned:
             # An update without rows commits nothing.
             return self._commit(at, [], once)
         nobody = {TXID: "CAST(NULL AS BIGINT)"}
         at.handle.update(nobody, predicate=f"{TXID} IS NOT NULL", commit_properties=once)
 
-    def _define(self, table: DeltaTable, change: Defined) -> None:
+    def define(self, at: TableVersion, *, schema: Schema, partition_by: Sequence[str]) -> None:
         """Replace the columns of a table without files; nothing else can change its partition columns."""
         import pyarrow as pa
         from deltalake import Schema as DeltaSchema
         from deltalake import write_deltalake
 
-        empty = pa.schema(DeltaSchema.from_json(json.dumps(change.schema)).to_arrow()).empty_table()
+        empty = pa.schema(DeltaSchema.from_json(json.dumps(schema)).to_arrow()).empty_table()
         write_deltalake(
-            table,
+            at.handle,
             empty,
             mode="overwrite",
             schema_mode="overwrite",
-            partition_by=list(change.partition_by) or None,
+            partition_by=list(partition_by) or None,
             commit_properties=_once(),
         )
 
-    def _publish(self, at: TableVersion, change: Published) -> None:
+    def publish(
+        self,
+        at: TableVersion,
+        *,
+        added: Sequence[TableFile],
+        removed: Sequence[LiveFile],
+        applied: int,
+        written: int,
+        given: int,
+        note: Mapping[str, Any],
+    ) -> None:
+        """Put files in and take files out.
+
+        :param applied: the number of the raise whose updates are complete with it.
+        :param written: how many rows are put in, without rows that are only moved.
+        :param given: the digest of the files of the update, of 63 bits.
+        :param note: kept with the commit, as long as the store keeps its log.
+        """
         from deltalake import Transaction
         from deltalake.transaction import AddAction, RemoveAction
 
         now = time.time_ns() // 1_000_000
-        added = [
+        adds = [
             AddAction(each.path, each.size, dict(each.partition), now, True, each.stats)
-            for each in change.added
+            for each in added
         ]
         # A deletion timestamp of now keeps the file for readers of older versions.
-        removed = [
-            RemoveAction(each.path, True, now, each.size, dict(each.partition))
-            for each in change.removed
+        removes = [
+            RemoveAction(each.path, True, now, each.size, dict(each.partition)) for each in removed
         ]
-        numbers = {_APPLIED: change.applied, _WRITTEN: change.written, _GIVEN: change.given}
+        numbers = {_APPLIED: applied, _WRITTEN: written, _GIVEN: given}
         marks = [Transaction(name, number) for name, number in numbers.items()]
-        note = {COMMIT_NOTE: json.dumps(change.note)}
-        self._commit(at, [*removed, *added], _once(app_transactions=marks, custom_metadata=note))
+        once = _once(app_transactions=marks, custom_metadata={COMMIT_NOTE: json.dumps(note)})
+        self._commit(at, [*removes, *adds], once)
 
     def _commit(
         self, at: TableVersion, actions: list[AddAction | RemoveAction], once: CommitProperties

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from airflow_tx.errors import StateDiffers, StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.state.lake.delta import Defined, DeltaStore, TableChange, TableVersion, Widened
+from airflow_tx.state.appended import STAGED, Misfit
+from airflow_tx.state.lake.delta import DeltaStore, TableChange, TableVersion
 from airflow_tx.state.lake.footer import check_txid
-from airflow_tx.state.lake.manifest import STAGED, TableFile
+from airflow_tx.state.lake.manifest import TableFile
 from airflow_tx.state.lake.schema import (
     TXID_FIELD,
     FieldJson,
-    Misfit,
     Schema,
     check_partition,
     new_fields,
@@ -57,8 +58,9 @@ class TableFit:
         self._check_there(files)
         if fresh:
             fields = [TXID_FIELD, *added]
-            return Defined(struct(fields), self.partition_by)
-        return Widened(added) if added else None
+            schema = struct(fields)
+            return partial(self.store.define, schema=schema, partition_by=self.partition_by)
+        return partial(self.store.widen, fields=added) if added else None
 
     def _fields(self, table: Schema, files: Sequence[TableFile]) -> list[FieldJson]:
         added = list[FieldJson]()

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from airflow_tx.state.lake.manifest import TXID, TableFile
-from airflow_tx.state.lake.schema import Misfit, Schema, nullable, of_arrow, struct
+from airflow_tx.state.appended import TXID, Misfit
+from airflow_tx.state.lake.manifest import TableFile
+from airflow_tx.state.lake.schema import Schema, nullable, of_arrow, struct
 from airflow_tx.state.lake.statistics import statistics
 
 SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"

@@ -12,15 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.state.columns import RESERVED as RESERVED
+from airflow_tx.state.appended import STAGED
 
-STAGED = "_airflow_tx"
-"""The folder within a table for the files that tasks write. VACUUM leaves folders that begin with _ alone."""
 FENCES = f"{STAGED}/_fence"
 """The folder for the texts of fences."""
-TXID = "tx_txid"
-"""The column that says which transaction a row is of."""
 _TEXTS = ("path", "partition", "stats", "schema")
 _NUMBERS = ("size", "rows")
 # Names that this package gives. It never deletes other files of the folder.
@@ -68,12 +63,6 @@ def names_digest(files: Iterable[TableFile]) -> int:
     """Digest the names of files as a number of 63 bits: no two tries write files of the same name."""
     text = "\n".join(sorted(each.path for each in files))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-def staged_folder(attempt: TransactionAttempt, task_try: str) -> str:
-    """Name the folder of one try, relative to the table: no two tries share one."""
-    digest = hashlib.sha256(f"{attempt.birth}\n{task_try}".encode()).hexdigest()
-    return f"{STAGED}/{attempt}.{digest[:16]}"
 
 
 def txid_of(path: str) -> int | None:

@@ -10,8 +10,9 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
 
-from airflow_tx.state.lake.manifest import RESERVED
-from airflow_tx.state.lake.schema import Misfit, nullable, shown_type
+from airflow_tx.state.appended import Misfit
+from airflow_tx.state.columns import RESERVED
+from airflow_tx.state.lake.schema import nullable, shown_type
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 """The name of NULL in a folder. Hive, Spark and Delta spell it so."""

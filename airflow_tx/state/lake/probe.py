@@ -12,8 +12,8 @@ from threading import Barrier
 
 from airflow_tx.connections.aws import S3_SCHEMES, endpoint_of
 from airflow_tx.errors import ConfigError, StateUnavailable
+from airflow_tx.state.appended import STAGED
 from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.manifest import STAGED
 from airflow_tx.state.lake.schema import TXID_FIELD, struct
 
 _CONFLICTS = (

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.rows.arrow import NoTable, exact_table, readable
+from airflow_tx.state.appended import TXID, Misfit, staged_folder
 from airflow_tx.state.lake.delta import unreached
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import read_footer
-from airflow_tx.state.lake.manifest import TXID, staged_folder
 from airflow_tx.state.lake.partitions import check_columns, empty_in, new_folder, text_of
-from airflow_tx.state.lake.schema import Misfit, of_arrow, shown_type
+from airflow_tx.state.lake.schema import of_arrow, shown_type
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

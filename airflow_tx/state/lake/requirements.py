@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import StateDiffers
-from airflow_tx.state.lake.manifest import TXID
-from airflow_tx.state.lake.schema import Misfit, deepest, is_optional, nullable
+from airflow_tx.state.appended import TXID, Misfit
+from airflow_tx.state.lake.schema import deepest, is_optional, nullable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

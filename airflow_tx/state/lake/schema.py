@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.state.lake.manifest import TXID
+from airflow_tx.state.appended import TXID, Misfit
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -37,17 +37,6 @@ _ARROW = {
     "timestamp[us]": "timestamp_ntz",
 }
 TXID_FIELD: FieldJson = {"name": TXID, "type": "long", "nullable": True, "metadata": {}}
-
-
-class Misfit(ValueError):
-    """What of a file does not fit its table, as a clause.
-
-    :param remedy: what to do about it; "": to make other rows.
-    """
-
-    def __init__(self, problem: str, remedy: str = "") -> None:
-        super().__init__(problem)
-        self.remedy = remedy
 
 
 def nullable(kind: Any, *, column: str = "") -> Any:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -23,25 +24,26 @@ from airflow_tx.connections.aws import (
     scrubbed,
 )
 from airflow_tx.errors import ConfigError, SkipRefused, StateError
-from airflow_tx.protocol.attempt import Grant
+from airflow_tx.protocol.attempt import Grant, TransactionAttempt
 from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.state import fence
 from airflow_tx.state.api import Fence, FenceMoved, StateKind, StateWrite, StoredReceipt
+from airflow_tx.state.appended import STAGED, TXID, AppendTable, Misfit
 from airflow_tx.state.lake.delta import (
     COMMIT_NOTE,
     QUERIED,
     RELEASED,
     DeltaStore,
-    Published,
-    Raised,
-    Released,
+    TableChange,
     TableVersion,
 )
+from airflow_tx.state.lake.files import staged_files
 from airflow_tx.state.lake.fit import TableFit, is_undefined
-from airflow_tx.state.lake.manifest import STAGED, TXID, TableFile, names_digest
+from airflow_tx.state.lake.folder import Folder
+from airflow_tx.state.lake.manifest import TableFile, names_digest
 from airflow_tx.state.lake.raised_fence import RaisedFence, next_raise
 from airflow_tx.state.lake.requirements import rewritten
-from airflow_tx.state.lake.schema import Misfit, Schema
+from airflow_tx.state.lake.schema import Schema
 from airflow_tx.state.lake.sweep import sweep
 from airflow_tx.state.lake.taken_back import TakeBack, TakenBack, count_rows
 from airflow_tx.state.store_transaction import StoredState
@@ -54,7 +56,7 @@ log = logging.getLogger(__name__)
 _NO_FILES = "Use append(output, state=...): its tasks write the files."
 
 
-class DeltaTable(StoredState):
+class DeltaTable(StoredState, AppendTable):
     """A Delta Lake table to which transactions append rows, each exactly once.
 
     Tasks write Parquet files into the folder of the table. The commit publishes them by one commit of the table,
@@ -72,7 +74,8 @@ class DeltaTable(StoredState):
     """
 
     kind = StateKind.OPAQUE
-    appends = True
+    takes_back_by_txid = True
+    restored_by = "RESTORE the table to its newest version."
     left_out = ("storage_options",)
     can_release = True
     receipts_kept = 0
@@ -100,6 +103,10 @@ class DeltaTable(StoredState):
         self._options = dict(storage_options or {})
         self.normalize(uri=self.uri, partition_by=self.partition_by)
 
+    @property
+    def append_table(self) -> DeltaTable:
+        return self
+
     def options(self) -> dict[str, str]:
         """Give the storage options of deltalake; they may be secret."""
         if not self._is_on_s3:
@@ -117,6 +124,29 @@ class DeltaTable(StoredState):
         """Read the columns of the table as Spark spells them; None: no rows have given it any."""
         at = self._store.load()
         return None if at is None or is_undefined(at) else at.schema
+
+    def list_staged(
+        self, folder: str, partition_fields: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        options = self.options()
+        try:
+            found = staged_files(Folder(self.uri, options), folder, partition_fields)
+        except OSError as error:
+            reason = scrubbed(str(error), options)
+            problem = f"its files in {self.uri}/{folder} cannot be read ({reason})"
+            remedy = "The task has to reach the table as the committer does."
+            raise Misfit(problem, remedy) from None
+        return [each.to_row() for each in found]
+
+    def stage(
+        self, rows: Sequence[Mapping[str, Any]], attempt: TransactionAttempt
+    ) -> list[dict[str, Any]]:
+        from airflow_tx.state.lake.python_rows import write_python_rows
+
+        return write_python_rows(self, rows, attempt)
+
+    def undo(self, grant: Grant) -> None:
+        """Change nothing: the commit that appends other rows takes these out."""
 
     def fence(self) -> Fence | None:
         at = self._store.load()
@@ -197,7 +227,8 @@ class DeltaTable(StoredState):
             if at is None or not at.fence:
                 return
             with suppress(FenceMoved):
-                return store.cas(at, Released(at.number + 1, self._owns_rows(at)))
+                change = partial(store.release, number=at.number + 1, owned=self._owns_rows(at))
+                return store.cas(at, change)
         raise StateError(
             state=self.name,
             problem="other writers commit to the table all the time",
@@ -291,7 +322,7 @@ class _TableTransaction:
         if self._is_done or not self._write.complete:
             return
         self._take_back()
-        self._store.cas(self._at, self._published(receipt))
+        self._store.cas(self._at, self._published(receipt), outcome_known=False)
         if self._held.number % SWEPT_EVERY == 0:
             self._state.sweep(self._write.grant.txid)
 
@@ -308,7 +339,8 @@ class _TableTransaction:
         # Refuse files that do not fit while nothing has changed.
         self._fit.change(at, self._files)
         number = 1 if at is None else at.number + 1
-        self._store.cas(at, Raised(next_raise(held, raised, grant, number=number).text, number))
+        text = next_raise(held, raised, grant, number=number).text
+        self._store.cas(at, partial(self._store.raise_fence, text=text, number=number))
 
     def _take_back(self) -> None:
         """Find what goes out with this commit: rows of an outranked attempt, or of a restated transaction."""
@@ -348,7 +380,7 @@ class _TableTransaction:
             pa.schema(self._at.handle.schema().to_arrow()),
         )
 
-    def _published(self, receipt: Receipt | None) -> Published:
+    def _published(self, receipt: Receipt | None) -> TableChange:
         token = self._write.grant.token
         written = sum(each.rows for each in self._files)
         note: dict[str, Any] = {
@@ -361,9 +393,15 @@ class _TableTransaction:
         }
         if receipt is not None:
             note |= dict(zip(_RECEIPT, astuple(StoredReceipt.of(receipt)), strict=True))
-        added = [*self._added, *self._taken.kept]
-        removed = self._taken.removed
-        return Published(added, removed, self._held.number, written, self._given, note)
+        return partial(
+            self._store.publish,
+            added=[*self._added, *self._taken.kept],
+            removed=self._taken.removed,
+            applied=self._held.number,
+            written=written,
+            given=self._given,
+            note=note,
+        )
 
 
 def _checked_uri(uri: str) -> str:

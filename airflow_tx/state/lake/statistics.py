@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
-from airflow_tx.state.lake.manifest import TXID
+from airflow_tx.state.appended import TXID
 
 INDEXED = 32
 """Columns that have statistics: as many as with Delta's own writers."""

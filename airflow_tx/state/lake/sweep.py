@@ -12,8 +12,9 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from airflow_tx.state.appended import STAGED
 from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.manifest import STAGED, raise_of, txid_of
+from airflow_tx.state.lake.manifest import raise_of, txid_of
 
 NOTES = f"{STAGED}/_dead.json"
 FENCES_KEPT = 100

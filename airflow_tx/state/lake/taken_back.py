@@ -7,12 +7,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_tx.state.appended import TXID, Misfit
 from airflow_tx.state.lake.delta import LiveFile
 from airflow_tx.state.lake.folder import Folder
 from airflow_tx.state.lake.footer import SPARK_SCHEMA, read_footer
-from airflow_tx.state.lake.manifest import TXID, TableFile
+from airflow_tx.state.lake.manifest import TableFile
 from airflow_tx.state.lake.partitions import folder_of
-from airflow_tx.state.lake.schema import FieldJson, Misfit
+from airflow_tx.state.lake.schema import FieldJson
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from airflow_tx.connections.redis import (
@@ -29,7 +29,6 @@ class RedisServer:
         self._parameters = parameters
         self._state = state
         self._where = where
-        self._client: Any = None
 
     @contextmanager
     def client(self, *, last: bool = False) -> Iterator[Any]:
@@ -41,7 +40,7 @@ class RedisServer:
         :raises StateError: it refuses a command.
         """
         with redis_failures(self._parameters, partial(self._error, last=last)):
-            yield self._connected()
+            yield self._client
 
     def _error(self, failure: RedisFailure, *, last: bool) -> StateError:
         if failure.away:
@@ -85,10 +84,9 @@ class RedisServer:
         reason = "the server was restarted or replaced since the fence was raised, and may have lost what was written"
         return StateUnavailable(state=self._state, where=self._where, reason=reason)
 
-    def _connected(self) -> Any:
-        if self._client is None:
-            self._client = make_client(self._parameters, needed_by=self._state)
-        return self._client
+    @cached_property
+    def _client(self) -> Any:
+        return make_client(self._parameters, needed_by=self._state)
 
 
 def server_of(conn_id: str, url: str | None, *, state: str) -> RedisServer:

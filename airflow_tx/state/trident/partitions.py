@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_tx.errors import StateError
-
-
-def partition_of(key: Sequence[Any], count: int) -> int:
-    """Choose one of `count` partitions: the same one for a key in every process."""
-    # -0.0 is 0.0.
-    text = repr([part + 0.0 if isinstance(part, float) else part for part in key])
-    return zlib.crc32(text.encode()) % count
+from airflow_tx.state.keys import partition_of
 
 
 class PartitionedState:

@@ -65,6 +65,8 @@ class TridentState(FencedState):
     :param conf: the argument of a factory; it is shown nowhere.
     """
 
+    has_fence = False
+
     def __init__(
         self,
         given: Any,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_tx.state.appended import TXID, Misfit
 from airflow_tx.state.lake.footer import check_txid, read_footer
-from airflow_tx.state.lake.manifest import TXID, TableFile
-from airflow_tx.state.lake.schema import Misfit
+from airflow_tx.state.lake.manifest import TableFile
 from airflow_tx.state.lake.statistics import TEXT, text_bounds
 
 
