@@ -15,7 +15,7 @@ from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import Begun, Committed, Granted, Processed
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.ledger import Ledger
@@ -61,8 +61,10 @@ class Pipeline:
         rows = ROWS - 1 if txid in self.open and self.random.random() < self.moved else ROWS
         answer = self.ledger.begin(
             BeginRequest(self.request, run, run, task_try, retry=False, tasks={"p": f"{self.tries:016x}"}),
-            decide=lambda _, position: Batch([position, rows], (position or 0) + rows),
-            run_state=lambda run_id: None,
+            Outside(
+                decide=lambda _, position: Batch([position, rows], (position or 0) + rows),
+                run_state=lambda run_id: None,
+            ),
         )
         assert isinstance(answer, Begun), answer
         self.open[txid] = answer

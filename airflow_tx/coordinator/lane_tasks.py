@@ -152,7 +152,9 @@ class LaneTransaction:
         """Run an ack, joined with what follows it: the start of the next task, or what it completes."""
         if self._left:
             task = TaskTry(self._left[0].task_id, -1, self.task_try)
-            start = partial(processing.start, attempt=self.begun.attempt, task=task, current={})
+            start = partial(
+                processing.start, attempt=self.begun.attempt, task=task, is_current=lambda: False
+            )
             answer = self._ledger.run(in_one_multi, ack, lambda done: start)
             self._started = task if isinstance(answer.then, Done) else None
         elif self.commit is not None:

@@ -14,9 +14,9 @@ from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_lag
 from airflow_tx.processing.order import first_in_turn, in_turn
 from airflow_tx.processing.outcome import note_begun, note_failed
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NeedEntry, NoData, WindowFull
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, Replaced, WindowFull
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, PreviousBatch, RestatedBatch
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, PreviousBatch, RestatedBatch
 from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Counter, TopologyRecord
@@ -68,29 +68,20 @@ def ask(
     with spec.store() as store:
         ledger = spec.ledger(store)
         with closing(_Decider(spec, _of(spec, run), ledger, ordered)) as decider:
-            read_entry = partial(_read_entry, spec, ledger, decider.source, check_entry)
-            answer = ledger.begin(
-                BeginRequest(
-                    spec.request,
-                    key_of(spec, run),
-                    ti.run_id,
-                    str(ti.id),
-                    retry,
-                    _messages(spec, ledger),
-                ),
-                decide=decider.decide,
-                decide_again=decider.decide_again,
+            messages = _messages(spec, ledger)
+            request = BeginRequest(
+                spec.request, key_of(spec, run), ti.run_id, str(ti.id), retry, messages
+            )
+            outside = Outside(
+                decider.decide,
                 run_state=lambda run_id: compat.run_state(ti, spec.dag_id, run_id),
+                decide_again=decider.decide_again,
                 is_current=lambda: compat.is_current_try(str(ti.id)),
                 review=decider.review,
-                report=lambda failed: note_failed(
-                    spec.source_of(ledger.incarnation()),
-                    failed.attempt,
-                    failed.metadata,
-                    failed.reason,
-                ),
-                read_entry=read_entry,
+                report=lambda *failed: note_failed(spec.source_of(ledger.incarnation()), *failed),
+                read_entry=partial(_read_entry, spec, ledger, decider.source, check=check_entry),
             )
+            answer = ledger.begin(request, outside)
             decider.note(answer)
         if isinstance(answer, Begun) and spec.ackers:
             from airflow_tx.acks.reference import origin_of
@@ -128,13 +119,8 @@ def allocate(
         _Decider(spec, spec.named_source, ledger, partial(first_in_turn, spec))
     ) as decider:
         # The state is asked of other runs of the same key only.
-        answer = ledger.begin(
-            request,
-            decide=decider.decide,
-            run_state=lambda run_id: None,
-            review=decider.review,
-            task=first,
-        )
+        outside = Outside(decider.decide, run_state=lambda run_id: None, review=decider.review)
+        answer = ledger.begin(request, outside, task=first)
         decider.note(answer)
     assert not isinstance(answer, AlreadyCommitted), "there is no key"
     return answer
@@ -181,7 +167,13 @@ def _messages(spec: TransactionSpec, ledger: Ledger) -> dict[str, str]:
 
 
 def _read_entry(
-    spec: TransactionSpec, ledger: Ledger, source: Source, check: CheckEntry, need: NeedEntry
+    spec: TransactionSpec,
+    ledger: Ledger,
+    source: Source,
+    replaces: Replaced,
+    changed_rows: bool,
+    *,
+    check: CheckEntry,
 ) -> RestatedBatch:
     """Read the batch of a transaction that is to be restated, and ask whether its rows are there.
 
@@ -190,19 +182,19 @@ def _read_entry(
     from airflow_tx.journal.area import JournalArea
 
     topology = ledger.topology()
-    entry = JournalArea(spec.staging(), topology.incarnation).read(need.replaces.entry)
+    entry = JournalArea(spec.staging(), topology.incarnation).read(replaces.entry)
     check(entry, topology)
     rows = entry.metadata
     # The source is asked for changed rows later, and says what it lacks of them.
-    if rows is not None and not need.changed_rows:
-        with asked(source, f"transaction {need.replaces.txid} with rows {dumps(rows)[:200]}"):
+    if rows is not None and not changed_rows:
+        with asked(source, f"transaction {replaces.txid} with rows {dumps(rows)[:200]}"):
             gone = source.refuses_again(rows)
         if gone is not None:
             raise RestateRefused(
-                txid=need.replaces.txid,
+                txid=replaces.txid,
                 topology=spec.topology,
                 problem=f"its rows cannot be read again: {gone}",
-                remedy=f"To withdraw it: airflow tx restate {spec.topology} {need.replaces.txid} --withdraw",
+                remedy=f"To withdraw it: airflow tx restate {spec.topology} {replaces.txid} --withdraw",
             )
     states = (topology.renamed.get(name, name) for name in entry.contributions)
     return RestatedBatch(rows, tuple(states), same=source.keeps_rows)

@@ -1,4 +1,4 @@
-"""What steps answer: a result, why there is none, or a question before it. Source: docs/protocol.md §2."""
+"""What steps answer: a result, or why there is none. Source: docs/protocol.md §2."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
-from airflow_tx.protocol.batch import PreviousBatch
-from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.receipt import NOT_KEPT, digest_of
 from airflow_tx.protocol.records import Ack, History, TopologyRecord, TransactionRecord
 
@@ -25,10 +23,6 @@ class Joined(Generic[T, U]):
 
     first: T
     then: U | None = None
-
-
-class Question:
-    """An answer that asks something outside the ledger; the step is run again with what is found."""
 
 
 @dataclass(frozen=True)
@@ -153,81 +147,6 @@ class WindowFull:
     current: int
     allocated: int
     max_pending: int
-
-
-@dataclass(frozen=True)
-class NeedBatch(Question):
-    """Ask the source for the batch of `attempt`, from `position` on.
-
-    :param previous: the batch before it; None: it is the first one, or a replay.
-    """
-
-    attempt: TransactionAttempt
-    position: Any
-    previous: PreviousBatch | None = None
-
-    @property
-    def key(self) -> str:
-        """Name the question, so that the batch is recognised when the step is run again."""
-        return f"{self.attempt.txid} from {digest(self.position)}"
-
-
-@dataclass(frozen=True)
-class NeedRows(Question):
-    """Ask the source for the current metadata of the same rows."""
-
-    attempt: TransactionAttempt
-    metadata: Any
-
-    @property
-    def key(self) -> str:
-        """Name the question, so that the metadata is recognised when the step is run again."""
-        return f"{self.attempt.txid} instead of {digest(self.metadata)}"
-
-
-@dataclass(frozen=True)
-class NeedEntry(Question):
-    """Read the journal entry of the transaction that `attempt` is to restate, and ask whether the source has its rows.
-
-    :param changed_rows: whether the rows are decided again; then the source is asked for that.
-    """
-
-    attempt: TransactionAttempt
-    replaces: Replaced
-    changed_rows: bool = False
-
-
-@dataclass(frozen=True)
-class NeedReport(Question):
-    """Let the source learn that `attempt` has failed, before another one takes its place."""
-
-    attempt: TransactionAttempt
-    metadata: Any
-    reason: str
-
-
-@dataclass(frozen=True)
-class NeedRunState(Question):
-    """Ask Airflow for the state of this run, and come again with it."""
-
-    run_id: str
-
-
-@dataclass(frozen=True)
-class NeedCurrent(Question):
-    """Ask Airflow whether the asking try is still its task's current one, after this try was found in the ledger.
-
-    Only a later try answers yes: the ledger knew the found one before Airflow was asked. No clock is compared.
-
-    :param found: the try that would be replaced.
-    """
-
-    found: str
-
-
-@dataclass(frozen=True)
-class NeedTopology(Question):
-    """The ledger of this topology does not exist yet, or its record is out of date with the DAG."""
 
 
 @dataclass(frozen=True)

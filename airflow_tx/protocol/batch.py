@@ -1,14 +1,15 @@
-"""The request of the step `begin`, what is found out for it, and the batch that it decides. Source: protocol.md §3."""
+"""The request of the step `begin`, who answers its questions, and the batch that it decides. Source: protocol.md §3."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx.protocol.attempt import TransactionAttempt
 
 if TYPE_CHECKING:
+    from airflow_tx.protocol.answers import Replaced
     from airflow_tx.protocol.records import Metadata, TopologyRecord
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -132,22 +133,39 @@ class PreviousBatch:
     is_open: bool
 
 
-@dataclass
-class BeginFacts:
-    """The answers for a `begin` from outside the ledger, question by question.
+@dataclass(frozen=True)
+class Outside:
+    """The callers of the source, the journal and Airflow, which answer the questions of `begin`.
 
-    :param batches: by the key of the question, what the source has decided; None: it has no data.
-    :param run_states: by run_id, the state of the run; None: it was deleted.
-    :param current: by try found in the ledger, whether the asking try was its task's current one after that.
-    :param reported: attempts of which the source knows that they have failed.
-    :param entries: by name, what journal entries say.
+    :param decide: asks the source: (attempt, position before) → the batch, or None without data.
+    :param run_state: asks Airflow: run_id → state of that run, or None if it was deleted.
+    :param decide_again: asks the source: (attempt, decided metadata) → the current metadata of the same rows.
+    :param is_current: asks Airflow whether the asking try is the current one of its task: not retried, cleared or
+        deleted since. No clock is compared: the ledger knew the other try before Airflow is asked.
+    :param review: lets the source look at the batch that was decided before.
+    :param report: lets the source learn (attempt, metadata, reason) of a failure, before another attempt begins.
+    :param read_entry: asks journal and source: (transaction to restate, whether its rows are decided again) → the
+        batch; it refuses one that cannot be processed again.
     """
 
-    batches: dict[str, Batch | None] = field(default_factory=dict)
-    run_states: dict[str, str | None] = field(default_factory=dict)
-    current: dict[str, bool] = field(default_factory=dict)
-    reported: set[TransactionAttempt] = field(default_factory=set)
-    entries: dict[str, RestatedBatch] = field(default_factory=dict)
+    decide: Callable[[TransactionAttempt, Any], Batch | None]
+    run_state: Callable[[str], str | None]
+    decide_again: Callable[[TransactionAttempt, Any], Any] = lambda attempt, metadata: metadata
+    is_current: Callable[[], bool] = lambda: True
+    review: Callable[[PreviousBatch], None] = lambda previous: None
+    report: Callable[[TransactionAttempt, Any, str], None] = lambda attempt, metadata, reason: None
+    read_entry: Callable[[Replaced, bool], RestatedBatch] = lambda replaces, changed_rows: (
+        RestatedBatch(None)
+    )
+
+    def next_batch(
+        self, attempt: TransactionAttempt, position: Any, previous: PreviousBatch | None
+    ) -> Batch | None:
+        """Ask the source for the batch after a position, and let it look at the one before."""
+        batch = self.decide(attempt, position)
+        if previous is not None:
+            self.review(previous)
+        return batch
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Source: docs/protocol.md §§1, 3, 5.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,13 +22,6 @@ from airflow_tx.protocol.answers import (
     AlreadyCommitted,
     Begun,
     Done,
-    NeedBatch,
-    NeedCurrent,
-    NeedEntry,
-    NeedReport,
-    NeedRows,
-    NeedRunState,
-    NeedTopology,
     NoData,
     WindowFull,
 )
@@ -35,16 +29,16 @@ from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import (
     Batch,
-    BeginFacts,
     BeginRequest,
     DecidedBatch,
+    Outside,
     PreviousBatch,
     TopologyRequest,
 )
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.reader import Reader, Unanswered
 from airflow_tx.protocol.records import (
     Binding,
     Counter,
@@ -56,42 +50,35 @@ from airflow_tx.protocol.records import (
     TransactionRecord,
     encode,
 )
-from airflow_tx.protocol.replay import BeginPass, begin_again, decided_anew
+from airflow_tx.protocol.replay import BeginPass, begin_again
 from airflow_tx.protocol.rotating_state import RotatingTransactionalState, position_after, unmoved
 from airflow_tx.protocol.step import Decision, Stamp, is_committed
 from airflow_tx.protocol.wish import Restatement, Wish, restating
 
-BeginAnswer = (
-    Begun
-    | NoData
-    | WindowFull
-    | AlreadyCommitted
-    | NeedTopology
-    | NeedBatch
-    | NeedEntry
-    | NeedRows
-    | NeedRunState
-    | NeedCurrent
-    | NeedReport
-)
+BeginAnswer = Begun | NoData | WindowFull | AlreadyCommitted
 
 
 def begin(
-    read: Reader, stamp: Stamp, paths: Paths, request: BeginRequest, facts: BeginFacts
+    read: Reader,
+    stamp: Stamp,
+    paths: Paths,
+    request: BeginRequest,
+    outside: Outside,
+    *,
+    open_first: Callable[[], None],
 ) -> Decision[BeginAnswer]:
     """Give the run its transaction: a new txid, the next attempt of its own, or the answer that it is committed.
 
-    :param facts: the answers to the questions that earlier passes of this step have asked.
+    :param open_first: makes the ledger of the topology, or brings its record up to date with the DAG.
     :raises StaleBegin, RunHeld, SkippedTransaction, TopologyClaimed: and nothing has changed.
     """
     # Required, not peeked: a rename closes this record, then copies. A begin that lands later would be lost.
     topology = read.find(TopologyRecord, paths.record)
-    if topology is None:
-        return Decision(NeedTopology())
-    check_claim(topology, paths, request.topology)
-    if not is_up_to_date(topology, request.topology):
-        return Decision(NeedTopology())
-    begins = BeginPass(read, stamp, paths, topology, request, facts)
+    if topology is not None:
+        check_claim(topology, paths, request.topology)
+    if topology is None or not is_up_to_date(topology, request.topology):
+        raise Unanswered("topology", request.topology, open_first)
+    begins = BeginPass(read, stamp, paths, topology, request, outside)
     binding = None if request.key is None else read.find(Binding, paths.run(request.key))
     if binding is None:
         return _allocate(begins, None)
@@ -127,10 +114,10 @@ class _Readmission:
     replaces: None = None
     wanted: None = None
 
-    def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any | NeedRows:
-        """Return the current rows, or the question for them."""
+    def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any:
+        """Return the current rows."""
         rows = self.skipped.rows
-        return rows if rows is None else decided_anew(begins, attempt, rows)
+        return rows if rows is None else begins.current_rows(attempt, rows)
 
     def counted(self, begins: BeginPass) -> None:
         """Return None: a source may have lost rows since."""
@@ -166,17 +153,12 @@ def _allocate(begins: BeginPass, given: GivenBatch | None) -> Decision[BeginAnsw
     position = state.position_before(txid)
     if given is not None:
         rows = given.rows(begins, TransactionAttempt(txid, 1))
-        if isinstance(rows, NeedEntry | NeedRows):
-            return Decision(rows)
         return _allocated(begins, state, _pinned(begins, position, rows), given)
 
     start = start_after(begins.read, begins.paths, begins.topology, position)
     last = state.get_last_state()
     previous = None if last is None else PreviousBatch(txid - 1, last.rows, is_open=txid > current)
-    need = NeedBatch(TransactionAttempt(txid, 1), start.position, previous)
-    if need.key not in begins.facts.batches:
-        return Decision(need)
-    batch = begins.facts.batches[need.key]
+    batch = begins.next_batch(TransactionAttempt(txid, 1), start.position, previous)
     if batch is None:
         return Decision(NoData(txid))
     # A transactional source gives every replay the same rows, so it needs no beginning.

@@ -1,8 +1,8 @@
 """Steps that one process makes one right after the other, in one multi. Source: docs/protocol.md §2.
 
 Each decides as it does alone, on the records that the step before it writes. The multi requires all records that they
-have read, so no other step can run between them. A step that refuses or writes nothing is left to be run alone, and
-then says why.
+have read, so no other step can run between them. A step that refuses, asks or writes nothing is left to be run alone,
+and then says why.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TypeVar
 from airflow_tx.errors import Refused, UnreadableRecord
 from airflow_tx.protocol.answers import Begun, Joined
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.batch import BeginFacts, BeginRequest
+from airflow_tx.protocol.batch import BeginRequest, Outside
 from airflow_tx.protocol.begin import BeginAnswer, begin
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import start
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.reader import Reader, Unanswered
 from airflow_tx.protocol.step import Decision, Stamp
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def _following(
 ) -> Decision[U] | None:
     try:
         return None if step is None else step(read, stamp, paths)
-    except (Refused, UnreadableRecord):
+    except (Refused, UnreadableRecord, Unanswered):
         return None
 
 
@@ -63,14 +63,15 @@ def begin_started(
     stamp: Stamp,
     paths: Paths,
     request: BeginRequest,
-    facts: BeginFacts,
+    outside: Outside,
     *,
+    open_first: Callable[[], None],
     task: TaskTry,
 ) -> Decision[BeginAnswer]:
     """Decide on `begin`, and that the first task of the new transaction works. Raises as `begin`."""
-    begun = begin(read, stamp, paths, request, facts)
+    begun = begin(read, stamp, paths, request, outside, open_first=open_first)
     if not isinstance(begun.result, Begun):
         return begun
     read.apply(begun.writes)
-    started = start(read, stamp, paths, begun.result.attempt, task, current={})
+    started = start(read, stamp, paths, begun.result.attempt, task, is_current=outside.is_current)
     return replace(begun, writes=(*begun.writes, *started.writes))

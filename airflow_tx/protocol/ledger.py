@@ -21,18 +21,15 @@ from airflow_tx.protocol import answers, end, garbage, loss, processing
 from airflow_tx.protocol.api import Clock, Create, Ids, Store
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.protocol.batch import (
-    Batch,
-    BeginFacts,
     BeginRequest,
     Loss,
-    PreviousBatch,
-    RestatedBatch,
+    Outside,
     TopologyRequest,
 )
-from airflow_tx.protocol.begin import begin, open_topology
-from airflow_tx.protocol.joined import begin_started
+from airflow_tx.protocol.begin import BeginAnswer, begin, open_topology
+from airflow_tx.protocol.joined import BoundStep, begin_started
 from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import KnownRecords, Reader
+from airflow_tx.protocol.reader import Answers, KnownRecords, Reader, Unanswered
 from airflow_tx.protocol.reading import NO_TOPOLOGY, TurnReading, read_opened
 from airflow_tx.protocol.records import Counter, History, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.step import Audit, Decision, Stamp
@@ -47,17 +44,6 @@ LOOKS_AT_POSITION = 3
 UNANSWERED = (
     5  # passes; a multi that has no answer even then may be one that the servers do not take
 )
-
-Decide = Callable[[TransactionAttempt, Any], Batch | None]
-"""Asks the source: (attempt, position before) → the batch, or None without data."""
-DecideAgain = Callable[[TransactionAttempt, Any], Any]
-"""Asks the source: (attempt, decided metadata) → the current metadata of the same rows."""
-ReadEntry = Callable[[answers.NeedEntry], RestatedBatch]
-"""Asks journal and source: a question → the batch; it refuses one that cannot be processed again."""
-RunState = Callable[[str], str | None]
-"""Asks Airflow: run_id → state of that run, or None if it was deleted."""
-IsCurrent = Callable[[], bool]
-"""Asks Airflow whether the asking try is the current one of its task: not retried, cleared or deleted since."""
 
 
 class Ledger:
@@ -93,34 +79,17 @@ class Ledger:
         :raises Refused, UnreadableRecord: what the step raises, decided on what everybody has written until now.
         :raises OutcomeUnknown, StoreUnavailable, TooMuchContention: see `Store.multi`.
         """
-        synced = False
-        for number in range(PASSES):
-            # After a sync it reads everything again: no cached record may decide an answer.
-            read = Reader(self.store, None if synced else self._known, hasty=number == 0)
-            stamp = self._stamp()
-            try:
-                decided: Decision[T] | Refused | UnreadableRecord = step(
-                    read, stamp, self.paths, *args, **kwargs
-                )
-            except (Refused, UnreadableRecord) as error:
-                decided = error
-            if isinstance(decided, Decision) and decided.writes:
-                if self._send(read, decided, stamp, again=number < UNANSWERED):
-                    return self._swept(decided.result)
-            elif isinstance(decided, Decision) and isinstance(decided.result, answers.Question):
-                # The multi that follows the answer checks what led to the question.
-                self._known.add(read.seen)
-                return decided.result
-            elif synced and self._confirmed(read):
-                if isinstance(decided, Decision):
-                    return self._swept(decided.result)
-                raise decided
-            else:
-                # What writes nothing is decided on what everybody has written until now, never on a memory.
-                self.store.sync()
-                synced = True
-            self._known.clear()
         name = step.func.__name__ if isinstance(step, partial) else step.__name__
+        answered: Answers = {}
+
+        def bound(read: Reader, stamp: Stamp, paths: Paths) -> Decision[T]:
+            return step(read, stamp, paths, *args, **kwargs)
+
+        for _ in range(PASSES):
+            result = self._run(name, bound, answered)
+            if not isinstance(result, Unanswered):
+                return result
+            answered[result.kind] = (result.about, result.call())
         raise TooMuchContention(step=name, subject=self.paths.topology, times=PASSES)
 
     def preview(
@@ -151,49 +120,15 @@ class Ledger:
         raise TooMuchContention(step=step.__name__, subject=self.paths.topology, times=PASSES)
 
     def begin(
-        self,
-        request: BeginRequest,
-        *,
-        decide: Decide,
-        run_state: RunState,
-        decide_again: DecideAgain = lambda attempt, metadata: metadata,
-        is_current: IsCurrent = lambda: True,
-        review: Callable[[PreviousBatch], None] = lambda previous: None,
-        report: Callable[[answers.NeedReport], None] = lambda need: None,
-        read_entry: ReadEntry = lambda need: RestatedBatch(None),
-        task: TaskTry | None = None,
-    ) -> answers.Begun | answers.NoData | answers.WindowFull | answers.AlreadyCommitted:
+        self, request: BeginRequest, outside: Outside, *, task: TaskTry | None = None
+    ) -> BeginAnswer:
         """Run the step `begin`, asking the source and Airflow where it must, and making the ledger on first use.
 
         :param task: starts in the same multi: a task of a process that begins a new transaction and works on it.
         :raises Refused: nothing has changed.
         """
-        facts = BeginFacts()
         step = begin if task is None else partial(begin_started, task=task)
-        for _ in range(PASSES):
-            result = self.run(step, request, facts)
-            if isinstance(result, answers.NeedTopology):
-                self.open(request.topology)
-            elif isinstance(result, answers.NeedBatch):
-                facts.batches = {result.key: decide(result.attempt, result.position)}
-                if result.previous is not None:
-                    review(result.previous)
-            elif isinstance(result, answers.NeedRows):
-                facts.batches = {
-                    result.key: Batch(decide_again(result.attempt, result.metadata), None)
-                }
-            elif isinstance(result, answers.NeedEntry):
-                facts.entries[result.replaces.entry] = read_entry(result)
-            elif isinstance(result, answers.NeedReport):
-                report(result)
-                facts.reported.add(result.attempt)
-            elif isinstance(result, answers.NeedRunState):
-                facts.run_states[result.run_id] = run_state(result.run_id)
-            elif isinstance(result, answers.NeedCurrent):
-                facts.current[result.found] = is_current()
-            else:
-                return result
-        raise TooMuchContention(step="begin", subject=request.run_id, times=PASSES)
+        return self.run(step, request, outside, open_first=partial(self.open, request.topology))
 
     def open(self, request: TopologyRequest) -> None:
         """Make the ledger of this topology, or bring it up to date with the DAG.
@@ -204,19 +139,17 @@ class Ledger:
         self.run(open_topology, request)
 
     def start(
-        self, attempt: TransactionAttempt, task: TaskTry, *, is_current: IsCurrent = lambda: True
+        self,
+        attempt: TransactionAttempt,
+        task: TaskTry,
+        *,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> answers.Done | answers.AlreadyCommitted:
         """Run the step `start`, asking Airflow where another try has started before.
 
         :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
         """
-        current = dict[str, bool]()
-        for _ in range(PASSES):
-            result = self.run(processing.start, attempt, task, current=current)
-            if not isinstance(result, answers.NeedCurrent):
-                return result
-            current[result.found] = is_current()
-        raise TooMuchContention(step="start", subject=task.task_id, times=PASSES)
+        return self.run(processing.start, attempt, task, is_current=is_current)
 
     def accept_loss(
         self, losses: Sequence[Loss], audit: Audit, *, known: Sequence[int] | None = None
@@ -331,6 +264,35 @@ class Ledger:
         return question(Reader(self.store), self.paths)
 
     # --- one pass
+
+    def _run(self, name: str, step: BoundStep[T], answered: Answers) -> T | Unanswered:
+        synced = False
+        for number in range(PASSES):
+            # After a sync it reads everything again: no cached record may decide an answer.
+            known = None if synced else self._known
+            read = Reader(self.store, known, hasty=number == 0, answers=answered)
+            stamp = self._stamp()
+            try:
+                decided: Decision[T] | Refused | UnreadableRecord = step(read, stamp, self.paths)
+            except Unanswered as question:
+                # The multi that follows the answer checks what led to the question.
+                self._known.add(read.seen)
+                return question
+            except (Refused, UnreadableRecord) as error:
+                decided = error
+            if isinstance(decided, Decision) and decided.writes:
+                if self._send(read, decided, stamp, again=number < UNANSWERED):
+                    return self._swept(decided.result)
+            elif synced and self._confirmed(read):
+                if isinstance(decided, Decision):
+                    return self._swept(decided.result)
+                raise decided
+            else:
+                # What writes nothing is decided on what everybody has written until now, never on a memory.
+                self.store.sync()
+                synced = True
+            self._known.clear()
+        raise TooMuchContention(step=name, subject=self.paths.topology, times=PASSES)
 
     def _stamp(self) -> Stamp:
         now = self.clock.now().isoformat(timespec="milliseconds")

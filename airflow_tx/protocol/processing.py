@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from airflow_tx.errors import (
     StaleTry,
     UnknownTransaction,
 )
-from airflow_tx.protocol.answers import AlreadyCommitted, Done, FailureNoted, NeedCurrent, Processed
+from airflow_tx.protocol.answers import AlreadyCommitted, Done, FailureNoted, Processed
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.batch_words import counted
@@ -77,11 +77,11 @@ def start(
     attempt: TransactionAttempt,
     task: TaskTry,
     *,
-    current: Mapping[str, bool],
-) -> Decision[Done | AlreadyCommitted | NeedCurrent]:
+    is_current: Callable[[], bool],
+) -> Decision[Done | AlreadyCommitted]:
     """Let a processing task work; from FAILED, PROCESSED and COMMITTING its transaction is PROCESSING again.
 
-    :param current: per try found in the ledger, whether `task` was still its task's current try after that.
+    :param is_current: asks Airflow whether `task` is its task's current try, where another one has started before.
     :raises StaleAttempt, StaleTry: a newer attempt, or a newer try of this task, exists.
     """
     record = newest_record(read, paths, attempt, "start")
@@ -91,9 +91,7 @@ def start(
     path = f"{folder}/{ack_name(task.task_id, task.map_index)}"
     found = read.find(Ack, path, new=True)  # a first try has no entry yet
     another = found is not None and not task.same_instance(found.task_try)
-    if found is not None and another and found.task_try not in current:
-        return Decision(NeedCurrent(found.task_try))
-    if found is not None and another and not current[found.task_try]:
+    if found is not None and another and not read.ask("current", found.task_try, is_current):
         raise _stale_try("start", attempt, task, found)
     own = (
         "0" if _by_begin(record, task) else f"{stamp.message_id:016x}"

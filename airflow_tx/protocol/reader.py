@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import (
@@ -22,11 +22,15 @@ from airflow_tx.protocol.api import (
 from airflow_tx.protocol.records import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from _typeshed import DataclassInstance
 
+_A = TypeVar("_A")
 _R = TypeVar("_R", bound="DataclassInstance")
+
+Answers = dict[str, tuple[object, Any]]
+"""Per kind of question the last one and its answer: a source holds only what it has decided last."""
 
 PRESENT = Node(b"", ANY_VERSION)
 """A record that `Reader.exists` assumes to be there: the multi is refused if it is not."""
@@ -36,6 +40,16 @@ UNKNOWN = Node(b"", ANY_VERSION)
 
 MOST_KNOWN = 2000
 """Records that a process remembers at most. A process that runs for hours would else remember all of them."""
+
+
+class Unanswered(Exception):
+    """The pass needs an answer from outside the ledger: `Ledger.run` asks, and runs the step again."""
+
+    def __init__(self, kind: str, about: object, call: Callable[[], object]) -> None:
+        super().__init__(kind, about)
+        self.kind = kind
+        self.about = about
+        self.call = call
 
 
 @dataclass
@@ -132,15 +146,22 @@ class Reader:
     :param known: records that this process has read or written; they are not read again. If they are out of date, the
         multi is refused, and the step passes again without them. They never answer a step that writes nothing.
     :param hasty: whether this pass may assume what is most likely.
+    :param answers: what earlier passes have asked outside the ledger.
     """
 
     def __init__(
-        self, store: Store, known: KnownRecords | None = None, *, hasty: bool = False
+        self,
+        store: Store,
+        known: KnownRecords | None = None,
+        *,
+        hasty: bool = False,
+        answers: Answers | None = None,
     ) -> None:
         self._store = store
         self._known = known or KnownRecords()
         self._assumed: dict[str, Node | None] = {}
         self.hasty = hasty
+        self._answers = answers or {}
         self._versions: dict[str, int | None] = {}
         self._written: list[Write] = []
         self.seen = KnownRecords()
@@ -151,6 +172,19 @@ class Reader:
         Nothing is required of a record that was just written: the multi itself makes it what it is.
         """
         self._written += writes
+
+    def ask(self, kind: str, about: object, call: Callable[[], _A]) -> _A:
+        """Return the answer that an earlier pass has got to this question.
+
+        :param about: what is asked, by which the question is recognised.
+        :param call: gets the answer from outside the ledger, between two passes.
+        :raises Unanswered: no earlier pass has asked.
+        """
+        found, answer = self._answers.get(kind, (None, None))
+        if found != about:
+            raise Unanswered(kind, about, call)
+        result: _A = answer
+        return result
 
     def find(self, cls: type[_R], path: str, *, new: bool = False) -> _R | None:
         """Read the record at `path`, or None, and require that it stays so.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from airflow_tx.errors import ChangeRefused, RunHeld, StaleBegin, shortened_reason
@@ -16,15 +17,10 @@ from airflow_tx.protocol.answers import (
     AlreadySkipped,
     Begun,
     Done,
-    NeedBatch,
-    NeedCurrent,
-    NeedReport,
-    NeedRows,
-    NeedRunState,
 )
 from airflow_tx.protocol.api import Create, Put, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginFacts, BeginRequest, DecidedBatch
+from airflow_tx.protocol.batch import Batch, BeginRequest, DecidedBatch, Outside, PreviousBatch
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
@@ -41,9 +37,7 @@ from airflow_tx.protocol.rotating_state import RotatingTransactionalState, posit
 from airflow_tx.protocol.skip import held_for_good, open_record
 from airflow_tx.protocol.step import Audit, Decision, Stamp, put
 
-ReplayAnswer = (
-    AlreadyCommitted | Begun | NeedBatch | NeedRows | NeedRunState | NeedCurrent | NeedReport
-)
+ReplayAnswer = AlreadyCommitted | Begun
 LIVE_RUN_STATES = frozenset({"queued", "running"})
 
 
@@ -56,7 +50,26 @@ class BeginPass:
     paths: Paths
     topology: TopologyRecord
     request: BeginRequest
-    facts: BeginFacts
+    outside: Outside
+
+    def next_batch(
+        self, attempt: TransactionAttempt, position: Any, previous: PreviousBatch | None = None
+    ) -> Batch | None:
+        """Ask the source for the batch from a position on; None: it has no data.
+
+        :param previous: the batch before it; None: it is the first one, or a replay.
+        """
+        about = f"{attempt.txid} from {digest(position)}"
+        ask = partial(self.outside.next_batch, attempt, position, previous)
+        return self.read.ask("batch", about, ask)
+
+    def current_rows(self, attempt: TransactionAttempt, metadata: Any) -> Any:
+        """Ask the source for the current metadata of the same rows.
+
+        :param metadata: the earlier decision.
+        """
+        about = f"{attempt.txid} instead of {digest(metadata)}"
+        return self.read.ask("batch", about, partial(self.outside.decide_again, attempt, metadata))
 
 
 def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Decision[ReplayAnswer]:
@@ -67,38 +80,32 @@ def begin_again(begins: BeginPass, txid: int, record: TransactionRecord) -> Deci
     :raises StaleBegin, RunHeld: and nothing has changed.
     """
     request = begins.request
-    current = begins.facts.current
-    run_states = begins.facts.run_states
-    if record.request not in ("", request.task_try) and record.request not in current:
-        return Decision(NeedCurrent(record.request))
-    if not current.get(record.request, True):
+    read = begins.read
+    outside = begins.outside
+    another = record.request not in ("", request.task_try)
+    if another and not read.ask("current", record.request, outside.is_current):
         raise StaleBegin(
             run_id=request.run_id, txid=txid, found=record.request, task_try=request.task_try
         )
     if record.run_id != request.run_id:
-        if record.run_id not in run_states:
-            return Decision(NeedRunState(record.run_id))
-        if record.replaces is not None and run_states[record.run_id] is not None:
+        ask = partial(outside.run_state, record.run_id)
+        state = read.ask("run state", record.run_id, ask)
+        if record.replaces is not None and state is not None:
             # The transaction that it restates counts for every other run of the same key.
             return Decision(AlreadyCommitted(record.replaces["txid"]))
-        if run_states[record.run_id] in LIVE_RUN_STATES:
-            raise RunHeld(
-                run_id=request.run_id,
-                txid=txid,
-                holder=record.run_id,
-                state=run_states[record.run_id],
-            )
-    started = begins.read.names(begins.paths.acks(record.acks))
+        if state in LIVE_RUN_STATES:
+            raise RunHeld(run_id=request.run_id, txid=txid, holder=record.run_id, state=state)
+    started = read.names(begins.paths.acks(record.acks))
     same = record.request == request.task_try
     # "": it was allocated for this run before the run existed.
     again = request.retry or record.request == ""
     if same or (again and not started and record.phase is Phase.PROCESSING):
         return _continue(begins, txid, record)
-    own = TransactionAttempt(txid, record.attempt, record.birth)
     # The source learned the outcome of these rows when they were committed.
-    if own not in begins.facts.reported and record.replaces is None:
-        rows = RotatingTransactionalState(begins.read, begins.paths).get_state(txid).rows
-        return Decision(NeedReport(own, rows, _why_replayed(record)))
+    if record.replaces is None:
+        own = TransactionAttempt(txid, record.attempt, record.birth)
+        rows = RotatingTransactionalState(read, begins.paths).get_state(txid).rows
+        read.ask("failure", own, partial(outside.report, own, rows, _why_replayed(record)))
     return _next_attempt(begins, txid, record, started)
 
 
@@ -136,9 +143,6 @@ def _next_attempt(
     decided = (
         _same_rows(begins, state, attempt, record) if stays else _other_rows(begins, state, attempt)
     )
-    if not isinstance(decided, DecidedBatch):
-        return Decision(decided)
-
     again = replace(
         record,
         run_id=request.run_id,
@@ -181,14 +185,12 @@ def _same_rows(
     state: RotatingTransactionalState,
     attempt: TransactionAttempt,
     record: TransactionRecord,
-) -> DecidedBatch | NeedRows:
+) -> DecidedBatch:
     """Keep the rows of the attempt before, or take the current rows if a person wants that."""
     meta = state.get_state(attempt.txid)
     rows = meta.rows
     if to_decide_anew(record, rows):
-        rows = decided_anew(begins, attempt, rows)
-    if isinstance(rows, NeedRows):
-        return rows
+        rows = begins.current_rows(attempt, rows)
     kept = DecidedBatch(rows, meta.position, record.base, record.size, record.lost, meta.begin)
     if not record.pinned:
         return kept
@@ -204,7 +206,7 @@ def _same_rows(
 
 def _other_rows(
     begins: BeginPass, state: RotatingTransactionalState, attempt: TransactionAttempt
-) -> DecidedBatch | NeedBatch:
+) -> DecidedBatch:
     """Let an opaque source decide again, from where the transaction before ends now."""
     partitioned = begins.request.topology.partitioned
     before = state.position_before(attempt.txid)
@@ -213,11 +215,7 @@ def _other_rows(
     begin = {name: place for name, place in taken_up.items() if name not in (before or {})}
     origin = {**begin, **(before or {})} if begin else before
     start = start_after(begins.read, begins.paths, begins.topology, origin)
-    need = NeedBatch(attempt, start.position)
-    if need.key not in begins.facts.batches:
-        return need
-
-    batch = begins.facts.batches[need.key]
+    batch = begins.next_batch(attempt, start.position)
     if batch is None:
         # An empty batch stays before the loss.
         lost = []
@@ -333,19 +331,6 @@ def check_changeable(
             remedy="Give the source its earlier rows back, and replay it without --changed-rows until it is "
             "committed",
         )
-
-
-def decided_anew(begins: BeginPass, attempt: TransactionAttempt, metadata: Any) -> Any | NeedRows:
-    """Return the current metadata of the same rows, if the source has given it already, else the question.
-
-    :param metadata: the earlier decision.
-    """
-    need = NeedRows(attempt, metadata)
-    if need.key not in begins.facts.batches:
-        return need
-    batch = begins.facts.batches[need.key]
-    assert batch is not None
-    return batch.metadata
 
 
 def to_decide_anew(record: TransactionRecord, rows: Any) -> bool:

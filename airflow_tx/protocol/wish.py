@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from airflow_tx.errors import NotTakenBack, RestateRefused, UnknownTxid
-from airflow_tx.protocol.answers import Done, NeedEntry, NeedRows, Replaced
+from airflow_tx.protocol.answers import Done, Replaced
 from airflow_tx.protocol.api import Create, Delete, Put, Store, Write
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.batch import RestatedBatch
 from airflow_tx.protocol.consumers import counted_of
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.paths import Paths
@@ -23,7 +25,7 @@ from airflow_tx.protocol.records import (
     TransactionRecord,
     encode,
 )
-from airflow_tx.protocol.replay import LIVE_RUN_STATES, BeginPass, decided_anew
+from airflow_tx.protocol.replay import LIVE_RUN_STATES, BeginPass
 from airflow_tx.protocol.step import Audit, Decision, Stamp, next_repair
 
 
@@ -308,27 +310,30 @@ class Restatement:
         """Who wants it, when and why."""
         return {"who": self.wish.who, "when": self.wish.when, "why": self.wish.why}
 
-    def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any | NeedEntry | NeedRows:
-        """Return the rows of the journal, or the current ones if they are wanted; else the question.
+    def rows(self, begins: BeginPass, attempt: TransactionAttempt) -> Any:
+        """Return the rows of the journal, or the current ones if they are wanted.
 
         :raises RestateRefused: its contribution cannot be taken back.
         """
-        txid, entry = self.binding.txid, self.binding.entry
-        found = begins.facts.entries.get(entry)
-        if found is None:
-            return NeedEntry(attempt, Replaced(txid, entry), self.wish.changed_rows)
+        txid = self.binding.txid
+        found = self._entry(begins)
         check_held(begins.paths, begins.topology, txid, found.states, wanted=True)
         if self.wish.changed_rows and found.rows is not None:
-            return decided_anew(begins, attempt, found.rows)
+            return begins.current_rows(attempt, found.rows)
         return found.rows
 
     def counted(self, begins: BeginPass) -> dict[str, Any] | None:
         """Return what the tasks read of the batch then; None: this is unknown, or they are to read the current rows."""
         history = begins.read.find(History, begins.paths.history(self.binding.txid))
-        found = begins.facts.entries[self.binding.entry]
+        found = self._entry(begins)
         if history is None or self.wish.changed_rows or not found.same:
             return None
         return counted_of(history.rows, history.digest)
+
+    def _entry(self, begins: BeginPass) -> RestatedBatch:
+        replaces = Replaced(self.binding.txid, self.binding.entry)
+        ask = partial(begins.outside.read_entry, replaces, self.wish.changed_rows)
+        return begins.read.ask("entry", replaces.entry, ask)
 
     def bound(self, txid: int, birth: str) -> Binding:
         """Make the binding of the run: the transaction that is restated counts until the new one is committed."""

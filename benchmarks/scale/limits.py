@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_tx.errors import StoreError, TxError
 from airflow_tx.protocol.api import Create
-from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside
 from benchmarks.scale.filled import Repeatable, tree
 from benchmarks.scale.server import MB, MeteredStore, MeteredWatchedStore, ScaleZooKeeper, metered, number, row, table
 
@@ -42,7 +42,7 @@ def _refused(store: MeteredStore, size: int) -> tuple[str, str]:
     before, sent = dict(tree(store, pipeline.paths.base)), store.requests
     request = BeginRequest(pipeline.request, "r1", "r1", "000001", False, {"task0": "1"})
     try:
-        pipeline.ledger.begin(request, decide=lambda *_: Batch("x" * size, 1), run_state=lambda run_id: None)
+        pipeline.ledger.begin(request, Outside(decide=lambda *_: Batch("x" * size, 1), run_state=lambda run_id: None))
     except StoreError as error:
         requests = store.requests - sent
         assert dict(tree(store, pipeline.paths.base)) == before

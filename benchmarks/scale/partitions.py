@@ -10,7 +10,7 @@ from typing import Any
 from airflow_tx.errors import TooMuchMetadata
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.view import topology_view, transaction_details
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState
@@ -33,7 +33,7 @@ class Partitioned(Repeatable):
 
     def begin(self, run: str) -> Begun:
         request = BeginRequest(self.request, run, run, f"{next(self._tries):06}", False, {"task0": "1"})
-        begun = self.ledger.begin(request, decide=self._decide, run_state=lambda run_id: "failed")
+        begun = self.ledger.begin(request, Outside(decide=self._decide, run_state=lambda run_id: "failed"))
         assert isinstance(begun, Begun), begun
         return begun
 

@@ -9,7 +9,7 @@ from airflow_tx.errors import SourceError
 from airflow_tx.protocol.answers import Begun, NoData
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Loss, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Loss, Outside, TopologyRequest
 from airflow_tx.protocol.records import (
     TransactionRecord,
     decode,
@@ -75,7 +75,7 @@ class Topology(Pipeline):
 
     def ask(self, run: str) -> Begun | NoData:
         request = BeginRequest(self.request, run, run, f"{next(self.numbers):06}", False, {"task0": "1"})
-        answer = self.ledger.begin(request, decide=self.log.decide, run_state=lambda run_id: "failed")
+        answer = self.ledger.begin(request, Outside(decide=self.log.decide, run_state=lambda run_id: "failed"))
         assert isinstance(answer, (Begun, NoData))
         return answer
 

@@ -12,7 +12,7 @@ from airflow_tx.errors import LossRefused, SourceError, UnreadableRecord
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Put, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, Loss
+from airflow_tx.protocol.batch import Batch, BeginRequest, Loss, Outside
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import start_after
 from airflow_tx.protocol.paths import Paths
@@ -200,7 +200,7 @@ def test_an_answer_that_was_asked_before_the_loss_was_accepted_is_not_taken(
         return answer
 
     request = BeginRequest(topology.request, "r2", "r2", "900000", False, {})
-    begun = topology.ledger.begin(request, decide=decide, run_state=lambda run_id: None)
+    begun = topology.ledger.begin(request, Outside(decide=decide, run_state=lambda run_id: None))
     assert isinstance(begun, Begun)
     assert (begun.metadata, begun.lost) == ([25, 35], ("rows 10 to 24 of it",))
 

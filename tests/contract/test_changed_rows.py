@@ -12,7 +12,7 @@ from airflow_tx.protocol import commit, replay, skip
 from airflow_tx.protocol.answers import Begun, Granted, NotYet
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.records import History, Phase, TransactionRecord, decode
 from airflow_tx.protocol.step import Audit
@@ -47,7 +47,7 @@ class Files(Pipeline):
     def begin(self, run: str) -> Begun:
         request = BeginRequest(self.request, run, run, f"{next(self.numbers):06}", False, {"task0": "1"})
         begun = self.ledger.begin(
-            request, decide=self.decide, decide_again=self.decide_again, run_state=lambda run_id: "failed"
+            request, Outside(decide=self.decide, decide_again=self.decide_again, run_state=lambda run_id: "failed")
         )
         assert isinstance(begun, Begun)
         return begun

@@ -9,7 +9,7 @@ from airflow_tx.protocol import commit, processing, recovery, run_slots
 from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.api import Create, Delete, Put, Store
 from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.skip import commit_skip, grant_skip, note_readmission, note_skip
@@ -251,7 +251,7 @@ def test_a_batch_whose_predecessor_ended_elsewhere_waits_for_a_replay(pipeline: 
     pipeline.process(pipeline.begin("r3"))
     assert [of(pipeline, txid).stale for txid in (1, 2, 3)] == [False, False, False]
     request = BeginRequest(pipeline.request, "r1", "r1", "999999", False, {})
-    pipeline.ledger.begin(request, decide=lambda _, position: Batch([1, 2], 2), run_state=lambda _: None)
+    pipeline.ledger.begin(request, Outside(decide=lambda _, position: Batch([1, 2], 2), run_state=lambda _: None))
     assert [of(pipeline, txid).stale for txid in (1, 2, 3)] == [False, True, False]
     assert of(pipeline, 2).waiting_for == "a replay: transaction 1 ended elsewhere than its batch starts"
 
@@ -294,7 +294,7 @@ def test_the_details_of_a_batch_with_partitions_put_it_together(pipeline: Pipeli
     topology = TopologyRequest("dag", "opaque", 8, partitioned=True)
     for run, batch in (("r1", ({"a": [0, 1], "b": [0, 5]}, {"a": 1, "b": 5})), ("r2", ({"a": [1, 2]}, {"a": 2}))):
         request = BeginRequest(topology, run, run, "000001", False, {})
-        pipeline.ledger.begin(request, decide=lambda *_, batch=batch: Batch(*batch), run_state=lambda _: None)
+        pipeline.ledger.begin(request, Outside(decide=lambda *_, batch=batch: Batch(*batch), run_state=lambda _: None))
     found = transaction_details(pipeline.store, pipeline.paths, 2)
     assert found.partitioned
     assert found.batch is not None

@@ -11,10 +11,10 @@ from typing import Any
 
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.protocol import processing, skip
-from airflow_tx.protocol.answers import Begun, Granted, NeedEntry, Processed
+from airflow_tx.protocol.answers import Begun, Granted, Processed, Replaced
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, RestatedBatch, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest, acquire, commit
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
@@ -105,7 +105,9 @@ class Pipeline:
 
         messages = {task: f"{1 << number:016x}" for number, task in enumerate(self.tasks)}
         request = BeginRequest(self.request, run, run, f"{self.begins_as}{next(self._tries):06}", False, messages)
-        begun = self.ledger.begin(request, decide=decide, run_state=lambda run_id: "failed", read_entry=self._entry)
+        begun = self.ledger.begin(
+            request, Outside(decide=decide, run_state=lambda run_id: "failed", read_entry=self._entry)
+        )
         assert isinstance(begun, Begun), begun
         return begun
 
@@ -179,8 +181,8 @@ class Pipeline:
         self.mark(grant)
         return begun.txid
 
-    def _entry(self, need: NeedEntry) -> RestatedBatch:
-        history = self.ledger.outcome(need.replaces.txid)
+    def _entry(self, replaces: Replaced, changed_rows: bool) -> RestatedBatch:
+        history = self.ledger.outcome(replaces.txid)
         assert history is not None
         assert history.receipt is not None
         return RestatedBatch(history.receipt["metadata"])

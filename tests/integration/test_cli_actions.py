@@ -13,7 +13,7 @@ import pytest
 from airflow_tx.errors import FenceForeign, Outranked, TopologyClaimed
 from airflow_tx.protocol import recovery, run_slots, skip
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.recovery import ReplayRequest
@@ -215,7 +215,7 @@ def test_a_batch_whose_predecessor_moved_is_replayed_before_it_is_skipped(
     pipeline.begin("r1")
     pipeline.process(pipeline.begin("r2"))
     request = BeginRequest(pipeline.request, "r1", "r1", "500000", False, {"task0": "1" * 16})
-    begun = pipeline.ledger.begin(request, decide=lambda *_: Batch([1, 2], 2), run_state=lambda _: None)
+    begun = pipeline.ledger.begin(request, Outside(decide=lambda *_: Batch([1, 2], 2), run_state=lambda _: None))
     assert isinstance(begun, Begun)
     grant = pipeline.acquire(begun, pipeline.process(begun))
     pipeline.write(grant, 3)
@@ -496,7 +496,7 @@ def test_show_puts_a_batch_with_partitions_together(
     request = TopologyRequest(DAG_ID, "opaque", 8, partitioned=True)
     for run, batch in (("r1", ({"a": [0, 1], "b": [0, 5]}, {"a": 1, "b": 5})), ("r2", ({"a": [1, 2]}, {"a": 2}))):
         asked = BeginRequest(request, run, run, "000001", False, {})
-        parted.ledger.begin(asked, decide=lambda *_, batch=batch: Batch(*batch), run_state=lambda _: None)
+        parted.ledger.begin(asked, Outside(decide=lambda *_, batch=batch: Batch(*batch), run_state=lambda _: None))
     (shown,) = airflow.json("tx", "show", "parted", "2", root=zookeeper_root)
     assert shown["batch"] == '{"a":[1,2]}'
     assert shown["partitions"].splitlines() == [

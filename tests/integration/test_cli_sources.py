@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.errors import SourceError
 from airflow_tx.processing.begin import decide
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.batch import BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.sources.api import Source
 from airflow_tx.store.zookeeper import ZooKeeperStore
@@ -118,8 +118,10 @@ class Log(Pipeline):
         request = BeginRequest(self.request, run, run, f"{next(self._tries):06}", False, {"task0": "1"})
         begun = self.ledger.begin(
             request,
-            decide=lambda attempt, position: decide(self.source, attempt, position),
-            run_state=lambda run_id: "failed",
+            Outside(
+                decide=lambda attempt, position: decide(self.source, attempt, position),
+                run_state=lambda run_id: "failed",
+            ),
         )
         assert isinstance(begun, Begun), begun
         return begun

@@ -14,7 +14,7 @@ import pytest
 from airflow_tx.actions.request import ActionName
 from airflow_tx.protocol import run_slots, skip
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside
 from airflow_tx.protocol.run_slots import Waiter
 from airflow_tx.protocol.view import open_records
 from tests.integration.cli_runs import AUDIT, Runs, fail, granted
@@ -166,7 +166,7 @@ def one_whose_predecessor_moved(world: World) -> None:
     pipeline = world.pipeline
     two_open_without_runs(world)
     request = BeginRequest(pipeline.request, "r1", "r1", "500000", False, {"task0": "1" * 16})
-    begun = pipeline.ledger.begin(request, decide=lambda *_: Batch([1, 2], 2), run_state=lambda _: None)
+    begun = pipeline.ledger.begin(request, Outside(decide=lambda *_: Batch([1, 2], 2), run_state=lambda _: None))
     assert isinstance(begun, Begun)
     pipeline.mark(pipeline.acquire(begun, pipeline.process(begun)))
     world.runs.make(r2="failed")

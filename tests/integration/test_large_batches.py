@@ -14,7 +14,7 @@ from airflow_tx.protocol import skip
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Put, Requirement, Store, Write
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.paths import ack_name
 from airflow_tx.protocol.rebuild_plan import HeldState
 from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord, decode, encode
@@ -154,7 +154,7 @@ class Partitioned(Finished):
 
     def begin(self, run: str) -> Begun:
         request = BeginRequest(self.request, run, run, f"{next(self._tries):06}", False, {"task0": "1"})
-        begun = self.ledger.begin(request, decide=self.decide, run_state=lambda run_id: "failed")
+        begun = self.ledger.begin(request, Outside(decide=self.decide, run_state=lambda run_id: "failed"))
         assert isinstance(begun, Begun), begun
         return begun
 
@@ -210,6 +210,6 @@ def test_a_batch_too_large_for_a_record_is_refused_by_name_and_nothing_is_alloca
     pipeline.ledger.open(pipeline.request)
     request = BeginRequest(pipeline.request, "r1", "r1", "0", False, {"task0": "1"})
     with pytest.raises(TooMuchMetadata, match=f"{pipeline.paths.meta(1)} would hold .* let the source put fewer rows"):
-        pipeline.ledger.begin(request, decide=lambda *_: Batch("x" * 1_050_000, 1), run_state=lambda _: None)
+        pipeline.ledger.begin(request, Outside(decide=lambda *_: Batch("x" * 1_050_000, 1), run_state=lambda _: None))
     assert store.get(pipeline.paths.transaction(1)) is None
     assert pipeline.run("r1") == 1

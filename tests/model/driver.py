@@ -12,13 +12,13 @@ from typing import Any
 from airflow_tx.commit.handoff import take_skip, undoable
 from airflow_tx.commit.write import take_other_output
 from airflow_tx.protocol import commit, processing, recovery, skip
-from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, NeedEntry, Processed
+from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed, Replaced
 from airflow_tx.protocol.api import Create, Put
 from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, RestatedBatch, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.json_text import digest
-from airflow_tx.protocol.ledger import Decide, Ledger
+from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
@@ -73,7 +73,7 @@ class HandClock:
         return before
 
 
-def decides(rows: Rows) -> Decide:
+def decides(rows: Rows) -> Callable[[TransactionAttempt, Any], Batch | None]:
     """A source that has so many rows from where the last transaction ended; in all, or per partition."""
 
     def decide(attempt: Any, position: Any) -> Batch | None:
@@ -145,7 +145,7 @@ class Topology:
     def allocate(self, rows: Rows) -> Any:
         """The coordinator asks for the next transaction, ahead of the run that is to have it."""
         request = BeginRequest(self.request, None, "", "", False, {"p": f"{self.ids.message_id():016x}"})
-        return self.ledger().begin(request, decide=decides(rows), run_state=lambda run_id: None)
+        return self.ledger().begin(request, Outside(decide=decides(rows), run_state=lambda run_id: None))
 
     def note_skip(self, txid: int) -> Any:
         """A person wants `txid` skipped; nobody has come to do it yet."""
@@ -182,9 +182,9 @@ class Topology:
         self.journal[name] = (metadata, dict(output))
         return name
 
-    def read_entry(self, need: NeedEntry) -> RestatedBatch:
+    def read_entry(self, replaces: Replaced, changed_rows: bool) -> RestatedBatch:
         """What the journal has of the transaction that is to be restated."""
-        metadata, _ = self.journal[need.replaces.entry]
+        metadata, _ = self.journal[replaces.entry]
         return RestatedBatch(metadata, tuple(state.name for state in self.states))
 
     def difference(self, begun: Begun, output: Mapping[str, int]) -> dict[str, int]:
@@ -292,7 +292,7 @@ class Run:
         current: bool = True,
         meanwhile: Callable[[], object] = lambda: None,
         again: Callable[[Any], Any] = lambda metadata: metadata,
-        report: Callable[[Any], None] = lambda need: None,
+        report: Callable[[TransactionAttempt, Any, str], None] = lambda attempt, metadata, reason: None,
         holder: str | None = None,
     ) -> Any:
         """`begin` in a new process; the source has `rows` rows from where the last transaction ended.
@@ -318,12 +318,14 @@ class Run:
 
         result = self.topology.ledger().begin(
             request,
-            decide=decide,
-            run_state=lambda run_id: holder,
-            is_current=lambda: current,
-            decide_again=lambda attempt, metadata: again(metadata),
-            read_entry=self.topology.read_entry,
-            report=report,
+            Outside(
+                decide=decide,
+                run_state=lambda run_id: holder,
+                is_current=lambda: current,
+                decide_again=lambda attempt, metadata: again(metadata),
+                read_entry=self.topology.read_entry,
+                report=report,
+            ),
         )
         if isinstance(result, Begun):
             self.begun = result

@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.errors import RunHeld, SkippedTransaction, StaleAttempt, StaleBatch, StateBehind
 from airflow_tx.protocol import recovery
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Blocked, NoData, ReplayNoted, WindowFull
-from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.batch import BeginRequest, Outside
 from airflow_tx.protocol.records import Phase
 from airflow_tx.state import MemoryState
 from tests.model.conftest import counts
@@ -45,7 +45,7 @@ class TestTrace12:
         first.begin(1)
         request = BeginRequest(topology.request, other.key, other.run_id, topology.ids.task_try(), False, {})
         with pytest.raises(RunHeld, match="belongs to run r1, which is running"):
-            topology.ledger().begin(request, decide=decides(1), run_state=lambda run_id: "running")
+            topology.ledger().begin(request, Outside(decide=decides(1), run_state=lambda run_id: "running"))
         record = topology.record(1)
         assert record is not None
         assert (record.run_id, record.attempt) == ("r1", 1)
@@ -220,7 +220,7 @@ class TestAllocationAhead:
 
         one.store = Late()
         request = BeginRequest(topology.request, None, "", "", False, {})
-        answer = one.begin(request, decide=decides(1), run_state=lambda run_id: None)
+        answer = one.begin(request, Outside(decide=decides(1), run_state=lambda run_id: None))
         assert isinstance(answer, Begun)
         assert [(begun.attempt.txid, begun.run_id, begun.metadata) for begun in (*found, answer)] == [
             (1, "tx-1", [0, 1]),

@@ -176,7 +176,7 @@ class TestRestatement:
         Run(journaled, "r3").processed(2, {"a": 9})
         reported: list[int] = []
         for run_id in ("r1", "r3"):
-            Run(journaled, run_id).begin(2, report=lambda need: reported.append(need.attempt.txid))
+            Run(journaled, run_id).begin(2, report=lambda attempt, *_: reported.append(attempt.txid))
         assert reported == [3]
 
     def test_an_outranked_committer_of_the_first_leaves_an_entry_that_counts_for_nothing(

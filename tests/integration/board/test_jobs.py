@@ -11,7 +11,7 @@ from playwright.sync_api import ViewportSize, expect
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.journal.entry import Entry
 from airflow_tx.protocol.answers import Begun, Granted
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest, acquire
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import WishRequest, want, wishes
@@ -50,7 +50,7 @@ class Days(Pipeline):
         )
         batch = Batch(self.metadata(day), None)
         begun = self.ledger.begin(
-            named, decide=lambda *_: batch, run_state=lambda run_id: "failed", read_entry=self._entry
+            named, Outside(decide=lambda *_: batch, run_state=lambda run_id: "failed", read_entry=self._entry)
         )
         assert isinstance(begun, Begun), begun
         return begun

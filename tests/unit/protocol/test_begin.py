@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.errors import SkippedTransaction, UnknownTransaction
 from airflow_tx.protocol.api import Delete
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, Skipped
 from airflow_tx.store.memory import MemoryStore
@@ -33,7 +33,7 @@ class Source:
 
 def begin(topology: Topology, source: Source, *, key: str | None = "r1", task_try: str = "t1", **given: Any) -> Any:
     request = BeginRequest(topology.request, key, key or "", task_try if key else "", False, {})
-    return topology.ledger().begin(request, decide=source, run_state=lambda run_id: None, **given)
+    return topology.ledger().begin(request, Outside(decide=source, run_state=lambda run_id: None, **given))
 
 
 def stored(topology: Topology, txid: int = 1) -> Metadata:

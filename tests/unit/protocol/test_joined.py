@@ -13,7 +13,7 @@ from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import Begun, Committed, Granted, Joined, NoData, Processed, WindowFull
 from airflow_tx.protocol.api import Ids, Requirement, Write
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.batch import BeginRequest, Outside
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.joined import BoundStep, in_one_multi
 from airflow_tx.protocol.ledger import Ledger
@@ -70,7 +70,7 @@ class Process:
     def begin(self, rows: int = 2) -> Any:
         request = BeginRequest(self.topology.request, None, "", "lane", False, {"p": "0000000000000005"})
         task = TASK if self.joins else None
-        begun = self.ledger.begin(request, decide=decides(rows), run_state=lambda run_id: None, task=task)
+        begun = self.ledger.begin(request, Outside(decide=decides(rows), run_state=lambda run_id: None), task=task)
         if isinstance(begun, Begun):
             self.begun[begun.txid] = begun
             if not self.joins:
@@ -219,7 +219,7 @@ def test_whoever_replays_between_two_steps_is_noticed(store: Interrupted, number
     request = BeginRequest(process.topology.request, f"tx-{number}", f"tx-{number}", "run", False, {"p": "01"})
 
     def replays() -> None:
-        other.begin(request, decide=decides(2), run_state=lambda run_id: "running")
+        other.begin(request, Outside(decide=decides(2), run_state=lambda run_id: "running"))
 
     store.before[store.multis + 1] = replays
     if number == 1:

@@ -9,10 +9,9 @@ import pytest
 
 from airflow_tx.errors import OutcomeUnknown, StoreUnavailable, TooMuchContention, UnreadableRecord
 from airflow_tx.protocol import garbage
-from airflow_tx.protocol.answers import NeedRunState
 from airflow_tx.protocol.api import Children, Create, Delete, Node, Put, Requirement, Write
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
-from airflow_tx.protocol.batch import BeginRequest
+from airflow_tx.protocol.batch import BeginRequest, Outside
 from airflow_tx.protocol.ledger import PASSES, Ledger
 from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.reader import Reader
@@ -128,11 +127,15 @@ def test_a_refusal_is_decided_on_what_everybody_has_written(store: Calls, ledger
 
 
 def test_a_question_is_asked_at_once_and_the_next_pass_need_not_read_again(store: Calls, ledger: Ledger) -> None:
-    def asks(read: Reader, stamp: Stamp, paths: Paths) -> Decision[NeedRunState]:
-        read.get(Counter, paths.current)
-        return Decision(NeedRunState("r1"))
+    def answer() -> str:
+        raise ConnectionError
 
-    assert ledger.run(asks) == NeedRunState("r1")
+    def asks(read: Reader, stamp: Stamp, paths: Paths) -> Decision[str]:
+        read.get(Counter, paths.current)
+        return Decision(read.ask("run state", "r1", answer))
+
+    with pytest.raises(ConnectionError):
+        ledger.run(asks)
     assert store.calls == [("get", PATHS.current)]
     assert ledger.run(raised) == 2
     assert ("get", PATHS.current) not in store.calls[1:]
@@ -255,7 +258,7 @@ def test_a_begin_whose_questions_never_end_gives_up(topology: Topology) -> None:
         return None
 
     with pytest.raises(TooMuchContention, match="begin"):
-        ledger.begin(request, decide=decide, run_state=lambda run_id: None)
+        ledger.begin(request, Outside(decide=decide, run_state=lambda run_id: None))
 
 
 def test_a_start_whose_questions_never_end_gives_up(topology: Topology) -> None:

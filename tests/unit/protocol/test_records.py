@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.answers import Begun, NeedBatch, NeedRows, Replaced
+from airflow_tx.protocol.answers import Begun, Replaced
 from airflow_tx.protocol.api import SystemClock, SystemIds
 from airflow_tx.protocol.attempt import Grant, Token, TransactionAttempt
-from airflow_tx.protocol.batch import Batch
+from airflow_tx.protocol.batch import Batch, Outside
 from airflow_tx.protocol.json_text import digest, dumps
 from airflow_tx.protocol.paths import Paths, ack_element, ack_name, decode_name, encode_name
 from airflow_tx.protocol.records import (
@@ -28,6 +28,7 @@ from airflow_tx.protocol.records import (
     decode,
     encode,
 )
+from airflow_tx.protocol.replay import BeginPass
 from airflow_tx.protocol.wish import Wish
 
 
@@ -160,12 +161,27 @@ def test_the_tasks_of_a_restatement_know_what_it_replaces() -> None:
     assert Begun.from_json(json.loads(json.dumps(begun.to_json()))) == begun
 
 
+@dataclass(frozen=True)
+class Remembering:
+    """A reader that keeps what it is asked about."""
+
+    about: list[object]
+
+    def ask(self, kind: str, about: object, call: object) -> None:
+        self.about.append(about)
+
+
 def test_a_question_is_recognised_by_what_it_asks_for_not_by_its_attempt() -> None:
-    first, second = TransactionAttempt(7, 1), TransactionAttempt(7, 2)
-    assert NeedBatch(first, 3).key == NeedBatch(second, 3).key
-    assert NeedRows(first, [0]).key == NeedRows(second, [0]).key
-    keys = {NeedBatch(first, 3).key, NeedBatch(first, 4).key, NeedRows(first, 3).key, NeedRows(first, 4).key}
-    assert len(keys) == 4
+    read: Any = Remembering([])
+    nothing: Any = None
+    outside = Outside(nothing, nothing)
+    begins = BeginPass(read, nothing, nothing, nothing, nothing, outside)
+    for attempt in (TransactionAttempt(7, 1), TransactionAttempt(7, 2)):
+        for rows in (3, 4):
+            begins.next_batch(attempt, rows)
+            begins.current_rows(attempt, rows)
+    assert read.about[:4] == read.about[4:]
+    assert len({*read.about}) == 4
 
 
 def test_a_batch_that_nobody_counted_has_no_size() -> None:

@@ -12,7 +12,7 @@ from airflow_tx.protocol import commit, recovery
 from airflow_tx.protocol.answers import Done, ReplayNoted
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.batch import Batch, BeginRequest
+from airflow_tx.protocol.batch import Batch, BeginRequest, Outside
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, Phase, TransactionRecord, encode
 from airflow_tx.protocol.recovery import ReplayRequest
@@ -38,7 +38,7 @@ def begin(
 ) -> Any:
     request = BeginRequest(topology.request, key, run_id, task_try, retry, {"p": message})
     return topology.ledger().begin(
-        request, decide=lambda attempt, position: batch, run_state=lambda run_id: run_state, **given
+        request, Outside(decide=lambda attempt, position: batch, run_state=lambda run_id: run_state, **given)
     )
 
 
@@ -251,7 +251,7 @@ def test_a_replay_begins_where_it_took_a_partition_up(by_partition: Topology) ->
         return Batch({"A": [1, 2]}, {"A": 2})
 
     request = BeginRequest(by_partition.request, "r2", "r2", "t3", False, {})
-    by_partition.ledger().begin(request, decide=decide, run_state=lambda run_id: None)
+    by_partition.ledger().begin(request, Outside(decide=decide, run_state=lambda run_id: None))
     assert places == [(2, {"A": 1, "B": 5})]
     assert stored(by_partition, 2) == Metadata(2, {"A": [1, 2]}, {"A": 2, "B": 5}, begin={"B": 5})
 
