@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_tx.actions.preview import EffectLine, PreviewAnswer
+from airflow_tx.actions.preview import Effect, EffectLine, Plan, PreviewAnswer, refusal
 from airflow_tx.actions.runs import CommandRuns
-from airflow_tx.errors import Refused, TxError, typed
+from airflow_tx.errors import PreviewOutdated, Refused, TxError, typed
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
@@ -75,22 +75,36 @@ class ActionTarget:
 
 
 class PersonalAction(ABC):
-    """One action on one topology."""
+    """One action on one topology: `plan` decides, and nothing else does.
+
+    :cvar subject: what has changed if the version has, of an action that claims no transactions.
+    """
 
     needs_reason = False
+    subject = ""
 
     def __init__(self, target: ActionTarget) -> None:
         self.target = target
         self.ledger = target.ledger
 
     @abstractmethod
-    def preview(self) -> PreviewAnswer:
-        """Say what it would do, and change nothing.
+    def plan(self) -> Plan:
+        """Plan what it does now, and change nothing.
 
         :raises TxError: that cannot be said: the ledger, the DAG, its source or a state cannot be read.
         """
 
-    @abstractmethod
+    def preview(self) -> PreviewAnswer:
+        """Say what it would do, and change nothing. Raises as `plan`."""
+        plan = self.plan()
+        lines: dict[bool, list[EffectLine]] = {False: [], True: []}  # by whether they are refused
+        for effect in plan.effects:
+            lines[effect.is_refused] += map(self.target.typed, effect.would)
+        sentence = typed(plan.sentence, self.target.topology)
+        return PreviewAnswer(
+            plan.version, sentence, tuple(lines[False]), tuple(lines[True]), self.needs_reason
+        )
+
     def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
         """Do it, and say what was done; what was said holds, also if what comes after it fails.
 
@@ -98,28 +112,20 @@ class PersonalAction(ABC):
         :raises PreviewOutdated: there is another version by now; nothing was done.
         :raises Refused: it cannot be done.
         """
+        plan = self.plan()
+        if plan.claimed is not None:
+            self.target.take(plan.claimed, version)
+        elif version not in (None, plan.version):
+            raise PreviewOutdated(what=self.subject, topology=self.target.topology)
+        for effect in plan.effects:
+            yield from effect.deed(audit)
 
-    def answer(
-        self,
-        version: str,
-        sentence: str,
-        effects: Iterable[EffectLine],
-        refused: Iterable[EffectLine] = (),
-    ) -> PreviewAnswer:
-        """Make a preview."""
-        return PreviewAnswer(
-            version,
-            typed(sentence, self.target.topology),
-            tuple(map(self.target.typed, effects)),
-            tuple(map(self.target.typed, refused)),
-            self.needs_reason,
-        )
-
-    def refusal(
-        self, version: str, why: object, txid: int | None = None, run_id: str | None = None
-    ) -> PreviewAnswer:
-        """Make a preview of an action that cannot be done."""
-        return self.answer(version, str(why), (), [EffectLine(txid, run_id, str(why))])
+    def refused(
+        self, version: str, why: Refused, txid: int | None = None, run_id: str | None = None
+    ) -> Plan:
+        """Plan nothing, since it cannot be done."""
+        effect = Effect([EffectLine(txid, run_id, str(why))], refusal(why), is_refused=True)
+        return Plan(version, str(why), [effect], None if txid is None else [txid])
 
     def effects(self, audit: Audit, version: str) -> list[EffectLine]:
         """Do it to its end; an error after something was done is the last of the effects.

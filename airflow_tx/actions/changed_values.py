@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import EffectLine, PreviewAnswer
+from airflow_tx.actions.preview import Effect, EffectLine, Plan
 from airflow_tx.commit.contributions import old_side
 from airflow_tx.commit.restatement import contributions
 from airflow_tx.errors import (
     AcceptanceRefused,
     JournalError,
-    PreviewOutdated,
     StateError,
     StateUnavailable,
 )
@@ -139,23 +139,21 @@ class ChangeAcceptance(PersonalAction):
     def __init__(self, target: ActionTarget, state: str) -> None:
         super().__init__(target)
         self.state = state
+        self.subject = f"State {state!r}"
 
-    def preview(self) -> PreviewAnswer:
+    def plan(self) -> Plan:
         try:
             found = self._find()
         except AcceptanceRefused as refused:
-            return self.refusal("", refused)
-        effects = [EffectLine(None, None, each) for each in found.shown]
+            return self.refused("", refused)
         what = "; ".join(found.shown)
         sentence = (
             f"Accept what state {self.state} of topology {self.target.topology} holds now: {what}."
         )
-        return self.answer(found.version, sentence, effects)
+        lines = [EffectLine(None, None, each) for each in found.shown]
+        return Plan(found.version, sentence, [Effect(lines, partial(self._accept, found))])
 
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
-        found = self._find()
-        if version not in (None, found.version):
-            raise PreviewOutdated(what=f"State {self.state!r}", topology=self.target.topology)
+    def _accept(self, found: _Found, audit: Audit) -> Iterator[EffectLine]:
         columns = {each.column: each.total - each.expected for each in found.changes}
         self.target.ledger.run(
             note_change,
@@ -174,7 +172,7 @@ class ChangeAcceptance(PersonalAction):
         ledger = ledger_evidence(self.target.ledger.store, self.target.ledger.paths)
         spec, states = self.target.dag()
         if self.state not in states:
-            raise self._refused(f"the DAG updates {', '.join(sorted(states)) or 'no state'}")
+            raise self._refusal(f"the DAG updates {', '.join(sorted(states)) or 'no state'}")
         changes = changed_columns(ledger, evidence_of(states, values=True), self.state)
         journal = JournalArea(spec.staging(), ledger.topology.incarnation)
         renamed = ledger.topology.renamed
@@ -184,13 +182,13 @@ class ChangeAcceptance(PersonalAction):
         # Keys alone are enough: a restatement that takes them back has raised the fence when it is refused.
         if known.issuperset(keys or ()):
             if isinstance(changes, str):
-                raise self._refused(f"its values cannot be compared, since {changes}")
+                raise self._refusal(f"its values cannot be compared, since {changes}")
             if not changes:
-                raise self._refused("its values add up to what its receipts say")
+                raise self._refusal("its values add up to what its receipts say")
         compared = () if isinstance(changes, str) else tuple(changes)
         return _Found(compared, ledger.topology.receipt, keys)
 
-    def _refused(self, problem: str) -> AcceptanceRefused:
+    def _refusal(self, problem: str) -> AcceptanceRefused:
         return AcceptanceRefused(state=self.state, topology=self.target.topology, problem=problem)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.actions.action import PersonalAction
-from airflow_tx.actions.preview import EffectLine, PreviewAnswer
-from airflow_tx.errors import LossRefused, PreviewOutdated, SourceError, TxError
+from airflow_tx.actions.preview import Effect, EffectLine, Plan
+from airflow_tx.errors import LossRefused, SourceError, TxError
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import shortened
 from airflow_tx.protocol.step import Audit
@@ -18,38 +19,33 @@ if TYPE_CHECKING:
 
 
 class LossAcceptance(PersonalAction):
-    """Lets a topology continue without rows that its source has lost."""
+    """Lets a topology continue without rows that its source has lost.
+
+    :ivar losses: what was lost when it was planned.
+    """
 
     needs_reason = True
+    subject = "The loss"
+    losses: Sequence[Loss] = ()
 
-    def preview(self) -> PreviewAnswer:
+    def plan(self) -> Plan:
         known = self.target.ledger.topology().losses
-        losses = self._losses()
-        version = _version(known, losses)
-        if not losses:
-            return self.refusal(version, LossRefused(topology=self.target.topology))
-        what = "; ".join(shortened([loss.description for loss in losses]))
+        self.losses = self._losses()
+        version = _version(known, self.losses)
+        if not self.losses:
+            return self.refused(version, LossRefused(topology=self.target.topology))
+        what = "; ".join(shortened([loss.description for loss in self.losses]))
         sentence = (
             f"Continue topology {self.target.topology} without these rows. "
             f"No transaction will ever have them: {what}."
         )
-        effects = [EffectLine(None, None, loss.description) for loss in losses]
-        return self.answer(version, sentence, effects)
+        lines = [EffectLine(None, None, loss.description) for loss in self.losses]
+        return Plan(version, sentence, [Effect(lines, partial(self._accept, known))])
 
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
-        for loss in self.accept(audit, version):
+    def _accept(self, known: Sequence[int], audit: Audit) -> Iterator[EffectLine]:
+        self.target.ledger.accept_loss(self.losses, audit, known=known)
+        for loss in self.losses:
             yield EffectLine(None, None, f"accepted as lost: {loss.description}")
-
-    def accept(self, audit: Audit, version: str | None = None) -> list[Loss]:
-        """Accept what is lost now. Raises as `execute`."""
-        known = self.target.ledger.topology().losses
-        losses = self._losses()
-        if version not in (None, _version(known, losses)):
-            raise PreviewOutdated(what="The loss", topology=self.target.topology)
-        if not losses:
-            raise LossRefused(topology=self.target.topology)
-        self.target.ledger.accept_loss(losses, audit, known=known)
-        return losses
 
     def _losses(self) -> list[Loss]:
         source = self.target.dag()[0].source

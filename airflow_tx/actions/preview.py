@@ -1,11 +1,14 @@
-"""The effect of an action, before it is done, and the version of the preview."""
+"""The plan of an action: its effects, each with the deed that brings it about, and the preview that lists them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
+from airflow_tx.errors import TxError
 from airflow_tx.protocol.person import Words
+from airflow_tx.protocol.step import Audit
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,39 @@ class EffectLine:
     run_id: str | None
     what: Words
     """In words; in a preview, what would be done."""
+
+
+Deed = Callable[[Audit], Iterable[EffectLine]]
+"""Does one thing, and says what it did."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one deed changes.
+
+    :param would: what a preview says. An action that is done does not read it: a generator may look things up for it.
+    :param deed: of an effect that is refused, it raises the refusal, or says why it changes nothing.
+    """
+
+    would: Iterable[EffectLine]
+    deed: Deed
+    is_refused: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an action does now: `preview` lists the effects, and `execute` does their deeds in this order.
+
+    :param version: changes with everything that the plan depends on.
+    :param sentence: what is about to happen, as a question for a person.
+    :param claimed: transactions that the ledger compares with the version, and notes as acted on; None: it knows
+        nothing of this version.
+    """
+
+    version: str
+    sentence: str
+    effects: Sequence[Effect]
+    claimed: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,3 +75,26 @@ def transactions(txids: Iterable[int | None]) -> str:
     """Name transactions: `transaction 1`, or `transactions 1, 2`."""
     named = [str(txid) for txid in txids]
     return f"transaction{'s' if len(named) > 1 else ''} {', '.join(named)}"
+
+
+def refusal(error: TxError) -> Deed:
+    """Make the deed of an effect that is refused."""
+
+    def refuse(audit: Audit) -> NoReturn:
+        raise error
+
+    return refuse
+
+
+def none_of(
+    effects: Iterable[Effect], refused: Iterable[EffectLine], error: TxError, held_up: str
+) -> list[Effect]:
+    """Refuse all effects, since some transactions are refused.
+
+    :param refused: why, of each of these; `held_up`: why the others are not done.
+    """
+    told = [Effect([line], refusal(error), is_refused=True) for line in refused]
+    for each in effects:
+        left = (line if each.is_refused else replace(line, what=held_up) for line in each.would)
+        told.append(Effect(list(left), refusal(error), is_refused=True))
+    return told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -94,25 +94,9 @@ class ActionRequest:
         :raises ConfigError: of dates that have none.
         """
         self._check()
-        if self.name is ActionName.REPLAY:
-            return NamedReplay(target, self.txids, force=self.force, changed_rows=self.changed_rows)
-        if self.name is ActionName.SKIP:
-            return TransactionSkip(target, self.txids[0])
-        if self.name is ActionName.READMIT:
-            return Readmission(target, self.txids[0])
-        if self.name is ActionName.RESTATE:
-            return TransactionRestatement(
-                target, self._named(target), changed_rows=self.changed_rows, dated=self.is_dated
-            )
-        if self.name is ActionName.WITHDRAW:
-            return WishWithdrawal(target, self.txids)
-        if self.name is ActionName.REPLAY_FAILED:
-            return FailedReplay(target)
-        if self.name is ActionName.ACCEPT_LOSS:
-            return LossAcceptance(target)
-        return CoordinatorPause(target, self.coordinator, paused=self.name is ActionName.PAUSE)
+        return _ACTIONS[self.name](self, target)
 
-    def _named(self, target: ActionTarget) -> Sequence[int]:
+    def transactions(self, target: ActionTarget) -> Sequence[int]:
         """Name the transactions of restate.
 
         :raises UnclearRequest: the dates have too many.
@@ -133,20 +117,43 @@ class ActionRequest:
         return cls(**{**value, "name": ActionName(value["name"]), "txids": tuple(value["txids"])})
 
     def _check(self) -> None:
-        problem = ""
-        if self.name in _OF_ONE and len(self.txids) != 1:
-            problem = "name one transaction"
-        elif self.name is ActionName.REPLAY and not self.txids:
-            problem = "name the transactions"
-        elif self.name not in _OF_ONE | _OF_SEVERAL and self.txids:
-            problem = "it is of no single transaction"
-        elif self.force and self.name is not ActionName.REPLAY:
-            problem = "force is of replay"
-        elif self.changed_rows and self.name not in _WITH_ROWS:
-            problem = "changed_rows is of replay and restate"
-        elif self.is_dated and (self.name is not ActionName.RESTATE or self.txids):
-            problem = "dates are of restate, instead of txids"
-        elif self.is_dated and not (self.first and self.last):
-            problem = "name the first and the last date"
-        if problem:
+        is_of_any = self.name in _OF_ONE | _OF_SEVERAL
+        is_dated_elsewhere = self.is_dated and (
+            self.name is not ActionName.RESTATE or bool(self.txids)
+        )
+        problems = {
+            "name one transaction": self.name in _OF_ONE and len(self.txids) != 1,
+            "name the transactions": self.name is ActionName.REPLAY and not self.txids,
+            "it is of no single transaction": not is_of_any and bool(self.txids),
+            "force is of replay": self.force and self.name is not ActionName.REPLAY,
+            "changed_rows is of replay and restate": self.changed_rows
+            and self.name not in _WITH_ROWS,
+            "dates are of restate, instead of txids": is_dated_elsewhere,
+            "name the first and the last date": self.is_dated and not (self.first and self.last),
+        }
+        for problem in (each for each, holds in problems.items() if holds):
             raise UnclearRequest(action=self.name.value, topology=self.topology, problem=problem)
+
+
+_ACTIONS: Mapping[ActionName, Callable[[ActionRequest, ActionTarget], PersonalAction]] = {
+    ActionName.REPLAY: lambda asked, target: NamedReplay(
+        target, asked.txids, force=asked.force, changed_rows=asked.changed_rows
+    ),
+    ActionName.REPLAY_FAILED: lambda asked, target: FailedReplay(target),
+    ActionName.SKIP: lambda asked, target: TransactionSkip(target, asked.txids[0]),
+    ActionName.READMIT: lambda asked, target: Readmission(target, asked.txids[0]),
+    ActionName.ACCEPT_LOSS: lambda asked, target: LossAcceptance(target),
+    ActionName.RESTATE: lambda asked, target: TransactionRestatement(
+        target,
+        asked.transactions(target),
+        changed_rows=asked.changed_rows,
+        dated=asked.is_dated,
+    ),
+    ActionName.WITHDRAW: lambda asked, target: WishWithdrawal(target, asked.txids),
+    ActionName.PAUSE: lambda asked, target: CoordinatorPause(
+        target, asked.coordinator, paused=True
+    ),
+    ActionName.UNPAUSE: lambda asked, target: CoordinatorPause(
+        target, asked.coordinator, paused=False
+    ),
+}

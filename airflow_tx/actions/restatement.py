@@ -9,19 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.contribution_words import (
     contribution_in_words,
     not_taken_back,
     state_readers,
 )
-from airflow_tx.actions.preview import EffectLine, PreviewAnswer, transactions
+from airflow_tx.actions.preview import Effect, EffectLine, Plan, none_of, transactions
 from airflow_tx.commit.restatement import INSTEAD, contributions, refused_by_dag, replaced_txids
-from airflow_tx.errors import PreviewOutdated, Refused, RestateRefused, TxError
+from airflow_tx.errors import Refused, RestateRefused, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.journal.area import JournalArea
 from airflow_tx.processing.begin import asked
@@ -114,57 +113,48 @@ class TransactionRestatement(PersonalAction):
         self._in_flight = in_flight
         self._dated = dated
         self.chosen: list[RestatedRun] = []
+        named = f"Transaction {', '.join(map(str, self.txids))}"
+        self.subject = named if self.txids else "The list of requests"
 
-    def preview(self) -> PreviewAnswer:
-        chosen, refused = self._choose(self.txids)
-        told = [self._outlook(each) for each in chosen]
-        told += [line for each in chosen for line in self._not_taken_back(each)]
-        told += [EffectLine(None, None, _READ.format(task)) for task in self._readers(chosen)]
-        waiting = [
-            each for each in self._wishes() if each.txid not in {c.request.txid for c in chosen}
-        ]
-        told += [
-            EffectLine(
-                each.txid, each.run_id, f"wanted by {self.target.person(each.who, each.why)}"
-            )
-            for each in waiting
-        ]
-        if refused:  # all are restated, or none
-            held = "not restated, since others are refused"
-            refused += [EffectLine(each.txid, each.run_id, held) for each in told if self.txids]
-            told = []
-        sentence = self._sentence([each.request.txid for each in chosen])
-        return self.answer(self._version(chosen), sentence, told, refused)
-
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
-        """Write all wishes, or none, and start as many runs as there is room for.
+    def plan(self) -> Plan:
+        """Plan to write all requests, or none, and then to start as many runs as there is room for.
 
         Of two people who act on one preview, `want` refuses the second.
-
-        :raises PreviewOutdated: another transaction counts by now, or another person asked; nothing was changed.
-        :raises RestateRefused, SeveralRefused: one of them cannot be restated; nothing was changed.
         """
         chosen, refused = self._choose(self.txids)
-        if version not in (None, self._version(chosen)):
-            named = f"Transaction {', '.join(map(str, self.txids))}"
-            what = named if self.txids else "The list of requests"
-            raise PreviewOutdated(what=what, topology=self.target.topology)
+        effects = [Effect(self._outlook(each), partial(self._want, each)) for each in chosen]
+        effects.append(Effect(self._remarks(chosen), lambda audit: self.start()))
         if refused:
-            raise SeveralRefused(lines="\n".join(each.what for each in refused))
-        done = [each for each in chosen if self._is_done(each, audit)]
-        for each in done:
+            error = SeveralRefused(lines="\n".join(each.what for each in refused))
+            held_up = "not restated, since others are refused"
+            effects = none_of(effects[:-1], refused, error, held_up)
+        sentence = self._sentence([each.request.txid for each in chosen])
+        return Plan(self._version(chosen), sentence, effects)
+
+    def _remarks(self, chosen: Sequence[_Chosen]) -> Iterator[EffectLine]:
+        """Say what a person should know beside the chosen transactions."""
+        for each in chosen:
+            yield from self._not_taken_back(each)
+        for task in state_readers(self._dag) if chosen else ():
+            yield EffectLine(None, None, _READ.format(task))
+        txids = {each.request.txid for each in chosen}
+        for wish in self._wishes():
+            if wish.txid not in txids:
+                by = f"wanted by {self.target.person(wish.who, wish.why)}"
+                yield EffectLine(wish.txid, wish.run_id, by)
+
+    def _want(self, each: _Chosen, audit: Audit) -> Iterator[EffectLine]:
+        if self._is_done(each, audit):
             what = f"nothing: transaction {each.run.txid} has restated it for this reason. For another: another --why"
             yield EffectLine(each.run.named, each.run.run_id, what)
-        self.chosen = [each.run for each in chosen if each not in done]
-        for each in chosen:
-            if each.run.begun is not None:
-                what = f"transaction {each.run.begun} restates it already"
-                yield EffectLine(each.run.txid, each.run.run_id, what)
-            if each in done or each.wish is not None or each.run.begun is not None:
-                continue
+            return
+        self.chosen.append(each.run)
+        if each.run.begun is not None:
+            what = f"transaction {each.run.begun} restates it already"
+            yield EffectLine(each.run.txid, each.run.run_id, what)
+        elif each.wish is None:
             self.ledger.run(want, each.request, audit)
             failpoint("restate.after_wish", topology=self.target.topology, txid=each.request.txid)
-        yield from self.start()
 
     def start(self) -> Iterator[EffectLine]:
         """Start the runs of wishes, as many as there is room for."""
@@ -197,7 +187,7 @@ class TransactionRestatement(PersonalAction):
 
     def _states(self, found: Sequence[Wish]) -> dict[str, str | None]:
         run_ids = [wish.run_id for wish in found]
-        return {**dict.fromkeys(run_ids), **compat.runs_of(self.target.record.dag_id, run_ids)}
+        return {**dict.fromkeys(run_ids), **self.target.runs.states(run_ids)}
 
     # --- which ones
 
@@ -248,7 +238,7 @@ class TransactionRestatement(PersonalAction):
         entry = self._journal.read(self._binding(run.key).entry)
         self._check_states(run.txid, entry)
         self._check_source(run.txid, entry)
-        self.target.runs.check([run.run_id])
+        self.target.runs.checked(run.run_id)
         names = tuple(self._topology.renamed.get(name, name) for name in entry.contributions)
         request = replace(request, states=names)
         self.ledger.preview(want, request, nobody)
@@ -288,12 +278,9 @@ class TransactionRestatement(PersonalAction):
         wish = ((history.receipt if history is not None else None) or {}).get("wish") or {}
         return (wish.get("who"), wish.get("why")) == (audit.who, audit.reason)
 
-    def _readers(self, chosen: Sequence[_Chosen]) -> list[str]:
-        return state_readers(self._dag) if chosen else []
-
     # --- words
 
-    def _outlook(self, each: _Chosen) -> EffectLine:
+    def _outlook(self, each: _Chosen) -> Iterator[EffectLine]:
         run = each.run
         if run.begun is not None:
             what = f"transaction {run.begun} restates it already"
@@ -306,7 +293,7 @@ class TransactionRestatement(PersonalAction):
             what = f"restated {rows}. It replaces {taken}"
         if run.named != run.txid:
             what = f"it restated transaction {run.named}; {what}"
-        return EffectLine(run.txid, run.run_id, what)
+        yield EffectLine(run.txid, run.run_id, what)
 
     def _not_taken_back(self, each: _Chosen) -> Iterator[EffectLine]:
         """Say which values may be refused: the commit that finds it out holds up all later ones."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from airflow_tx import compat
@@ -31,22 +31,29 @@ class CommandRuns:
     dag_id: str
     may_create: bool = True
 
-    def check(self, run_ids: Collection[str]) -> None:
-        """Find out whether the person may start these runs again.
+    def checked(self, run_id: str) -> str | None:
+        """Return the state of a run that the person may start again; None: it was deleted.
 
-        :raises RunForbidden: one was deleted, and the person may not create it.
+        :raises RunForbidden: it was deleted, and the person may not create it.
         """
-        states = compat.runs_of(self.dag_id, run_ids)
-        for run_id in run_ids:
-            self.check_state(run_id, states.get(run_id))
+        state = self.state(run_id)
+        self.check_state(run_id, state)
+        return state
 
     def check_state(self, run_id: str, state: str | None) -> None:
-        """Find out whether the person may start a run of this state again; None: it was deleted. Raises as `check`."""
+        """Find out whether the person may start a run of this state again. Raises as `checked`.
+
+        :param state: None: it was deleted.
+        """
         if state is None and not self.may_create:
             raise RunForbidden(run_id=run_id, dag_id=self.dag_id)
 
+    def states(self, run_ids: Iterable[str]) -> dict[str, str]:
+        """Read the states of the runs that were not deleted."""
+        return compat.runs_of(self.dag_id, list(run_ids))
+
     def state(self, run_id: str) -> str | None:
-        return compat.runs_of(self.dag_id, [run_id]).get(run_id)
+        return self.states([run_id]).get(run_id)
 
     def restart(self, run_id: str) -> None:
         compat.clear_run(self.dag_id, run_id, past_limit=False)

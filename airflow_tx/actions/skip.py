@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import EffectLine, PreviewAnswer
+from airflow_tx.actions.preview import Effect, EffectLine, Plan
 from airflow_tx.actions.runs import started_again
 from airflow_tx.commit.handoff import due_skip, take_skip_in_peace, undoable
 from airflow_tx.commit.run_slots import start_yielded
@@ -21,10 +21,10 @@ from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
 from airflow_tx.protocol.batch_words import batch_in_words
 from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Metadata, Skipped, TransactionRecord
+from airflow_tx.protocol.records import Skipped, TransactionRecord
 from airflow_tx.protocol.skip import check_skipped, check_undoable, note_readmission
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.view import transaction_details
+from airflow_tx.protocol.view import kept_batch, transaction_details
 from airflow_tx.state.api import FencedState
 
 log = logging.getLogger(__name__)
@@ -52,33 +52,24 @@ class TransactionSkip(PersonalAction):
         super().__init__(target)
         self.txid = txid
 
-    def preview(self) -> PreviewAnswer:
+    def plan(self) -> Plan:
         version = self.target.version([self.txid])
         record = self.target.opened([self.txid])[self.txid]
         if isinstance(record, Refused):
-            return self.refusal(version, record, self.txid)
+            line = EffectLine(self.txid, None, str(record))
+            effect = Effect([line], self.note, is_refused=True)  # of a skipped one, it does nothing
+            return Plan(version, str(record), [effect], [self.txid])
         try:
             self.check(record)
         except Refused as refused:
-            return self.refusal(version, refused, self.txid, record.run_id)
-        details = transaction_details(self.ledger.store, self.ledger.paths, self.txid)
-        outlook = self._outlook(is_stale=details.transaction.stale)
-        sentence = self._sentence(record, details.batch)
-        return self.answer(version, sentence, [EffectLine(self.txid, record.run_id, outlook)])
-
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
-        record = self.ledger.status(self.txid)
-        if record is not None:  # else the ledger says what became of it
-            self.check(record)
-        self.target.take([self.txid], version)
-        yield from self.note(audit)
-
-    def _sentence(self, record: TransactionRecord, batch: Metadata | None) -> str:
+            return self.refused(version, refused, self.txid, record.run_id)
+        batch = kept_batch(self.ledger.store, self.ledger.paths, self.txid)
         rows = "unknown rows" if batch is None else _shown(batch.rows)
-        return (
+        sentence = (
             f"Skip transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run {record.run_id}, "
             f"{record.phase.value}), and count its rows nowhere: {rows}."
         )
+        return Plan(version, sentence, [Effect(self._outlook(record), self.note)], [self.txid])
 
     def check(self, record: TransactionRecord) -> None:
         """Find out before anything is noted: what cannot be skipped at its turn would wait for ever.
@@ -152,16 +143,15 @@ class TransactionSkip(PersonalAction):
             txid, run_id, f"skipped. {self._afterwards(txid)}{self._red(run_id)}"
         ), answer
 
-    def _outlook(self, *, is_stale: bool) -> str:
-        """Say what becomes of an open transaction that a person wants skipped.
-
-        :param is_stale: its predecessor ended elsewhere than its batch starts.
-        """
+    def _outlook(self, record: TransactionRecord) -> Iterator[EffectLine]:
+        """Say what becomes of an open transaction that a person wants skipped."""
+        what = f"to be skipped at its turn; it waits for {self._first()}"
         if self.ledger.turn().current == self.txid:
-            if is_stale:
-                return _after_replay(self.txid)
-            return "skipped at once, and its rows are counted nowhere until they are re-admitted"
-        return f"to be skipped at its turn; it waits for {self._first()}"
+            what = "skipped at once, and its rows are counted nowhere until they are re-admitted"
+            details = transaction_details(self.ledger.store, self.ledger.paths, self.txid)
+            if details.transaction.stale:  # its predecessor ended elsewhere than its batch starts
+                what = _after_replay(self.txid)
+        yield EffectLine(self.txid, record.run_id, what)
 
     def _later(self, txid: int, run_id: str | None) -> EffectLine:
         done = f"to be skipped at its turn; it waits for {self._first()}{self._red(run_id)}"
@@ -199,28 +189,22 @@ class Readmission(PersonalAction):
         super().__init__(target)
         self.txid = txid
 
-    def preview(self) -> PreviewAnswer:
+    def plan(self) -> Plan:
         version = self.target.version([self.txid])
         try:
             skipped = self.ledger.run(check_skipped, self.txid)
-            self.target.runs.check([skipped.run_id])
+            state = self.target.runs.checked(skipped.run_id)
         except Refused as refused:
-            return self.refusal(version, refused, self.txid)
-        how = (
-            "is cleared"
-            if self.target.runs.state(skipped.run_id) is not None
-            else "is created again"
-        )
-        done = (
+            return self.refused(version, refused, self.txid)
+        how = "is created again" if state is None else "is cleared"
+        what = (
             f"its run {how}, and takes the rows that the same place has then, as a new transaction"
         )
-        effects = [EffectLine(self.txid, skipped.run_id, done)]
-        return self.answer(version, self._sentence(skipped), effects)
+        line = EffectLine(self.txid, skipped.run_id, what)
+        effects = [Effect([line], partial(self._readmit, skipped))]
+        return Plan(version, self._sentence(skipped), effects, [self.txid])
 
-    def execute(self, audit: Audit, version: str | None = None) -> Iterator[EffectLine]:
-        self.target.runs.check([self.ledger.run(check_skipped, self.txid).run_id])
-        self.target.take([self.txid], version)
-        skipped = self.ledger.run(check_skipped, self.txid)
+    def _readmit(self, skipped: Skipped, audit: Audit) -> Iterator[EffectLine]:
         self.ledger.run(note_readmission, self.txid, audit)
         how = self.target.runs.start(skipped.run_id, skipped.key)
         done = f"re-admitted: {how}, and takes the current rows of the same place, as a new transaction"

@@ -86,7 +86,7 @@ def _act(
         changed = ["--changed-rows"] if request.changed_rows else []
         check_reason(args, " ".join([name, args.topology, *map(str, txids), *changed]))
     with store_of(args) as store:
-        _do(request.action(target_of(store, args)), args, confirmed=confirmed)
+        do(request.action(target_of(store, args)), args, confirmed=confirmed)
 
 
 @action
@@ -97,10 +97,10 @@ def accept_loss(args: Namespace) -> None:
     check_reason(args, f"accept-loss {args.topology}")
     with store_of(args) as store:
         acceptance = LossAcceptance(target_of(store, args))
-        if is_previewed(acceptance, args, confirmed=True):
-            return
-        losses = acceptance.accept(audit_of(args))
-    render.print_rows([_loss_line(loss) for loss in losses], args.output)
+        if not is_previewed(acceptance, args, confirmed=True):
+            list(acceptance.execute(audit_of(args)))
+            rows = [_loss_line(loss) for loss in acceptance.losses]
+            render.print_rows(rows, args.output)
 
 
 @action
@@ -110,7 +110,7 @@ def accept_change(args: Namespace) -> None:
 
     check_reason(args, f"accept-change {args.topology} --state {args.state}")
     with store_of(args) as store:
-        _do(ChangeAcceptance(target_of(store, args), args.state), args, confirmed=True)
+        do(ChangeAcceptance(target_of(store, args), args.state), args, confirmed=True)
 
 
 def target_of(store: Store, args: Namespace) -> ActionTarget:
@@ -121,7 +121,7 @@ def target_of(store: Store, args: Namespace) -> ActionTarget:
     return ActionTarget(ledger_on(store, args), record, lambda: dag_of(args, record.dag_id))
 
 
-def _do(chosen: PersonalAction, args: Namespace, *, confirmed: bool = False) -> None:
+def do(chosen: PersonalAction, args: Namespace, *, confirmed: bool = False) -> None:
     """Do it, once a person has confirmed it if need be; with `--dry-run` say what would be done."""
     if not is_previewed(chosen, args, confirmed=confirmed):
         show_effects(chosen.execute(audit_of(args)), args)

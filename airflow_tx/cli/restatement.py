@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_tx import compat
 from airflow_tx.actions.dated import dated_transactions
-from airflow_tx.cli.actions import check_reason, is_previewed, show_effects, target_of
+from airflow_tx.cli.actions import check_reason, do, is_previewed, show_effects, target_of
 from airflow_tx.cli.context import action, audit_of, store_of, wrong_usage
 from airflow_tx.cli.progress import Progress, WorkStatus
 from airflow_tx.errors import typed
@@ -37,19 +37,15 @@ def restate(args: Namespace) -> None:
     with store_of(args) as store:
         target = target_of(store, args)
         if args.withdraw:
-            chosen = WishWithdrawal(target, args.txids)
-            if not (args.dry_run and is_previewed(chosen, args, confirmed=False)):
-                show_effects(chosen.execute(audit_of(args)), args)
+            do(WishWithdrawal(target, args.txids), args)
             return
         dated = args.first is not None
         txids = dated_transactions(target, args.first, args.last) if dated else args.txids
         restatement = TransactionRestatement(
             target, txids, changed_rows=args.changed_rows, in_flight=args.in_flight, dated=dated
         )
-        if args.dry_run:
-            is_previewed(restatement, args, confirmed=False)
-            return
-        _restate(restatement, target, args)
+        if not is_previewed(restatement, args, confirmed=False):
+            _restate(restatement, target, args)
 
 
 def _check_usage(args: Namespace) -> None:
