@@ -21,9 +21,9 @@ def rows_as_json(batches: Sequence[pa.RecordBatch]) -> str:
     """Write rows, exactly; "" if they are many, or of a type that JSON has no value for."""
     kinds: dict[str, str] = {}
     for batch in batches:
-        for field in batch.schema:
-            kind = _kind(field.type)
-            if kind is None or kinds.setdefault(field.name, kind) != kind:
+        for column in batch.schema:
+            kind = _kind(column.type)
+            if kind is None or kinds.setdefault(column.name, kind) != kind:
                 return ""
     if sum(batch.num_rows for batch in batches) > SMALL_ROWS:
         return ""

@@ -33,14 +33,14 @@ def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[st
     if not found:
         raise Misfit("no column of the rows has a value, so their types are unknown")
     spelled = dict[str, str]()
-    for name, field in found.items():
+    for name, each in found.items():
         if not name or _IMPOSSIBLE.search(name):
             raise Misfit(f"column {name!r} has a name that a Delta table cannot have")
         if name.lower().startswith(RESERVED):
             raise Misfit(f"column {name} has a reserved name ({RESERVED}*)")
         if (other := spelled.setdefault(name.lower(), name)) != name:
             raise Misfit(f"column {name} differs from column {other} by case alone")
-        nullable(field["type"], column=name)
+        nullable(each["type"], column=name)
     for name in partition_by:
         if name not in found:
             raise Misfit(f"the rows lack partition column {name}; they have {', '.join(found)}")
