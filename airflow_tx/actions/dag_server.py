@@ -291,7 +291,7 @@ def prepare() -> None:
     from airflow_tx import spec  # noqa: F401
     from airflow_tx.commit import handoff  # noqa: F401
     from airflow_tx.hooks import zookeeper  # noqa: F401
-    from airflow_tx.store import watched  # noqa: F401
+    from airflow_tx.store.watched import WatchedStore  # noqa: F401
 
     import_all_models()  # type: ignore[no-untyped-call]
     configure_mappers()
