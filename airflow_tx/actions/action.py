@@ -7,7 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_tx.actions.preview import Effect, EffectLine, Plan, PreviewAnswer, refusal
+from airflow_tx.actions.preview import (
+    ActionPlan,
+    EffectLine,
+    PlannedEffect,
+    PreviewAnswer,
+    refusing,
+)
 from airflow_tx.actions.runs import CommandRuns
 from airflow_tx.errors import PreviewOutdated, Refused, TxError, typed
 from airflow_tx.protocol.ledger import Ledger
@@ -88,8 +94,8 @@ class PersonalAction(ABC):
         self.ledger = target.ledger
 
     @abstractmethod
-    def plan(self) -> Plan:
-        """Plan what it does now, and change nothing.
+    def plan(self) -> ActionPlan:
+        """ActionPlan what it does now, and change nothing.
 
         :raises TxError: that cannot be said: the ledger, the DAG, its source or a state cannot be read.
         """
@@ -122,10 +128,10 @@ class PersonalAction(ABC):
 
     def refused(
         self, version: str, why: Refused, txid: int | None = None, run_id: str | None = None
-    ) -> Plan:
-        """Plan nothing, since it cannot be done."""
-        effect = Effect([EffectLine(txid, run_id, str(why))], refusal(why), is_refused=True)
-        return Plan(version, str(why), [effect], None if txid is None else [txid])
+    ) -> ActionPlan:
+        """ActionPlan nothing, since it cannot be done."""
+        effect = PlannedEffect([EffectLine(txid, run_id, str(why))], refusing(why), is_refused=True)
+        return ActionPlan(version, str(why), [effect], None if txid is None else [txid])
 
     def effects(self, audit: Audit, version: str) -> list[EffectLine]:
         """Do it to its end; an error after something was done is the last of the effects.

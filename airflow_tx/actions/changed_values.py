@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import Effect, EffectLine, Plan
+from airflow_tx.actions.preview import ActionPlan, EffectLine, PlannedEffect
 from airflow_tx.commit.contributions import old_side
 from airflow_tx.commit.restatement import contributions
 from airflow_tx.errors import (
@@ -141,7 +141,7 @@ class ChangeAcceptance(PersonalAction):
         self.state = state
         self.subject = f"State {state!r}"
 
-    def plan(self) -> Plan:
+    def plan(self) -> ActionPlan:
         try:
             found = self._find()
         except AcceptanceRefused as refused:
@@ -151,7 +151,9 @@ class ChangeAcceptance(PersonalAction):
             f"Accept what state {self.state} of topology {self.target.topology} holds now: {what}."
         )
         lines = [EffectLine(None, None, each) for each in found.shown]
-        return Plan(found.version, sentence, [Effect(lines, partial(self._accept, found))])
+        return ActionPlan(
+            found.version, sentence, [PlannedEffect(lines, partial(self._accept, found))]
+        )
 
     def _accept(self, found: _Found, audit: Audit) -> Iterator[EffectLine]:
         columns = {each.column: each.total - each.expected for each in found.changes}

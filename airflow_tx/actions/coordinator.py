@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import Effect, EffectLine, Plan
+from airflow_tx.actions.preview import ActionPlan, EffectLine, PlannedEffect
 from airflow_tx.errors import PreviewOutdated
 from airflow_tx.protocol.step import Audit
 
@@ -25,7 +25,7 @@ class CoordinatorPause(PersonalAction):
         self.dag_id = dag_id
         self.paused = paused
 
-    def plan(self) -> Plan:
+    def plan(self) -> ActionPlan:
         is_paused = compat.is_paused_there(self.dag_id)
         what = (
             "starts and replays nothing until it is unpaused"
@@ -42,12 +42,12 @@ class CoordinatorPause(PersonalAction):
             line = sentence = (
                 f"DAG {self.dag_id} {'is paused already' if is_paused else 'is not paused'}."
             )
-        effect = Effect(
+        effect = PlannedEffect(
             [EffectLine(None, None, line)],
             self._pause,
             is_refused=is_paused in (None, self.paused),
         )
-        return Plan(str(is_paused), sentence, [effect])
+        return ActionPlan(str(is_paused), sentence, [effect])
 
     def _pause(self, audit: Audit) -> Iterator[EffectLine]:
         if not compat.pause_dag(self.dag_id, self.paused):

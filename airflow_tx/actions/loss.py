@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx.actions.action import PersonalAction
-from airflow_tx.actions.preview import Effect, EffectLine, Plan
+from airflow_tx.actions.preview import ActionPlan, EffectLine, PlannedEffect
 from airflow_tx.errors import LossRefused, SourceError, TxError
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import shortened
@@ -28,7 +28,7 @@ class LossAcceptance(PersonalAction):
     subject = "The loss"
     losses: Sequence[Loss] = ()
 
-    def plan(self) -> Plan:
+    def plan(self) -> ActionPlan:
         known = self.target.ledger.topology().losses
         self.losses = self._losses()
         version = _version(known, self.losses)
@@ -40,7 +40,7 @@ class LossAcceptance(PersonalAction):
             f"No transaction will ever have them: {what}."
         )
         lines = [EffectLine(None, None, loss.description) for loss in self.losses]
-        return Plan(version, sentence, [Effect(lines, partial(self._accept, known))])
+        return ActionPlan(version, sentence, [PlannedEffect(lines, partial(self._accept, known))])
 
     def _accept(self, known: Sequence[int], audit: Audit) -> Iterator[EffectLine]:
         self.target.ledger.accept_loss(self.losses, audit, known=known)

@@ -26,11 +26,11 @@ Deed = Callable[[Audit], Iterable[EffectLine]]
 
 
 @dataclass(frozen=True)
-class Effect:
-    """What one deed changes.
+class PlannedEffect:
+    """One effect of an action: the lines of its preview, and the deed that brings it about.
 
-    :param would: what a preview says. An action that is done does not read it: a generator may look things up for it.
-    :param deed: of an effect that is refused, it raises the refusal, or says why it changes nothing.
+    :param would: what a preview says. Only a preview reads it, so a generator may look things up for it.
+    :param deed: if the effect is refused, it raises the refusal, or says why it changes nothing.
     """
 
     would: Iterable[EffectLine]
@@ -39,18 +39,18 @@ class Effect:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What an action does now: `preview` lists the effects, and `execute` does their deeds in this order.
+class ActionPlan:
+    """The effects of an action, in order: `preview` lists them, and `execute` does their deeds.
 
     :param version: changes with everything that the plan depends on.
     :param sentence: what is about to happen, as a question for a person.
-    :param claimed: transactions that the ledger compares with the version, and notes as acted on; None: it knows
-        nothing of this version.
+    :param claimed: transactions whose version the ledger compares and notes as acted on; None: the ledger has no such
+        version.
     """
 
     version: str
     sentence: str
-    effects: Sequence[Effect]
+    effects: Sequence[PlannedEffect]
     claimed: Sequence[int] | None = None
 
 
@@ -77,7 +77,7 @@ def transactions(txids: Iterable[int | None]) -> str:
     return f"transaction{'s' if len(named) > 1 else ''} {', '.join(named)}"
 
 
-def refusal(error: TxError) -> Deed:
+def refusing(error: TxError) -> Deed:
     """Make the deed of an effect that is refused."""
 
     def refuse(audit: Audit) -> NoReturn:
@@ -87,14 +87,14 @@ def refusal(error: TxError) -> Deed:
 
 
 def none_of(
-    effects: Iterable[Effect], refused: Iterable[EffectLine], error: TxError, held_up: str
-) -> list[Effect]:
+    effects: Iterable[PlannedEffect], refused: Iterable[EffectLine], error: TxError, held_up: str
+) -> list[PlannedEffect]:
     """Refuse all effects, since some transactions are refused.
 
     :param refused: why, of each of these; `held_up`: why the others are not done.
     """
-    told = [Effect([line], refusal(error), is_refused=True) for line in refused]
+    told = [PlannedEffect([line], refusing(error), is_refused=True) for line in refused]
     for each in effects:
         left = (line if each.is_refused else replace(line, what=held_up) for line in each.would)
-        told.append(Effect(list(left), refusal(error), is_refused=True))
+        told.append(PlannedEffect(list(left), refusing(error), is_refused=True))
     return told

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import Effect, EffectLine, Plan, none_of, transactions
+from airflow_tx.actions.preview import ActionPlan, EffectLine, PlannedEffect, none_of, transactions
 from airflow_tx.actions.runs import RunForbidden, started_again
 from airflow_tx.commit.handoff import undoable
 from airflow_tx.commit.run_slots import Comeback, comeback
@@ -59,12 +59,12 @@ class NamedReplay(RunReplay):
         self.changed_rows = changed_rows
         self.needs_reason = changed_rows
 
-    def plan(self) -> Plan:
+    def plan(self) -> ActionPlan:
         version = self.target.version(self.txids)
         found = self.target.opened(self.txids)
         opened = {txid: each for txid, each in found.items() if not isinstance(each, Refused)}
         states = self.target.runs.states(each.run_id for each in opened.values())
-        effects: dict[int, Effect] = {}
+        effects: dict[int, PlannedEffect] = {}
         errors = {txid: each for txid, each in found.items() if isinstance(each, Refused)}
         for txid, record in opened.items():
             try:
@@ -79,11 +79,11 @@ class NamedReplay(RunReplay):
             held_up = f"not replayed, since {transactions(sorted(errors))} {are} refused"
             planned = none_of(planned, why, next(iter(errors.values())), held_up)
         replayed = [txid for txid in effects if not errors and not effects[txid].is_refused]
-        unblocked = Effect((), self._unblock)
-        return Plan(version, self._sentence(replayed), [*planned, unblocked], self.txids)
+        unblocked = PlannedEffect((), self._unblock)
+        return ActionPlan(version, self._sentence(replayed), [*planned, unblocked], self.txids)
 
-    def _effect(self, txid: int, record: TransactionRecord, state: str | None) -> Effect:
-        """Plan the replay of one transaction.
+    def _effect(self, txid: int, record: TransactionRecord, state: str | None) -> PlannedEffect:
+        """ActionPlan the replay of one transaction.
 
         :param state: of its run; None: it was deleted.
         :raises RunForbidden: the run was deleted, and the person may not create it.
@@ -96,7 +96,7 @@ class NamedReplay(RunReplay):
             check_changeable(self.ledger.paths, txid, record, states)
         line = EffectLine(txid, record.run_id, self._outlook(record, state, live))
         deed = partial(self._replay, txid, record, live, states)
-        return Effect([line], deed, is_refused=live is not None and record.skip is None)
+        return PlannedEffect([line], deed, is_refused=live is not None and record.skip is None)
 
     def _outlook(self, record: TransactionRecord, state: str | None, live: str | None) -> str:
         what = "its skip is withdrawn" if record.skip is not None else ""
@@ -165,26 +165,26 @@ class NamedReplay(RunReplay):
 class FailedReplay(RunReplay):
     """Replays all transactions that have failed, or have lost their run; starts runs that had given up their slots."""
 
-    def plan(self) -> Plan:
+    def plan(self) -> ActionPlan:
         view = topology_view(self.ledger.store, self.ledger.paths, recent=0)
         states = self.target.runs.states(each.run_id for each in view.opened)
-        effects: list[Effect] = []
+        effects: list[PlannedEffect] = []
         failed: list[int] = []
         for each in view.opened:
             state = states.get(each.run_id)
             why = self._why_left_alone(each, state, its_turn=each.txid == view.current)
             if why is not None:
                 left = [EffectLine(each.txid, each.run_id, f"left alone: {why}")]
-                effects.append(Effect(left, partial(_say, left), is_refused=True))
+                effects.append(PlannedEffect(left, partial(_say, left), is_refused=True))
             elif state not in LIVE_RUN_STATES:
                 line = EffectLine(each.txid, each.run_id, _outlook(state))
-                effects.append(Effect([line], partial(self._replay, each.txid)))
+                effects.append(PlannedEffect([line], partial(self._replay, each.txid)))
                 failed.append(each.txid)
-        effects += [*self._yielded(view.record), Effect((), self._unblock)]
+        effects += [*self._yielded(view.record), PlannedEffect((), self._unblock)]
         sentence = f"No transaction of topology {self.target.topology} has failed."
         if failed:
             sentence = f"Replay what has failed of topology {self.target.topology}: {', '.join(map(str, failed))}."
-        return Plan(self.target.version(failed), sentence, effects, failed)
+        return ActionPlan(self.target.version(failed), sentence, effects, failed)
 
     def _replay(self, txid: int, audit: Audit) -> Iterator[EffectLine]:
         """Replay one transaction. If it is to be skipped, its `begin` sees to that.
@@ -210,8 +210,8 @@ class FailedReplay(RunReplay):
             return str(refused)
         return None
 
-    def _yielded(self, record: TopologyRecord) -> Iterator[Effect]:
-        """Plan for runs that yielded before they had a transaction, or whose transaction is over.
+    def _yielded(self, record: TopologyRecord) -> Iterator[PlannedEffect]:
+        """ActionPlan for runs that yielded before they had a transaction, or whose transaction is over.
 
         Others are replayed as transactions; one that has not ended yet is started when the turn passes on.
         """
@@ -230,7 +230,7 @@ class FailedReplay(RunReplay):
                 lost = "forgotten: it had yielded, and was deleted"
                 done = [EffectLine(None, run_id, lost)]
             would = [replace(line, what=f"is {line.what}") for line in done]
-            yield Effect(would, partial(self._come_back, run_id, found, done))
+            yield PlannedEffect(would, partial(self._come_back, run_id, found, done))
 
     def _come_back(
         self, run_id: str, found: Comeback, done: Sequence[EffectLine], audit: Audit

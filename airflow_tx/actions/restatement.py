@@ -18,7 +18,7 @@ from airflow_tx.actions.contribution_words import (
     not_taken_back,
     state_readers,
 )
-from airflow_tx.actions.preview import Effect, EffectLine, Plan, none_of, transactions
+from airflow_tx.actions.preview import ActionPlan, EffectLine, PlannedEffect, none_of, transactions
 from airflow_tx.commit.restatement import INSTEAD, contributions, refused_by_dag, replaced_txids
 from airflow_tx.errors import Refused, RestateRefused, TxError
 from airflow_tx.failpoints import failpoint
@@ -116,20 +116,20 @@ class TransactionRestatement(PersonalAction):
         named = f"Transaction {', '.join(map(str, self.txids))}"
         self.subject = named if self.txids else "The list of requests"
 
-    def plan(self) -> Plan:
-        """Plan to write all requests, or none, and then to start as many runs as there is room for.
+    def plan(self) -> ActionPlan:
+        """ActionPlan to write all requests, or none, and then to start as many runs as there is room for.
 
         Of two people who act on one preview, `want` refuses the second.
         """
         chosen, refused = self._choose(self.txids)
-        effects = [Effect(self._outlook(each), partial(self._want, each)) for each in chosen]
-        effects.append(Effect(self._remarks(chosen), lambda audit: self.start()))
+        effects = [PlannedEffect(self._outlook(each), partial(self._want, each)) for each in chosen]
+        effects.append(PlannedEffect(self._remarks(chosen), lambda audit: self.start()))
         if refused:
             error = SeveralRefused(lines="\n".join(each.what for each in refused))
             held_up = "not restated, since others are refused"
             effects = none_of(effects[:-1], refused, error, held_up)
         sentence = self._sentence([each.request.txid for each in chosen])
-        return Plan(self._version(chosen), sentence, effects)
+        return ActionPlan(self._version(chosen), sentence, effects)
 
     def _remarks(self, chosen: Sequence[_Chosen]) -> Iterator[EffectLine]:
         """Say what a person should know beside the chosen transactions."""

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import Effect, EffectLine, Plan
+from airflow_tx.actions.preview import ActionPlan, EffectLine, PlannedEffect
 from airflow_tx.actions.runs import started_again
 from airflow_tx.commit.handoff import due_skip, take_skip_in_peace, undoable
 from airflow_tx.commit.run_slots import start_yielded
@@ -52,13 +52,15 @@ class TransactionSkip(PersonalAction):
         super().__init__(target)
         self.txid = txid
 
-    def plan(self) -> Plan:
+    def plan(self) -> ActionPlan:
         version = self.target.version([self.txid])
         record = self.target.opened([self.txid])[self.txid]
         if isinstance(record, Refused):
             line = EffectLine(self.txid, None, str(record))
-            effect = Effect([line], self.note, is_refused=True)  # of a skipped one, it does nothing
-            return Plan(version, str(record), [effect], [self.txid])
+            effect = PlannedEffect(
+                [line], self.note, is_refused=True
+            )  # of a skipped one, it does nothing
+            return ActionPlan(version, str(record), [effect], [self.txid])
         try:
             self.check(record)
         except Refused as refused:
@@ -69,7 +71,9 @@ class TransactionSkip(PersonalAction):
             f"Skip transaction {self.txid}.{record.attempt} of topology {self.target.topology} (run {record.run_id}, "
             f"{record.phase.value}), and count its rows nowhere: {rows}."
         )
-        return Plan(version, sentence, [Effect(self._outlook(record), self.note)], [self.txid])
+        return ActionPlan(
+            version, sentence, [PlannedEffect(self._outlook(record), self.note)], [self.txid]
+        )
 
     def check(self, record: TransactionRecord) -> None:
         """Find out before anything is noted: what cannot be skipped at its turn would wait for ever.
@@ -189,7 +193,7 @@ class Readmission(PersonalAction):
         super().__init__(target)
         self.txid = txid
 
-    def plan(self) -> Plan:
+    def plan(self) -> ActionPlan:
         version = self.target.version([self.txid])
         try:
             skipped = self.ledger.run(check_skipped, self.txid)
@@ -201,8 +205,8 @@ class Readmission(PersonalAction):
             f"its run {how}, and takes the rows that the same place has then, as a new transaction"
         )
         line = EffectLine(self.txid, skipped.run_id, what)
-        effects = [Effect([line], partial(self._readmit, skipped))]
-        return Plan(version, self._sentence(skipped), effects, [self.txid])
+        effects = [PlannedEffect([line], partial(self._readmit, skipped))]
+        return ActionPlan(version, self._sentence(skipped), effects, [self.txid])
 
     def _readmit(self, skipped: Skipped, audit: Audit) -> Iterator[EffectLine]:
         self.ledger.run(note_readmission, self.txid, audit)

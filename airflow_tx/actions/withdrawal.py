@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import Effect, EffectLine, Plan
+from airflow_tx.actions.preview import ActionPlan, EffectLine, PlannedEffect
 from airflow_tx.errors import Refused
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.wish import Wish, wishes, withdraw
@@ -22,22 +22,22 @@ class WishWithdrawal(PersonalAction):
         super().__init__(target)
         self.txids = sorted(set(txids))
 
-    def plan(self) -> Plan:
+    def plan(self) -> ActionPlan:
         found = self._wishes()
         named = self.txids or list(found)
         version = self.target.version(named)
         effects = [self._effect(txid, found.get(txid)) for txid in named]
-        return Plan(version, self._sentence(), effects, named)
+        return ActionPlan(version, self._sentence(), effects, named)
 
-    def _effect(self, txid: int, wish: Wish | None) -> Effect:
+    def _effect(self, txid: int, wish: Wish | None) -> PlannedEffect:
         run_id = None if wish is None else wish.run_id
         deed = partial(self._withdraw, txid, run_id)
         try:
             self.ledger.preview(withdraw, txid)
         except Refused as refused:
-            return Effect([EffectLine(txid, None, str(refused))], deed, is_refused=True)
+            return PlannedEffect([EffectLine(txid, None, str(refused))], deed, is_refused=True)
         by = "" if wish is None else f"; wanted by {self.target.person(wish.who, wish.why)}"
-        return Effect([EffectLine(txid, run_id, f"is not restated{by}")], deed)
+        return PlannedEffect([EffectLine(txid, run_id, f"is not restated{by}")], deed)
 
     def _withdraw(self, txid: int, run_id: str | None, audit: Audit) -> Iterator[EffectLine]:
         self.ledger.run(withdraw, txid)
