@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_tx.rows.types import (
@@ -31,11 +31,15 @@ _FIRST = -62_135_596_800_000_000
 _LAST = 253_402_300_799_999_999
 
 
-def typed_texts(texts: DataFrame, columns: Mapping[str, ColumnType]) -> DataFrame:
+def typed_texts(
+    texts: DataFrame, columns: Mapping[str, ColumnType], typed: Collection[str] = ()
+) -> DataFrame:
     """Give columns of texts their types; the query fails at a text that is no value of its column's type.
 
     The query checks every column, also one that it does not use. Its error shows the row, without its free texts: Java
     does not compile a method of more than 8,000 bytes, and a message for each column makes one.
+
+    :param typed: the columns that have their types already, and that a reader checks only if it has to give them.
     """
     from pyspark.sql import functions as F
 
@@ -46,7 +50,7 @@ def typed_texts(texts: DataFrame, columns: Mapping[str, ColumnType]) -> DataFram
     problems: list[Column] = []
     for name, kind in columns.items():
         text = F.col(column_name(name))
-        value, fits = read_text(text, kind)
+        value, fits = (text, None) if name in typed else read_text(text, kind)
         values.append(value.alias(name))
         if fits is not None:
             checked.append(text)
@@ -55,21 +59,28 @@ def typed_texts(texts: DataFrame, columns: Mapping[str, ColumnType]) -> DataFram
         row = F.substring(F.to_json(F.struct(*checked)), 1, _SHOWN)
         refused = F.raise_error(F.concat(F.lit(f"{REFUSED_VALUE}in the row "), row)).cast("boolean")
         texts = texts.where(F.when(F.coalesce(*problems).isNull(), F.lit(True)).otherwise(refused))
+    if typed:
+        # True of each row. The optimizer does not know that, so that it asks the reader for all of them.
+        columns_read = F.xxhash64(*(F.col(column_name(name)) for name in typed))
+        texts = texts.where(columns_read.bitwiseAND(F.lit(0)) == 0)
     return texts.select(*values)
 
 
-def with_columns(texts: DataFrame, names: Iterable[str]) -> DataFrame:
-    """Give texts these columns, in this order; a column that they lack is NULL."""
+def with_columns(rows: DataFrame, found: Sequence[str], columns: Mapping[str, str]) -> DataFrame:
+    """Give rows these columns, in this order; a column that they lack is NULL.
+
+    :param found: the columns of the rows, which a server would be asked for.
+    :param columns: and their types.
+    """
     from pyspark.sql import functions as F
 
-    wanted = list(names)
-    if texts.columns == wanted:
-        return texts
-    found = set(texts.columns)
-    return texts.select(
+    if list(found) == list(columns):
+        return rows
+    known = set(found)
+    return rows.select(
         *(
-            F.col(column_name(name)) if name in found else F.lit(None).cast("string").alias(name)
-            for name in wanted
+            F.col(column_name(name)) if name in known else F.lit(None).cast(kind).alias(name)
+            for name, kind in columns.items()
         )
     )
 

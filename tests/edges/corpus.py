@@ -49,6 +49,12 @@ def one(kind: str, text: str, value: Any) -> Case:
     return csv(f"{text!r} as {kind}", f'a,b\n"{text}",x\n', rows, f"a {kind}, b STRING")
 
 
+def bare(kind: str, text: str, value: Any) -> Case:
+    """Make a case of one value without quotes in a column of a type."""
+    rows: Any = REFUSED if value is REFUSED else [(value, "x")]
+    return csv(f"{text!r} as {kind}, without quotes", f"a,b\n{text},x\n", rows, f"a {kind}, b STRING")
+
+
 AB = "a STRING, b STRING"
 TEXTS = [
     csv("plain", "a,b\n1,x\n", [("1", "x")]),
@@ -168,6 +174,28 @@ VALUES = [
     one("VARCHAR(3)", "abc", "abc"), one("VARCHAR(3)", "abcd", REFUSED), one("STRING", " x ", " x "),
     one("STRING", "e\u0301", "e\u0301"), one("STRING", "\U0001f600", "\U0001f600"),
 ]  # fmt: skip
+# Spark's own reader takes the whole numbers of a file that has no quotes.
+BARE = [
+    bare("TINYINT", "127", 127), bare("TINYINT", "128", REFUSED), bare("TINYINT", "-128", -128),
+    bare("SMALLINT", "32768", REFUSED), bare("INT", "2147483647", 2**31 - 1), bare("INT", "2147483648", REFUSED),
+    bare("BIGINT", "-9223372036854775808", -(2**63)), bare("BIGINT", "9223372036854775808", REFUSED),
+    bare("INT", "+5", 5), bare("INT", "007", 7), bare("INT", "-0", 0), bare("INT", "", None),
+    bare("INT", "NA", REFUSED), bare("INT", " 5", 5), bare("INT", "5 ", 5), bare("INT", "\t5", 5),
+    bare("INT", "5\x7f", REFUSED),
+    bare("INT", "1_0", REFUSED), bare("INT", "5.0", REFUSED), bare("INT", "1e3", REFUSED), bare("INT", "-", REFUSED),
+    bare("INT", "٣", REFUSED), bare("INT", "5L", REFUSED), bare("INT", "1 0", REFUSED), bare("INT", "0x10", REFUSED),
+    csv("a space behind the last number", "a,b\nx,5 ", [("x", 5)], "a STRING, b INT"),
+    csv("no value of a whole number", "a,b\nNA,x\n", [(None, "x")], "a INT, b STRING", nullValue="NA"),
+    csv("whole numbers between tabs", "a\tb\n5\tx\n", [(5, "x")], "a INT, b STRING", sep="\t"),
+    csv("whole numbers between spaces", "a b\n5 x\n", [(5, "x")], "a INT, b STRING", sep=" "),
+    csv("whole numbers without a header", "5,x\n6,y\n", [(5, "x"), (6, "y")], "a INT, b STRING", header=False),
+    csv("whole numbers in Windows lines", "a,b\r\n5,6\r\n", [(5, 6)], "a INT, b INT"),
+    csv("whole numbers in a torn line", "a,b\n5,6\n7\n", REFUSED, "a INT, b INT"),
+    csv("one whole number too many", "a,b\n5,6,7\n", REFUSED, "a INT, b INT"),
+    csv("whole numbers beside a time", "a,b\n5,2013-01-31 10:00:00\n", [(5, dt.datetime(2013, 1, 31, 10))],
+        "a INT, b TIMESTAMP_NTZ"),
+    csv("whole numbers beside no time", "a,b\n5,2013-01-32 10:00:00\n", REFUSED, "a INT, b TIMESTAMP_NTZ"),
+]  # fmt: skip
 OTHERS = [
     Case("text: plain", {"a.txt": "a\n é\n\nb".encode()}, [{"value": v} for v in ("a", " é", "", "b")], format="text"),
     Case("text: bytes of Latin-1", {"a.txt": b"a\n\xe9\n"}, REFUSED, format="text"),
@@ -281,4 +309,4 @@ PARQUET = [
     Case("parquet: nanoseconds, declared", {"a.parquet": _parquet({"a": _moments("ns", 1)}, version="2.6")}, REFUSED,
          format="parquet", schema="a TIMESTAMP"),
 ]  # fmt: skip
-CASES = [*TEXTS, *BY_NAME, *VALUES, *OTHERS, *JSON, *PARQUET]
+CASES = [*TEXTS, *BY_NAME, *VALUES, *BARE, *OTHERS, *JSON, *PARQUET]

@@ -86,8 +86,15 @@ def test_a_server_of_spark_takes_each_exactly_or_refuses_it(tmp_path: Path, spar
 
 
 @pytest.mark.spark
-def test_a_value_that_spark_refuses_is_named_by_its_line(tmp_path: Path, spark: SparkSession) -> None:
-    (tmp_path / "1.csv").write_text("n,m\n1,a\n")
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [("1", r"\[MALFORMED_RECORD_IN_PARSING"), ('"1"', 'no such value: in the row {"n":"x"')],
+    ids=["plain", "quoted"],
+)
+def test_a_value_that_spark_refuses_is_named_by_its_line(
+    tmp_path: Path, spark: SparkSession, first: str, told: str
+) -> None:
+    (tmp_path / "1.csv").write_text(f"n,m\n{first},a\n")
     (tmp_path / "2.csv").write_text("n,m\n2,b\nx,c\n")
     source = FileSource(f"{tmp_path}/*.csv", 2, schema="n INT, m STRING")
     batch = source.initialize_transaction(1, None)
@@ -95,7 +102,7 @@ def test_a_value_that_spark_refuses_is_named_by_its_line(tmp_path: Path, spark: 
     rows: Any = source.emit_batch(FIRST, batch.metadata, spark)
     # Also where no job reads the value.
     for job in (rows.select("m").toArrow, rows.count):
-        with pytest.raises(Exception, match='no such value: in the row {"n":"x"') as failed:
+        with pytest.raises(Exception, match=told) as failed:
             job()
         refused = source.explain_error(FIRST, failed.value)
         assert f"{tmp_path}/2.csv: line 3: n = 'x' does not fit the schema (n INT)" in str(refused)

@@ -19,7 +19,7 @@ from airflow_tx.rows.spark import (
     with_columns,
 )
 from airflow_tx.rows.spark_json import lines_of_objects
-from airflow_tx.rows.types import ColumnType, columns_of, ddl_of
+from airflow_tx.rows.types import ColumnType, IntegerType, columns_of, ddl_of
 from airflow_tx.sources.files.csv_format import CsvFormat, has_only, named_as_spark
 from airflow_tx.sources.files.records import (
     check_declared,
@@ -134,18 +134,30 @@ class BatchFiles:
             "inferSchema": False,
             "maxColumns": max(20_480, len(columns) + 1),
         }
+        is_plain = all(map(written.is_plain, self.paths))
+        kinds = {
+            name: kind.ddl if is_plain and isinstance(kind, IntegerType) else "STRING"
+            for name, kind in columns.items()
+        }
         texts = [
             with_columns(
                 spark.read.options(**options)
-                .schema(ddl_of(dict.fromkeys(names, "STRING")))
+                .schema(ddl_of({name: kinds[name] for name in names}))
                 .csv(files),
-                columns,
+                names,
+                kinds,
             )
             for names, files in self._by_columns(columns).items()
         ]
-        rows = reduce(lambda first, second: first.union(second), texts)
+        rows = typed_texts(
+            reduce(lambda first, second: first.union(second), texts),
+            columns,
+            typed=[name for name, kind in kinds.items() if kind != "STRING"],
+        )
+        if is_plain:
+            return rows
         return checked_lines(
-            typed_texts(rows, columns),
+            rows,
             spark,
             self.for_spark,
             quote=written.quote,

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 from airflow_tx.rows.spark import spaced
 from airflow_tx.rows.types import BLANKS
-from airflow_tx.sources.files.storage import FilePath
+from airflow_tx.sources.files.storage import HASHED_WHOLE, FilePath
 
 # What changes nothing for rows that are read strictly and typed by a schema only.
 _NEUTRAL = {
@@ -29,6 +30,7 @@ _KNOWN = {
 _SINGLE_BYTE = ("ascii", "iso8859", "cp125", "latin")
 _COMPRESSED: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _ONLY_SPARK = (".deflate", ".lz4", ".snappy", ".zst", ".zstd")
+_PRINTABLE = bytes(range(0x20, 0x7F)) + b"\r\n"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,21 @@ class CsvFormat:
     @property
     def utf8(self) -> bool:
         return self.encoding == "utf-8"
+
+    def is_plain(self, path: FilePath) -> bool:
+        """Ask whether a file has only printable ASCII, without quotes, and without spaces around its values.
+
+        Then all readers take the same fields from each line, and the same whole numbers from the fields. A file that is
+        not on a disk or too large to be read twice counts as not plain.
+        """
+        if not isinstance(path, Path) or path.stat().st_size > HASHED_WHOLE:
+            return False
+        allowed = (_PRINTABLE + self.separator.encode()).replace(self.quote.encode() or b"\0", b"")
+        ends = rb"[\r\n%b]" % re.escape(self.separator.encode())
+        content = path.read_bytes()
+        # The pattern begins with the space, so that only spaces are looked at.
+        spaces = rb" (?:%b|\Z|(?<=\A )|(?<=%b ))" % (ends, ends)
+        return not content.translate(None, allowed) and not re.search(spaces, content)
 
     @contextmanager
     def open(self, path: FilePath) -> Iterator[Any]:
