@@ -26,13 +26,11 @@ if TYPE_CHECKING:
     from airflow_tx.coordinator.dag import coordinator_dag as coordinator_dag
     from airflow_tx.errors import FailedBatch as FailedBatch
     from airflow_tx.errors import TxError as TxError
-    from airflow_tx.operators.begin import BeginTransactionOperator as BeginTransactionOperator
+    from airflow_tx.operators.commit import BeginTransactionOperator as BeginTransactionOperator
     from airflow_tx.operators.commit import CommitOperator as CommitOperator
     from airflow_tx.operators.sensor import TransactionCommittedSensor as TransactionCommittedSensor
-    from airflow_tx.operators.spark_connect import (
-        SparkConnectBatchOperator as SparkConnectBatchOperator,
-    )
-    from airflow_tx.operators.spark_submit import SparkBatchOperator as SparkBatchOperator
+    from airflow_tx.operators.spark import SparkBatchOperator as SparkBatchOperator
+    from airflow_tx.operators.spark import SparkConnectBatchOperator as SparkConnectBatchOperator
     from airflow_tx.processing.batch import current_batch as current_batch
     from airflow_tx.sources.api import Source as Source
     from airflow_tx.sources.api import TransactionalSource as TransactionalSource
@@ -52,10 +50,10 @@ if TYPE_CHECKING:
     from airflow_tx.sources.redis.stream import RedisStreamSource as RedisStreamSource
     from airflow_tx.sources.run.data_interval import DataIntervalSource as DataIntervalSource
     from airflow_tx.sources.run.partition import RunPartitionSource as RunPartitionSource
-    from airflow_tx.sources.sql.shards import PartitionedSqlSource as PartitionedSqlSource
+    from airflow_tx.sources.sql.source import PartitionedSqlSource as PartitionedSqlSource
     from airflow_tx.sources.sql.source import SqlSource as SqlSource
-    from airflow_tx.topology.phase import commit_phase as commit_phase
     from airflow_tx.topology.transaction import Transaction as Transaction
+    from airflow_tx.topology.transaction import commit_phase as commit_phase
     from airflow_tx.triggers.watcher import committed_asset as committed_asset
 
     __all__: list[str]

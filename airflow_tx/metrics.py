@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import compat
 from airflow_tx.compat import MetricKind
 from airflow_tx.errors import TxError
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths
 
 if TYPE_CHECKING:
-    from airflow_tx.acks.load import AckerLoad
+    from airflow_tx.acks.messages import AckerLoad
     from airflow_tx.protocol.answers import AlreadyCommitted, FailureNoted
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.protocol.records import History, TransactionRecord

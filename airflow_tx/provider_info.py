@@ -222,12 +222,9 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": INTEGRATION,
                 "python-modules": [
                     "airflow_tx.coordinator.blocked",
-                    "airflow_tx.coordinator.operator",
-                    "airflow_tx.operators.begin",
+                    "airflow_tx.coordinator.dag",
                     "airflow_tx.operators.commit",
-                    "airflow_tx.operators.commit_phase",
-                    "airflow_tx.operators.spark_connect",
-                    "airflow_tx.operators.spark_submit",
+                    "airflow_tx.operators.spark",
                 ],
             }
         ],
@@ -242,16 +239,13 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": INTEGRATION,
                 "python-modules": [
                     "airflow_tx.coordinator.trigger",
-                    "airflow_tx.triggers.committed",
-                    "airflow_tx.triggers.messages",
-                    "airflow_tx.triggers.order",
-                    "airflow_tx.triggers.ready",
+                    "airflow_tx.triggers.watcher",
                     "airflow_tx.triggers.turn",
                     "airflow_tx.triggers.watcher",
                 ],
             }
         ],
-        "extra-links": ["airflow_tx.plugin.links.TransactionLink"],
+        "extra-links": ["airflow_tx.plugin.plugin.TransactionLink"],
         "asset-uris": [
             {"schemes": ["airflow-tx"], "handler": "airflow_tx.triggers.watcher.checked_uri"}
         ],

@@ -15,13 +15,13 @@ from airflow_tx.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
 from airflow_tx.compat import is_live, is_skipped_by, is_test_run, pull, task_states
 from airflow_tx.config import Settings
 from airflow_tx.errors import TransactionDefinitionError, UnscheduledTask
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths
 from airflow_tx.sources.api import Source
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from airflow_tx.acks.api import AckerStore
+    from airflow_tx.acks.stores import AckerStore
     from airflow_tx.protocol.answers import Begun
     from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.batch import TopologyRequest
@@ -196,7 +196,7 @@ class TransactionSpec:
         :param store: of its ledger.
         :raises ConfigError, AckersUnavailable: there are none.
         """
-        from airflow_tx.acks.location import ackers_of
+        from airflow_tx.acks.stores import ackers_of
 
         return ackers_of(self.acker_store, store, self.paths.root)
 

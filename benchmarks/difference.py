@@ -15,13 +15,12 @@ from dataclasses import replace
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from airflow_tx.commit.difference import StagingPlace, difference_of
-from airflow_tx.commit.rows import StagedRows
-from airflow_tx.journal.area import JOURNAL, JournalArea, StagedFiles
-from airflow_tx.journal.entry import Contribution, KeptFiles
+from airflow_tx.commit.contributions import StagingPlace, difference_of
+from airflow_tx.commit.write import StagedRows
+from airflow_tx.journal.entry import JOURNAL, Contribution, JournalArea, KeptFiles, StagedFiles
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging import StagingArea, write_manifest, write_rows
-from airflow_tx.staging.output import Output, StagedFile
+from airflow_tx.staging.area import Output, StagedFile
 from airflow_tx.state import MemoryState, Sum
 from benchmarks.figures import machine
 

@@ -144,9 +144,9 @@ def begin_all(hosts: str, folder: str, transactions: int) -> list[Begun]:
 
 def ledger_says(hosts: str) -> Iterator[float]:
     """granted_at(n + 1) − ended(n), as the ledger's history has them."""
-    from airflow_tx.protocol.paths import Paths
-    from airflow_tx.protocol.reader import Reader
+    from airflow_tx.protocol.api import Paths
     from airflow_tx.protocol.records import History
+    from airflow_tx.protocol.step import Reader
 
     paths = Paths("/benchmark", "handoff")
     with topology.connected(hosts) as store:

@@ -14,12 +14,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.journal.area import JournalArea, StagedFiles
-from airflow_tx.journal.entry import Entry
+from airflow_tx.journal.entry import Entry, JournalArea, StagedFiles
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging import StagingArea, write_rows
-from airflow_tx.state.aggregators import Count, Sum
-from airflow_tx.state.columns import Columns
+from airflow_tx.state.aggregators import Columns, Count, Sum
 from benchmarks.figures import machine
 
 FEW = 35

@@ -28,7 +28,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
-from airflow_tx.state.lake.folder import Folder
+from airflow_tx.state.lake.delta import Folder
 from airflow_tx.testing.suites.state_tools import Grants
 from benchmarks.figures import machine, percentile, quiet
 from tests.lake import staged

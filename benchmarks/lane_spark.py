@@ -135,10 +135,9 @@ def finish(job: Job) -> None:
     from airflow_tx.commit.case import CommitCase
     from airflow_tx.commit.turn import commit_in_turn
     from airflow_tx.coordinator.lane_applications import LaneApplications
-    from airflow_tx.coordinator.lane_commit import LaneCommit, LaneOutputs, LaneTurn, lane_run
-    from airflow_tx.coordinator.lane_tasks import LaneTransaction
-    from airflow_tx.protocol.reader import Reader
+    from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneOutputs, LaneTransaction, LaneTurn, lane_run
     from airflow_tx.protocol.records import TransactionRecord
+    from airflow_tx.protocol.step import Reader
 
     with planned(job) as (plan, store):
         paths, ledger = plan.spec.paths, plan.spec.ledger(store)

@@ -13,16 +13,15 @@ from typing import Any
 
 from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import Begun, Committed, Granted, Processed
-from airflow_tx.protocol.api import SystemClock, SystemIds
+from airflow_tx.protocol.api import Paths, SystemClock, SystemIds
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.reading import RotatingTransactionalState, stale_successors
 from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
+from airflow_tx.protocol.step import Reader
 from airflow_tx.store.memory import MemoryStore
 
 PENDING = 8

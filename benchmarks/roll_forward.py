@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_tx.actions.roll_forward import RollForwardRepair
-from airflow_tx.journal.area import JournalArea
+from airflow_tx.journal.entry import JournalArea
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.protocol.step import Audit
 from airflow_tx.state import SqlState, Sum

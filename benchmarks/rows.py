@@ -101,8 +101,8 @@ def _spark(folder: Path, rows: int) -> None:
 def _python(folder: Path) -> None:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-    from airflow_tx.processing.consumed_rows import RowsReading
-    from airflow_tx.sources.files.records import read_rows
+    from airflow_tx.processing.outputs import RowsReading
+    from airflow_tx.sources.files.objects import read_rows
     from airflow_tx.staging.row_hash import digest_of_batch
 
     path = folder / "rows.csv"

@@ -80,7 +80,7 @@ def _seconds(clock: Callable[[], float], work: Callable[[], Any]) -> float:
 
 
 def _python(folder: Path) -> None:
-    from airflow_tx.sources.files.records import read_rows
+    from airflow_tx.sources.files.objects import read_rows
 
     path = folder / "rows.csv"
     with path.open("w") as file:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from airflow_tx.failpoints import VARIABLE
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths, Store
 from airflow_tx.testing.failpoints import Failpoints
 from examples import report
 from examples.cluster_airflow import ClusterAirflow, clear_ledger_and_states, ledger, state_url

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths, Store
 from airflow_tx.testing.airflow_client import AirflowClient
 from airflow_tx.testing.failpoints import Failpoints
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

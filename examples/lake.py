@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_tx.protocol.api import Store
 from airflow_tx.state import DeltaTable
-from airflow_tx.state.lake.folder import Folder
+from airflow_tx.state.lake.delta import Folder
 from airflow_tx.testing.airflow import LocalAirflow
 from examples.cluster_airflow import ClusterAirflow
 from examples.example import Example, differences

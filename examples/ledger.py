@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths, Store
 from airflow_tx.protocol.records import History, Metadata, Outcome, TransactionRecord, decode
 from airflow_tx.testing.airflow_client import AirflowClient
 from examples.report import Transaction

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths, Store
 from airflow_tx.protocol.records import History
 from airflow_tx.state import RedisState, Sum
 from airflow_tx.testing.airflow import LocalAirflow

@@ -6,10 +6,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from airflow_tx.commit.difference import Difference, StagingPlace, difference_of
+from airflow_tx.commit.contributions import Difference, StagingPlace, difference_of
 from airflow_tx.commit.write import write_instead, write_update
-from airflow_tx.journal.entry import Contribution
-from airflow_tx.journal.rows import encoded_rows
+from airflow_tx.journal.entry import Contribution, encoded_rows
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
 from airflow_tx.staging import StagingArea
 from airflow_tx.state.column_types import type_of

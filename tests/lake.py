@@ -16,11 +16,9 @@ from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
 from airflow_tx.state.appended import TXID, staged_folder
-from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.footer import read_footer
-from airflow_tx.state.lake.manifest import TableFile
-from airflow_tx.state.lake.partitions import text_of
-from airflow_tx.state.lake.schema import of_arrow
+from airflow_tx.state.lake.delta import Folder
+from airflow_tx.state.lake.files import read_footer
+from airflow_tx.state.lake.schema import TableFile, of_arrow, text_of
 
 
 def staged(table: DeltaTable, attempt: TransactionAttempt, rows: pa.Table) -> list[dict[str, Any]]:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from airflow_tx.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from airflow_tx.acks.api import AckerStore as AckerStore
-    from airflow_tx.acks.collector import Collector as Collector
-    from airflow_tx.acks.location import open_ackers as open_ackers
-    from airflow_tx.acks.message import Message as Message
-    from airflow_tx.acks.reference import Reference as Reference
+    from airflow_tx.acks.messages import Collector as Collector
+    from airflow_tx.acks.messages import Message as Message
+    from airflow_tx.acks.stores import AckerStore as AckerStore
+    from airflow_tx.acks.stores import open_ackers as open_ackers
+    from airflow_tx.acks.tree import Reference as Reference
     from airflow_tx.errors import AckersUnavailable as AckersUnavailable
     from airflow_tx.errors import MessageError as MessageError
     from airflow_tx.errors import NotAReference as NotAReference

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,26 +20,108 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.configuration import conf
 
 from airflow_tx import compat
-from airflow_tx.acks.load import AckerWatch
-from airflow_tx.acks.location import shared_ackers
+from airflow_tx.acks.messages import AckerWatch
+from airflow_tx.acks.stores import shared_ackers
 from airflow_tx.actions.action import ActionTarget, PersonalAction
 from airflow_tx.actions.dags import checked_dag, elsewhere, transactional_dag
 from airflow_tx.actions.request import ActionRequest
-from airflow_tx.actions.search import search_ledger
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, TxError
 from airflow_tx.inquiry import Inquiry
-from airflow_tx.protocol.api import SystemClock, SystemIds
+from airflow_tx.protocol.api import Paths, SystemClock, SystemIds
+from airflow_tx.protocol.attempt import is_shortened
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.view import open_records
+from airflow_tx.protocol.records import History
+from airflow_tx.protocol.step import Audit, Reader
+from airflow_tx.protocol.view import final_txids, kept_batch, open_records, open_txids
 from airflow_tx.sources.lag import Lag, LagWatch
 
 if TYPE_CHECKING:
     from airflow_tx.actions.action import ParsedDag
     from airflow_tx.sources.api import Source
     from airflow_tx.spec import TransactionSpec
+
+
+# --- search ---
+# Which transaction has a file, an offset, an id or a date: the source of the topology tells, by the metadata.
+
+
+MOST_LOOKED_THROUGH = 1000
+"""Transactions that one search looks through at most: the newest ones."""
+MOST_FOUND = 50
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of a search.
+
+    :param txids: the newest first, at most `MOST_FOUND`.
+    :param looked: how many transactions it has looked through, down to `oldest`; null: there is none.
+    :param unknown: of how many of them the source cannot tell.
+    :param complete: whether it has searched all transactions of the ledger.
+    """
+
+    txids: tuple[int, ...]
+    looked: int
+    oldest: int | None
+    unknown: int
+    complete: bool
+
+
+def contains(source: Source, metadata: Any, what: str) -> bool | None:
+    """Ask whether a batch has what a person looks for; None: its source cannot tell.
+
+    :param metadata: as the ledger or a receipt keeps it.
+    """
+    if is_shortened(metadata):
+        return None
+    try:
+        return metadata is not None and source.contains(metadata, what)
+    except Exception:  # noqa: BLE001  # it may be metadata of the source that the topology had before
+        return None
+
+
+def search_ledger(ledger: Ledger, source: Source, what: str, *, seconds: float) -> Found:
+    """Look through the newest transactions, open and final.
+
+    :param seconds: after which it ends with what it has found.
+    """
+    every = sorted(
+        {*open_txids(ledger.store, ledger.paths), *final_txids(ledger.store, ledger.paths)},
+        reverse=True,
+    )
+    source = source.in_zone(ledger.topology().zone)
+    until = time.monotonic() + seconds
+    looked = list(_looked(ledger, source, what, every[:MOST_LOOKED_THROUGH], until))
+    txids = [txid for txid, has in looked if has]
+    return Found(
+        tuple(txids[:MOST_FOUND]),
+        len(looked),
+        looked[-1][0] if looked else None,
+        sum(has is None for _, has in looked),
+        len(looked) == len(every) and len(txids) <= MOST_FOUND,
+    )
+
+
+def _looked(
+    ledger: Ledger, source: Source, what: str, txids: Iterable[int], until: float
+) -> Iterator[tuple[int, bool | None]]:
+    for txid in txids:
+        if time.monotonic() > until:
+            return
+        yield txid, contains(source, _metadata(ledger, txid), what)
+
+
+def _metadata(ledger: Ledger, txid: int) -> Any:
+    history = Reader(ledger.store).peek_if_any(History, ledger.paths.history(txid))
+    if history is not None:
+        return (history.receipt or {}).get("metadata")
+    batch = kept_batch(ledger.store, ledger.paths, txid)
+    return None if batch is None else batch.rows
+
+
+# --- dag server ---
+
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +341,7 @@ class DagServer:
 
 
 def _ledger(conn_id: str, paths: Paths) -> Ledger:
-    from airflow_tx.hooks.kept_client import shared_store
+    from airflow_tx.hooks.zookeeper import shared_store
 
     store = shared_store(conn_id)
     history = Settings.load().history
@@ -291,7 +373,7 @@ def prepare() -> None:
     from airflow_tx import spec  # noqa: F401
     from airflow_tx.commit import handoff  # noqa: F401
     from airflow_tx.hooks import zookeeper  # noqa: F401
-    from airflow_tx.store.watched import WatchedStore  # noqa: F401
+    from airflow_tx.store.zookeeper import WatchedStore  # noqa: F401
 
     import_all_models()  # type: ignore[no-untyped-call]
     configure_mappers()

@@ -10,21 +10,33 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import ActionPlan, EffectLine, PlannedEffect, none_of, transactions
-from airflow_tx.actions.runs import RunForbidden, started_again
+from airflow_tx import compat
+from airflow_tx.actions.action import (
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+    RunForbidden,
+    none_of,
+    started_again,
+    transactions,
+)
 from airflow_tx.commit.handoff import undoable
 from airflow_tx.commit.run_slots import Comeback, comeback
 from airflow_tx.errors import ChangeRefused, Refused
-from airflow_tx.protocol import recovery, run_slots, skip
+from airflow_tx.protocol import end, recovery
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.replay import LIVE_RUN_STATES, check_changeable, note_changed
-from airflow_tx.protocol.status import TransactionView
+from airflow_tx.protocol.status import TransactionView, with_run_end
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.view import topology_view
+from airflow_tx.protocol.view import TopologyView, topology_view
 
 if TYPE_CHECKING:
     from airflow_tx.actions.action import ParsedDag
+
+
+# --- replay ---
 
 
 class RunReplay(PersonalAction):
@@ -35,7 +47,7 @@ class RunReplay(PersonalAction):
         # First: the next attempt may begin as soon as the run is cleared.
         self.ledger.run(recovery.note_person, txid, audit)
         how = self.target.runs.start(record.run_id, record.key, past_limit=True)
-        self.ledger.run(run_slots.came_back, record.run_id)
+        self.ledger.run(recovery.came_back, record.run_id)
         return how
 
     def _unblock(self, audit: Audit) -> Iterable[EffectLine]:
@@ -126,7 +138,7 @@ class NamedReplay(RunReplay):
             self.ledger.run(note_changed, txid, states, audit=audit)
             done = "its rows are decided again: "
         if record.skip is not None:
-            self.ledger.run(skip.withdraw_skip, txid)
+            self.ledger.run(end.withdraw_skip, txid)
             done += "its skip was withdrawn, "
         if live is None:
             done += self._start(txid, record, audit)
@@ -238,7 +250,7 @@ class FailedReplay(RunReplay):
         """Start a run again that had given up its run slot, or forget it."""
         if found is Comeback.START:
             self.target.runs.restart(run_id)
-        self.ledger.run(run_slots.came_back, run_id)
+        self.ledger.run(recovery.came_back, run_id)
         return done
 
 
@@ -249,3 +261,37 @@ def _outlook(state: str | None) -> str:
 
 def _say(lines: Sequence[EffectLine], audit: Audit) -> Sequence[EffectLine]:
     return lines
+
+
+# --- run ends ---
+# Open transactions whose runs are over, as Airflow knows: a killed run leaves no note in the ledger.
+
+
+def with_run_ends(views: Sequence[TopologyView]) -> list[TopologyView]:
+    """Say of the open transactions of topologies how their runs ended, with one question for all.
+
+    A view without ended runs is returned unchanged, so that its caller can keep everything derived from it.
+    """
+    ends = compat.run_ends(
+        {
+            (view.record.dag_id, each.run_id)
+            for view in views
+            for each in view.opened
+            if each.needs_run
+        }
+    )
+    return [_with_run_ends(view, ends) for view in views]
+
+
+def _with_run_ends(view: TopologyView, ends: Mapping[tuple[str, str], str | None]) -> TopologyView:
+    dag_id = view.record.dag_id
+    ended = {
+        each.txid: with_run_end(view.name, each, ends[dag_id, each.run_id])
+        for each in view.opened
+        if each.needs_run and (dag_id, each.run_id) in ends
+    }
+    if not ended:
+        return view
+    return replace(
+        view, transactions=tuple(ended.get(each.txid, each) for each in view.transactions)
+    )

@@ -10,27 +10,35 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.contribution_words import (
-    contribution_in_words,
-    not_taken_back,
-    state_readers,
+from airflow_tx.actions.action import (
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+    none_of,
+    transactions,
 )
-from airflow_tx.actions.preview import ActionPlan, EffectLine, PlannedEffect, none_of, transactions
-from airflow_tx.commit.restatement import INSTEAD, contributions, refused_by_dag, replaced_txids
+from airflow_tx.commit.contributions import LOST, old_side, shown_key
+from airflow_tx.commit.restatement import (
+    INSTEAD,
+    contributions,
+    is_asked,
+    refused_by_dag,
+    replaced_txids,
+)
 from airflow_tx.errors import Refused, RestateRefused, TxError
 from airflow_tx.failpoints import failpoint
-from airflow_tx.journal.area import JournalArea
+from airflow_tx.journal.entry import Contribution, Entry, JournalArea
 from airflow_tx.processing.begin import asked
 from airflow_tx.protocol.json_text import digest
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import LedgerReader
 from airflow_tx.protocol.records import Binding, Outcome, TopologyRecord
-from airflow_tx.protocol.replay import LIVE_RUN_STATES
-from airflow_tx.protocol.step import Audit, is_committed
-from airflow_tx.protocol.wish import (
+from airflow_tx.protocol.replay import (
+    LIVE_RUN_STATES,
     Wish,
     WishRequest,
     most_restated,
@@ -38,11 +46,104 @@ from airflow_tx.protocol.wish import (
     want,
     wishes,
     wishes_to_start,
+    withdraw,
 )
+from airflow_tx.protocol.step import Audit, Reader, is_committed
+from airflow_tx.state.aggregators import can_invert
+from airflow_tx.state.api import FencedState, QueryableState
 
 if TYPE_CHECKING:
-    from airflow_tx.journal.entry import Entry
     from airflow_tx.spec import TransactionSpec
+
+
+# --- contribution words ---
+# The replaced contribution of a restatement, in words for a person who is about to request it.
+
+
+MOST_LOOKED_UP = 100_000
+"""Keys that are looked up, at most: a person waits."""
+KEYS_SHOWN = 3
+_READERS = frozenset({"state_query", "MapGet"})
+
+
+def contribution_in_words(entry: Entry, renamed: Mapping[str, str]) -> str:
+    """Count the keys that are replaced, and say which digits of doubles are lost.
+
+    :param renamed: per earlier name of a state, its name now.
+    """
+    told = [
+        f"{each.count:,} {'key' if each.count == 1 else 'keys'} of {renamed.get(name, name)}{_digits_lost(each)}"
+        for name, each in entry.contributions.items()
+    ]
+    return ", ".join(told) or "nothing"
+
+
+def not_taken_back(
+    state: FencedState, old: Contribution, txids: Collection[int], own: int
+) -> str | None:
+    """Name the keys whose values the state may be unable to take back; None: there are none.
+
+    :param txids: the transaction that is restated, and what it replaced; `own`: the txid of the restatement.
+    """
+    columns = state.columns
+    chosen = [
+        f"{each.name} of {name}"
+        for name, each in (columns.values.items() if columns is not None else ())
+        if name in old.values and not can_invert(each)
+    ]
+    if not chosen or not old.count or not isinstance(state, QueryableState):
+        return None
+    held = f"the new {', '.join(chosen)} must include the old one, or be the same: else the commit is refused"
+    if not is_asked(state) or old.count > MOST_LOOKED_UP:
+        return f"{state.name}: {held}"
+    count = 0
+    first = list[str]()
+    for keys in old_side(state, old).keys():
+        values = state.sole_values(keys, txids, own)
+        shared = [key for key, each in zip(keys, values, strict=True) if each is None]
+        count += len(shared)
+        first += [str(shown_key(state.columns, key)) for key in shared[: KEYS_SHOWN - len(first)]]
+    if not count:
+        return None
+    named = ", ".join(first)
+    return (
+        f"{state.name}: others have contributed to {count:,} of these keys ({named}). There {held}"
+    )
+
+
+def _digits_lost(contribution: Contribution) -> str:
+    doubles = [
+        name
+        for name, each in contribution.values.items()
+        if each == {"aggregator": "sum", "type": "double"}
+    ]
+    most = dict[str, float]()
+    for row in contribution.rows() if doubles else ():
+        for name in doubles:
+            most[name] = max(most.get(name, 0.0), abs(row.get(name) or 0.0))
+    told = [f"{name} below {LOST * value:.0e}" for name, value in most.items() if value]
+    return f" (digits of {', '.join(told)} are lost)" if told else ""
+
+
+def state_readers(dag: Any) -> list[str]:
+    """Name the tasks of a DAG whose Python function looks values of a state up, as far as its code shows it."""
+    return sorted(task.task_id for task in dag.tasks if _reads_states(task))
+
+
+def _reads_states(task: Any) -> bool:
+    code = getattr(getattr(task, "python_callable", None), "__code__", None)
+    return code is not None and not _READERS.isdisjoint(_names(code))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _names(each)
+
+
+# --- restatement ---
+
 
 _STARTED = (
     "its rows are processed again as a new transaction, which replaces it once it is committed"
@@ -366,3 +467,47 @@ def _asked_again(source: Any, txid: int, rows: Any) -> str | None:
     with asked(source, f"transaction {txid}", remedy):
         gone = source.refuses_again(rows)
     return None if gone is None else f"its rows cannot be read again: {gone}"
+
+
+# --- withdrawal ---
+# The withdrawal of a wish: a committed transaction is not restated after all. Source: protocol.md §11.
+
+
+class WishWithdrawal(PersonalAction):
+    """Takes back that transactions are to be restated, as long as no run has begun that.
+
+    :param txids: none: all.
+    """
+
+    def __init__(self, target: ActionTarget, txids: Sequence[int]) -> None:
+        super().__init__(target)
+        self.txids = sorted(set(txids))
+
+    def plan(self) -> ActionPlan:
+        found = self._wishes()
+        named = self.txids or list(found)
+        version = self.target.version(named)
+        effects = [self._effect(txid, found.get(txid)) for txid in named]
+        return ActionPlan(version, self._sentence(), effects, named)
+
+    def _effect(self, txid: int, wish: Wish | None) -> PlannedEffect:
+        run_id = None if wish is None else wish.run_id
+        deed = partial(self._withdraw, txid, run_id)
+        try:
+            self.ledger.preview(withdraw, txid)
+        except Refused as refused:
+            return PlannedEffect([EffectLine(txid, None, str(refused))], deed, is_refused=True)
+        by = "" if wish is None else f"; wanted by {self.target.person(wish.who, wish.why)}"
+        return PlannedEffect([EffectLine(txid, run_id, f"is not restated{by}")], deed)
+
+    def _withdraw(self, txid: int, run_id: str | None, audit: Audit) -> Iterator[EffectLine]:
+        self.ledger.run(withdraw, txid)
+        yield EffectLine(txid, run_id, "not restated: the wish is taken back")
+
+    def _wishes(self) -> dict[int, Wish]:
+        self.ledger.store.sync()
+        return {wish.txid: wish for wish in wishes(self.ledger.store, self.ledger.paths)}
+
+    def _sentence(self) -> str:
+        which = ", ".join(map(str, self.txids)) or "everything that is wanted"
+        return f"Do not restate {which} of topology {self.target.topology}."

@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.actions.preview import EffectLine, PreviewAnswer
+from airflow_tx.actions.action import EffectLine, PreviewAnswer
 from airflow_tx.commit.roll_forward import MissingTransaction, RollForward
 from airflow_tx.commit.state_history import StateHistory, StateLook
 from airflow_tx.errors import RepairRefused, RollForwardRefused
-from airflow_tx.protocol.batch_words import counted
-from airflow_tx.protocol.evidence import LedgerEvidence, ledger_evidence
-from airflow_tx.protocol.repair import ACCEPT_CHANGE
+from airflow_tx.protocol.attempt import counted
+from airflow_tx.protocol.chain import LedgerEvidence, ledger_evidence
+from airflow_tx.protocol.rebuild import ACCEPT_CHANGE
 from airflow_tx.protocol.roll_forward import (
     ROLL_FORWARD,
     RolledState,
     begin_roll_forward,
     end_roll_forward,
 )
-from airflow_tx.state.store_transaction import StoredState
+from airflow_tx.state.api import StoredState
 
 if TYPE_CHECKING:
-    from airflow_tx.journal.area import JournalArea
+    from airflow_tx.journal.entry import JournalArea
     from airflow_tx.protocol.answers import Repaired
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.protocol.step import Audit

@@ -10,20 +10,24 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
-from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.preview import ActionPlan, EffectLine, PlannedEffect
-from airflow_tx.actions.runs import started_again
+from airflow_tx.actions.action import (
+    ActionPlan,
+    ActionTarget,
+    EffectLine,
+    PersonalAction,
+    PlannedEffect,
+    started_again,
+)
 from airflow_tx.commit.handoff import due_skip, take_skip_in_peace, undoable
 from airflow_tx.commit.run_slots import start_yielded
 from airflow_tx.errors import Refused, SkipRefused, StaleBatch, StateUnavailable, TxError
-from airflow_tx.protocol import recovery, skip
+from airflow_tx.protocol import end, recovery
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
-from airflow_tx.protocol.batch_words import batch_in_words
+from airflow_tx.protocol.attempt import batch_in_words
+from airflow_tx.protocol.end import check_skipped, check_undoable, note_readmission
 from airflow_tx.protocol.json_text import dumps
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Skipped, TransactionRecord
-from airflow_tx.protocol.skip import check_skipped, check_undoable, note_readmission
-from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.step import Audit, Reader
 from airflow_tx.protocol.view import kept_batch, transaction_details
 from airflow_tx.state.api import FencedState
 
@@ -97,7 +101,7 @@ class TransactionSkip(PersonalAction):
         :raises NotInEffect: it is its turn, but it cannot be skipped now.
         :raises SkipRefused: a state that cannot undo it has got something of it since `check`; the wish is taken back.
         """
-        if isinstance(self.ledger.run(skip.note_skip, self.txid, audit), AlreadySkipped):
+        if isinstance(self.ledger.run(end.note_skip, self.txid, audit), AlreadySkipped):
             yield EffectLine(
                 self.txid,
                 None,

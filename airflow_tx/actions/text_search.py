@@ -13,13 +13,11 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.batch_words import batch_in_words
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.receipt import is_shortened
+from airflow_tx.protocol.api import Paths, Store
+from airflow_tx.protocol.attempt import batch_in_words, is_shortened
 from airflow_tx.protocol.records import History
 from airflow_tx.protocol.status import TransactionView, view_final
+from airflow_tx.protocol.step import Reader
 from airflow_tx.protocol.view import kept_batch, with_restatements
 from airflow_tx.sources.dates import Span, span_of
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_tx import compat
+from airflow_tx.actions.action import dated_transactions
 from airflow_tx.cli import render
 from airflow_tx.cli.context import (
+    Progress,
+    WorkStatus,
     action,
     audit_of,
     check_why,
@@ -24,12 +28,19 @@ from airflow_tx.cli.context import (
 from airflow_tx.errors import typed
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.json_text import dumps
+from airflow_tx.protocol.records import Binding
+from airflow_tx.protocol.records import Counter as Turn
+from airflow_tx.protocol.replay import LIVE_RUN_STATES, Wish, most_restated, restating, wishes
+from airflow_tx.protocol.step import Reader
 from airflow_tx.protocol.view import topology_record
 
 if TYPE_CHECKING:
-    from airflow_tx.actions.action import ActionTarget, PersonalAction
-    from airflow_tx.actions.preview import EffectLine
+    from airflow_tx.actions.action import ActionTarget, EffectLine, PersonalAction
+    from airflow_tx.actions.restatement import RestatedRun, TransactionRestatement
     from airflow_tx.protocol.batch import Loss
+
+
+# --- actions ---
 
 
 @action
@@ -92,7 +103,7 @@ def _act(
 @action
 def accept_loss(args: Namespace) -> None:
     """`airflow tx accept-loss TOPOLOGY --why TEXT`."""
-    from airflow_tx.actions.loss import LossAcceptance
+    from airflow_tx.actions.request import LossAcceptance
 
     check_reason(args, f"accept-loss {args.topology}")
     with store_of(args) as store:
@@ -106,7 +117,7 @@ def accept_loss(args: Namespace) -> None:
 @action
 def accept_change(args: Namespace) -> None:
     """`airflow tx accept-change TOPOLOGY --state STATE --why TEXT`."""
-    from airflow_tx.actions.changed_values import ChangeAcceptance
+    from airflow_tx.actions.request import ChangeAcceptance
 
     check_reason(args, f"accept-change {args.topology} --state {args.state}")
     with store_of(args) as store:
@@ -158,3 +169,176 @@ def _loss_line(accepted: Loss) -> render.TableRow:
         "lost": accepted.description,
         "goes_on_at": dumps(accepted.resume_at),
     }
+
+
+# --- restatement ---
+# `airflow tx restate`: wants committed transactions restated, starts their runs, and follows them.
+#
+# Nothing is remembered but what the ledger and Airflow know, so the command can be stopped anywhere, and repeated.
+
+
+@action
+def restate(args: Namespace) -> None:
+    """`airflow tx restate TOPOLOGY [TXID ... | --from DATE --to DATE] --why TEXT | --withdraw`."""
+    from airflow_tx.actions.restatement import TransactionRestatement, WishWithdrawal
+
+    _check_usage(args)
+    with store_of(args) as store:
+        target = target_of(store, args)
+        if args.withdraw:
+            do(WishWithdrawal(target, args.txids), args)
+            return
+        dated = args.first is not None
+        txids = dated_transactions(target, args.first, args.last) if dated else args.txids
+        restatement = TransactionRestatement(
+            target, txids, changed_rows=args.changed_rows, in_flight=args.in_flight, dated=dated
+        )
+        if not is_previewed(restatement, args, confirmed=False):
+            _restate(restatement, target, args)
+
+
+def _check_usage(args: Namespace) -> None:
+    if (args.first is None) != (args.last is None):
+        wrong_usage("Give both --from and --to.")
+    if args.first is not None and args.txids:
+        wrong_usage("Give either the txids, or --from and --to.")
+    if args.withdraw:
+        if args.first is not None or args.changed_rows or args.in_flight:
+            wrong_usage("--withdraw takes the txids, or none for all, and --dry-run.")
+        return
+    named = [*map(str, args.txids)] or (["--from DATE", "--to DATE"] if args.first else [])
+    check_reason(args, " ".join(["restate", args.topology, *named]))
+
+
+def _restate(restatement: TransactionRestatement, target: ActionTarget, args: Namespace) -> None:
+    dag_id = target.record.dag_id
+    if compat.is_paused_there(dag_id):
+        unpause = f"airflow dags unpause {dag_id}"
+        raise SystemExit(
+            f"DAG {dag_id} is paused and starts no run: {unpause}, then repeat this command."
+        )
+    show_effects(restatement.execute(audit_of(args)), args)
+    work = RestatedWork(target, restatement.chosen)
+    if not work.read():
+        return
+    in_flight = args.in_flight or most_restated(target.ledger.topology().max_pending)
+    try:
+        left = Progress(work, in_flight).follow()
+    except KeyboardInterrupt:
+        left = work.read()
+    for line in left_over(target.topology, left):
+        print(typed(line, target.topology))
+    if any(each.status is not WorkStatus.DONE for each in left):
+        raise SystemExit(1)
+
+
+@dataclass(frozen=True)
+class RestatedPiece:
+    """A transaction that is to be restated.
+
+    :param of: the transaction; `txid`: the open one that restates it.
+    :param state: of its run; None: it was deleted.
+    """
+
+    of: int
+    run_id: str
+    status: WorkStatus
+    txid: int | None
+    state: str | None
+    wish: Wish | None
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.status is WorkStatus.IN_FLIGHT
+
+
+class RestatedWork:
+    """The requests at the start of the command, from the ledger and Airflow."""
+
+    in_order = False
+
+    def __init__(self, target: ActionTarget, chosen: Iterable[RestatedRun]) -> None:
+        self._target = target
+        self._ledger = target.ledger
+        self._keys = {each.txid: (each.key, each.run_id) for each in chosen}
+        self._keys |= {wish.txid: (wish.key, wish.run_id) for wish in self._wishes()}
+        self._started: set[int] = set()
+        self._current: int | None = None
+
+    def read(self) -> list[RestatedPiece]:
+        self._current = self._turn()
+        wished = {wish.txid: wish for wish in self._wishes()}
+        run_ids = [run_id for _, run_id in self._keys.values()]
+        states = compat.runs_of(self._target.record.dag_id, run_ids)
+        found = [
+            self._read(of, key, run_id, states.get(run_id), wished.get(of))
+            for of, (key, run_id) in self._keys.items()
+        ]
+        # Open restatements come first: the others wait for them.
+        return sorted(found, key=lambda each: (each.txid is None, each.txid or each.of))
+
+    def create(self, piece: RestatedPiece) -> None:
+        assert piece.wish is not None
+        self._started.add(piece.of)
+        self._target.runs.start(piece.run_id, piece.wish.key, past_limit=True, latest=True)
+
+    def await_commit(self, seconds: float) -> None:
+        with self._ledger.store.watch(self._ledger.paths.current) as watch:
+            # A change before the watch was set would never be noticed.
+            if self._turn() == self._current:
+                watch.wait(seconds)
+
+    def _read(
+        self, of: int, key: str, run_id: str, state: str | None, wish: Wish | None
+    ) -> RestatedPiece:
+        status, txid = self._status(of, key, state, wish)
+        return RestatedPiece(of, run_id, status, txid, state, wish)
+
+    def _status(
+        self, of: int, key: str, state: str | None, wish: Wish | None
+    ) -> tuple[WorkStatus, int | None]:
+        is_live = state in LIVE_RUN_STATES
+        if wish is not None:
+            if is_live:
+                return WorkStatus.IN_FLIGHT, None
+            return WorkStatus.FAILED if of in self._started else WorkStatus.WAITING, None
+        read = Reader(self._ledger.store)
+        binding = read.peek(Binding, self._ledger.paths.run(key))
+        if binding.txid != of:
+            return WorkStatus.DONE, binding.txid
+        begun = restating(read, self._ledger.paths, binding)
+        if begun is None:
+            return WorkStatus.FAILED, None  # skipped, or withdrawn
+        return WorkStatus.IN_FLIGHT if is_live else WorkStatus.FAILED, begun
+
+    def _wishes(self) -> tuple[Wish, ...]:
+        self._ledger.store.sync()
+        return wishes(self._ledger.store, self._ledger.paths)
+
+    def _turn(self) -> int | None:
+        found = Reader(self._ledger.store).peek_if_any(Turn, self._ledger.paths.current)
+        return None if found is None else found.txid
+
+
+def left_over(topology: str, pieces: Sequence[RestatedPiece]) -> list[str]:
+    """Say what is left to do, one line each."""
+    lines = [_failure(topology, each) for each in pieces if each.status is WorkStatus.FAILED]
+    if any(each.txid for each in pieces if each.status is WorkStatus.FAILED):
+        lines.append(f"To replay what has failed: airflow tx replay {topology} --failed")
+    left = [each for each in pieces if each.status in (WorkStatus.WAITING, WorkStatus.IN_FLIGHT)]
+    if left:
+        lines.append(f"{len(left)} left. To continue: airflow tx restate {topology} --why TEXT")
+    return lines or [f"All {len(pieces)} are restated."]
+
+
+def _failure(topology: str, each: RestatedPiece) -> str:
+    if each.txid is not None:
+        why = f"its run {each.run_id} ended as {each.state}: airflow tx show {topology} {each.txid}"
+        return f"{each.of}: transaction {each.txid} restates it, and {why}"
+    if each.wish is not None:
+        withdraw = f"airflow tx restate {topology} {each.of} --withdraw"
+        return (
+            f"{each.of}: run {each.run_id} ended as {each.state} before it began: the log of its "
+            f"begin says why. To let it be: {withdraw}"
+        )
+    return f"{each.of}: it counts as before, since its restatement was skipped or withdrawn"

@@ -14,16 +14,15 @@ from airflow.utils.platform import getuser
 
 from airflow_tx import compat
 from airflow_tx.cli import render
-from airflow_tx.cli.context import action, logical_dates
-from airflow_tx.cli.progress import Progress, WorkStatus
+from airflow_tx.cli.context import Progress, WorkStatus, action, logical_dates
 from airflow_tx.errors import ConfigError, typed
-from airflow_tx.processing.order import is_in_lane
+from airflow_tx.processing.begin import is_in_lane
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.loss import next_position, note_origin
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, TopologyRecord
 from airflow_tx.protocol.records import Counter as Turn
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
+from airflow_tx.protocol.step import Reader
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.dates import key_of_interval, order_end, order_from
 from airflow_tx.spec import TransactionSpec

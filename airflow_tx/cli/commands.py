@@ -11,12 +11,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import TypeVar
 
-from airflow_tx.actions.ledger_places import LedgerPlace, LedgerPlaces
+from airflow_tx.actions.dags import LedgerPlace, LedgerPlaces
 from airflow_tx.cli import render
 from airflow_tx.cli.context import (
     command,
+    comparison,
     conn_id_of,
     ledger_at,
     paths_of,
@@ -28,14 +30,14 @@ from airflow_tx.cli.context import (
     wrong_usage,
 )
 from airflow_tx.errors import TxError, UnknownTransaction, UnreadableRecord
-from airflow_tx.protocol.alarm import raised_alarms
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.health import Alarms
+from airflow_tx.lint.report import findings_of, formatted
+from airflow_tx.protocol.api import Paths, Store
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.recovery import raised_alarms
 from airflow_tx.protocol.status import TransactionView
+from airflow_tx.protocol.step import Reader
 from airflow_tx.protocol.view import (
+    Alarms,
     TopologyView,
     TransactionDetails,
     has_topology,
@@ -45,6 +47,9 @@ from airflow_tx.protocol.view import (
     transaction_details,
 )
 from airflow_tx.sources.lag import Lag, LagUnknown, SourcePosition, lags
+
+# --- commands ---
+
 
 _T = TypeVar("_T")
 
@@ -269,8 +274,7 @@ def show(args: Namespace) -> None:
 
 def _details(args: Namespace, store: Store) -> TransactionDetails:
     """Read one transaction from the ledger, or from the journal if the ledger has forgotten it."""
-    from airflow_tx.journal.area import JournalArea
-    from airflow_tx.journal.entry_view import forgotten_details
+    from airflow_tx.journal.entry import JournalArea, forgotten_details
 
     paths = paths_of(args)
     try:
@@ -296,3 +300,20 @@ def _clear_screen() -> None:
     """Let the next list stand in place of the last one, on a terminal."""
     if sys.stdout.isatty():
         print("\033[2J\033[H", end="")
+
+
+# --- lint ---
+# `airflow tx lint`: finds double counts in DAG files. It imports no DAG and asks no ledger.
+
+
+@comparison
+def lint(args: Namespace) -> None:
+    """`airflow tx lint DAG_FILE|FOLDER [--format text|json|sarif]`: exit code 1 with findings, 2 with bad input."""
+    report = findings_of(Path(args.path))
+    print(formatted(report, args.format))
+    for line in report.unread:
+        print(line, file=sys.stderr)
+    if report.unread:
+        raise SystemExit(2)
+    if report.findings:
+        raise SystemExit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Action, ArgumentParser, Namespace
 from typing import Any
 
 from airflow.cli.cli_config import (
@@ -9,20 +10,298 @@ from airflow.cli.cli_config import (
     ARG_VERBOSE,
     ARG_YES,
     ActionCommand,
+    Arg,
     CLICommand,
     GroupCommand,
     lazy_load_command,
+    positive_int,
 )
 
-from airflow_tx.cli import arguments as own
+# --- arguments ---
+# The arguments of the commands `airflow tx …`, which Airflow imports for every command line.
+
+
+def _arg(*flags: str, **options: Any) -> Arg:
+    return Arg(flags, **options)  # type: ignore[no-untyped-call]
+
+
+def _flag(name: str, help: str) -> Arg:
+    return _arg(name, action="store_true", default=False, help=help)
+
+
+class _Topology(Action):
+    """Keeps the topology, and lets the command itself ask for a missing reason: it knows when it needs one.
+
+    The reason is a required option of the parser, so that its help shows it without brackets.
+    """
+
+    def __call__(
+        self, parser: ArgumentParser, namespace: Namespace, values: Any, option: str | None = None
+    ) -> None:
+        setattr(namespace, self.dest, values)
+        for each in parser._actions:
+            each.required = each.required and each.dest != "why"
+
+
+_FROM_ZERO = positive_int(allow_zero=True)  # type: ignore[no-untyped-call]
+_FROM_ONE = positive_int(allow_zero=False)  # type: ignore[no-untyped-call]
+
+ARG_TOPOLOGY = _arg(
+    "topology",
+    action=_Topology,
+    help="The name of the topology: the dag_id, unless its Transaction says otherwise; or NAME@CONNECTION/ROOT",
+)
+ARG_TOPOLOGY_OR_ALL = _arg(
+    "topology",
+    nargs="?",
+    help="The topology whose transactions to list; without it, the topologies",
+)
+ARG_TOPOLOGY_OR_ANY = _arg(
+    "topology", nargs="?", help="The topology whose source to ask; without it, all are searched"
+)
+ARG_TXID = _arg("txid", type=int, help="The transaction id")
+ARG_TXID_OR_TOPOLOGY = _arg(
+    "txid", type=int, nargs="?", help="The transaction id; without it, the topology itself is shown"
+)
+ARG_NO_LAG = _flag("--no-lag", "Do not ask the sources for their lag, and parse no DAG file")
+ARG_WIDE = _flag("--wide", "Print every column of the table, however wide it gets")
+ARG_ONLY = _arg(
+    "--state",
+    help="Only topologies in this state: blocked, unreadable, failed, late, waits or fine. Of a named topology, only "
+    "transactions that are open, failed, processing, processed, committing, committed, skipped or readmitted",
+)
+ARG_WATCH = _flag(
+    "--watch", "Print the list again every two seconds until Ctrl-C. No source is asked for its lag"
+)
+ARG_LIMIT = _arg(
+    "--limit",
+    type=_FROM_ZERO,
+    default=25,
+    help="How many ended transactions to list at most (default: 25)",
+)
+ARG_CONN_ID = _arg(
+    "--conn-id",
+    help="The connection of the ledger (default: option zookeeper_conn_id of section tx)",
+)
+ARG_ROOT = _arg(
+    "--root", help="The znode that holds the topologies (default: option root of section tx)"
+)
+ARG_STATE_LOST = _arg(
+    "--state-lost",
+    metavar="STATE",
+    help="The state was emptied, or restored to an older backup: accept the values it holds. Lost values stay lost",
+)
+ARG_ROLL_FORWARD = _arg(
+    "--roll-forward",
+    nargs="*",
+    metavar="STATE",
+    help="The states were restored to an older backup: write what they lack again from the journal. Without a STATE: "
+    "each that lacks something",
+)
+ARG_UNTIL = _arg(
+    "--until",
+    type=int,
+    metavar="TXID",
+    help="With --roll-forward: the last transaction to write again",
+)
+ARG_CHANGED = _arg(
+    "--changed",
+    type=int,
+    action="append",
+    default=[],
+    metavar="REPAIR",
+    help="With --roll-forward: the values have the change by hand of this repair again. May be given several times",
+)
+ARG_LEDGER_LOST = _flag(
+    "--ledger-lost",
+    "ZooKeeper was lost, or restored to an older snapshot: resume where the states of the DAG stand",
+)
+ARG_RESET = _flag(
+    "--reset",
+    "Forget all transactions AND DELETE ALL VALUES of the states of the DAG: start again at the source's first row",
+)
+ARG_DAG_ID = _arg(
+    "--dag-id",
+    help="The DAG that names the states (default: the one the ledger names, else the topology)",
+)
+ARG_SOURCE_DAG_ID = _arg(
+    "--dag-id", help="The DAG that names the source (default: the one the ledger names)"
+)
+ARG_WHY = _arg(
+    "--why",
+    default="",
+    metavar="TEXT",
+    help="The reason. Required with --reset; the ledger keeps it",
+)
+ARG_REASON = _arg(
+    "--why",
+    required=True,
+    metavar="TEXT",
+    help="The reason, which the ledger keeps. It is not needed with --dry-run",
+)
+ARG_RESTATED_WHY = _arg(
+    "--why",
+    metavar="TEXT",
+    help="The reason, which the ledger keeps. Required without --withdraw and --dry-run",
+)
+ARG_REPLAY_WHY = _arg(
+    "--why", metavar="TEXT", help="The reason. Required with --changed-rows; the ledger keeps it"
+)
+ARG_TXIDS = _arg("txids", type=int, nargs="*", metavar="TXID", help="The transaction ids")
+ARG_FAILED = _flag(
+    "--failed",
+    "Every open transaction that failed, or whose run ended or was deleted, and every run that yielded its slot",
+)
+ARG_FORCE = _flag("--force", "Also a transaction whose run is queued or running")
+ARG_CHANGED_ROWS = _flag(
+    "--changed-rows",
+    "Take the current rows of the named transactions, for example after a file was corrected. Needs --why",
+)
+ARG_STATE = _arg(
+    "state", metavar="STATE", help="The name of the state, such as tx_state.flight_totals"
+)
+ARG_CHANGED_STATE = _arg(
+    "--state",
+    required=True,
+    metavar="STATE",
+    help="The name of the state, such as tx_state.flight_totals",
+)
+ARG_COMPARED = _arg(
+    "states",
+    nargs=2,
+    metavar="DAG:STATE",
+    help="A DAG and one of its states, such as flights:tx_state.flight_totals; the DAG alone, if it has one state",
+)
+ARG_TOLERANCE = _arg(
+    "--tolerance",
+    type=float,
+    default=1e-9,
+    help="By which part of the larger one two doubles may differ (default: 1e-9)",
+)
+ARG_COMPARED_LIMIT = _arg(
+    "--limit",
+    type=int,
+    default=20,
+    help="How many keys of each kind of difference to print at most (default: 20)",
+)
+ARG_WAIT = _flag("--wait", "Wait until the states can be compared")
+ARG_KEYS = _arg(
+    "keys",
+    nargs="*",
+    metavar="KEY",
+    help="Show these keys: one value for each key column, separated by commas (AA,JFK), or a JSON list",
+)
+ARG_KEYS_LIMIT = _arg(
+    "--limit",
+    type=_FROM_ZERO,
+    default=25,
+    help="Without KEY: how many keys to show at most (default: 25)",
+)
+ARG_OLD = _arg(
+    "old", metavar="OLD", help="The name that the ledger knows, such as tx_state.flight_totals"
+)
+ARG_STATE_NEW = _arg("new", metavar="NEW", help="The name that the DAG gives the state now")
+ARG_STATE_DAG_ID = _arg(
+    "--dag-id", help="The DAG that names the states, instead of the one the ledger names"
+)
+
+ARG_NEW = _arg("new", metavar="NEW", nargs="?", help="The new name (default: the name stays)")
+ARG_NEW_DAG_ID = _arg(
+    "--dag-id", help="The DAG that owns the renamed topology (default: the DAG with the new name)"
+)
+ARG_RELEASE = _flag(
+    "--release-states",
+    "Remove the fences of its states: their values stay, and another topology may use them",
+)
+ARG_DRY_RUN = _flag("--dry-run", "Print what the command would do, and change nothing")
+
+ARG_FROM = _arg(
+    "--from",
+    dest="first",
+    type=int,
+    metavar="TXID",
+    help="The first transaction (default: the first)",
+)
+ARG_TO = _arg(
+    "--to",
+    dest="last",
+    type=int,
+    metavar="TXID",
+    help="The last transaction (default: the last final one)",
+)
+ARG_RECOUNT = _arg(
+    "--recount",
+    type=_FROM_ZERO,
+    default=0,
+    metavar="N",
+    help="Read the rows of the last N batches from the source again",
+)
+ARG_VALUES = _arg(
+    "--values",
+    action="store_true",
+    help="Add up the values of the states, and compare the totals with the receipts",
+)
+FIND_DESCRIPTION = (
+    "With a topology, its source is asked. Without one, the records of all topologies are searched for a text, in "
+    "upper or lower case: in txids, runs, names of batches and errors. A date is found within the interval of a batch. "
+    "Offsets and ids are found with a topology only."
+)
+ARG_WHAT = _arg(
+    "what",
+    metavar="WHAT",
+    help="A file, an offset of a partition (orders-0:17), an id or a date; docs/receipts.md lists them by source",
+)
+
+ARG_BACKFILLED = _arg("dag_id", metavar="DAG", help="The DAG, whose source is a DataIntervalSource")
+_IN_ZONE = "a day in the time zone of the schedule, or a time"
+ARG_FROM_DATE = _arg(
+    "--from", dest="first", required=True, help=f"The first logical date: {_IN_ZONE}"
+)
+ARG_TO_DATE = _arg("--to", dest="last", required=True, help=f"The last logical date: {_IN_ZONE}")
+ARG_FROM_RESTATED = _arg(
+    "--from",
+    dest="first",
+    help=f"In place of TXID, if the source is a DataIntervalSource: the first logical date, {_IN_ZONE}",
+)
+ARG_TO_RESTATED = _arg("--to", dest="last", help=f"The last logical date, {_IN_ZONE}")
+ARG_WITHDRAW = _flag(
+    "--withdraw",
+    "Withdraw the request for these TXIDs, or for all; a restatement that has begun continues",
+)
+ARG_RESTATED_ROWS = _flag(
+    "--changed-rows", "Take the current rows of the same place, including late ones"
+)
+ARG_RESTATED_IN_FLIGHT = _arg(
+    "--in-flight",
+    type=_FROM_ONE,
+    help="How many transactions may be restated at once (default: max_pending of the block, minus 1)",
+)
+ARG_IN_FLIGHT = _arg(
+    "--in-flight",
+    type=_FROM_ZERO,
+    help="How many runs may be active and not committed (default: max_pending of the block). With 0 no run is created: "
+    "the lane of the coordinator takes the dates",
+)
+ARG_LINTED = _arg(
+    "path", metavar="DAG_FILE|FOLDER", help="A DAG file, a Spark application, or a folder of them"
+)
+ARG_LINT_FORMAT = _arg(
+    "--format",
+    choices=("text", "json", "sarif"),
+    default="text",
+    help="How to print the findings (default: text)",
+)
+
+
+# --- definition ---
 
 
 def _command(function: str) -> Any:
     return lazy_load_command(f"airflow_tx.cli.{function}")
 
 
-_LEDGER = (own.ARG_CONN_ID, own.ARG_ROOT, ARG_VERBOSE)
-_CONFIRMED = (own.ARG_DRY_RUN, ARG_YES, own.ARG_DAG_ID, ARG_OUTPUT, *_LEDGER)
+_LEDGER = (ARG_CONN_ID, ARG_ROOT, ARG_VERBOSE)
+_CONFIRMED = (ARG_DRY_RUN, ARG_YES, ARG_DAG_ID, ARG_OUTPUT, *_LEDGER)
 
 TX_COMMANDS = (
     ActionCommand(
@@ -34,12 +313,12 @@ TX_COMMANDS = (
             "asked now. The lag is ? if the source cannot tell."
         ),
         args=(
-            own.ARG_TOPOLOGY_OR_ALL,
-            own.ARG_ONLY,
-            own.ARG_WATCH,
-            own.ARG_LIMIT,
-            own.ARG_WIDE,
-            own.ARG_NO_LAG,
+            ARG_TOPOLOGY_OR_ALL,
+            ARG_ONLY,
+            ARG_WATCH,
+            ARG_LIMIT,
+            ARG_WIDE,
+            ARG_NO_LAG,
             ARG_OUTPUT,
             *_LEDGER,
         ),
@@ -48,7 +327,7 @@ TX_COMMANDS = (
         name="show",
         help="Show one transaction, or a topology with its accepted losses and repairs",
         func=_command("commands.show"),
-        args=(own.ARG_TOPOLOGY, own.ARG_TXID_OR_TOPOLOGY, own.ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
+        args=(ARG_TOPOLOGY, ARG_TXID_OR_TOPOLOGY, ARG_NO_LAG, ARG_OUTPUT, *_LEDGER),
     ),
     ActionCommand(
         name="verify",
@@ -59,14 +338,14 @@ TX_COMMANDS = (
             "finding, and ends with exit code 1 if there is one. Notes name skips, accepted losses, repairs, and what "
             "cannot be checked. The command changes nothing."
         ),
-        func=_command("receipts.verify"),
+        func=_command("values.verify"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_FROM,
-            own.ARG_TO,
-            own.ARG_RECOUNT,
-            own.ARG_VALUES,
-            own.ARG_DAG_ID,
+            ARG_TOPOLOGY,
+            ARG_FROM,
+            ARG_TO,
+            ARG_RECOUNT,
+            ARG_VALUES,
+            ARG_DAG_ID,
             ARG_OUTPUT,
             *_LEDGER,
         ),
@@ -74,13 +353,13 @@ TX_COMMANDS = (
     ActionCommand(
         name="find",
         help="Find the transaction that counted a file, an offset, an id or a date",
-        description=own.FIND_DESCRIPTION,
-        func=_command("receipts.find"),
+        description=FIND_DESCRIPTION,
+        func=_command("values.find"),
         args=(
-            own.ARG_TOPOLOGY_OR_ANY,
-            own.ARG_WHAT,
-            own.ARG_DAG_ID,
-            own.ARG_WIDE,
+            ARG_TOPOLOGY_OR_ANY,
+            ARG_WHAT,
+            ARG_DAG_ID,
+            ARG_WIDE,
             ARG_OUTPUT,
             *_LEDGER,
         ),
@@ -88,13 +367,13 @@ TX_COMMANDS = (
     ActionCommand(
         name="receipts",
         help="List the receipts of final transactions; -o json prints every field",
-        func=_command("receipts.receipts"),
+        func=_command("values.receipts"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_FROM,
-            own.ARG_TO,
-            own.ARG_DAG_ID,
-            own.ARG_WIDE,
+            ARG_TOPOLOGY,
+            ARG_FROM,
+            ARG_TO,
+            ARG_DAG_ID,
+            ARG_WIDE,
             ARG_OUTPUT,
             *_LEDGER,
         ),
@@ -110,14 +389,14 @@ TX_COMMANDS = (
         ),
         func=_command("actions.replay"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_TXIDS,
-            own.ARG_FAILED,
-            own.ARG_FORCE,
-            own.ARG_CHANGED_ROWS,
-            own.ARG_REPLAY_WHY,
-            own.ARG_DRY_RUN,
-            own.ARG_DAG_ID,
+            ARG_TOPOLOGY,
+            ARG_TXIDS,
+            ARG_FAILED,
+            ARG_FORCE,
+            ARG_CHANGED_ROWS,
+            ARG_REPLAY_WHY,
+            ARG_DRY_RUN,
+            ARG_DAG_ID,
             ARG_OUTPUT,
             *_LEDGER,
         ),
@@ -130,9 +409,9 @@ TX_COMMANDS = (
         ),
         func=_command("actions.skip"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_TXID,
-            own.ARG_REASON,
+            ARG_TOPOLOGY,
+            ARG_TXID,
+            ARG_REASON,
             *_CONFIRMED,
         ),
     ),
@@ -145,10 +424,10 @@ TX_COMMANDS = (
         ),
         func=_command("actions.readmit"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_TXID,
-            own.ARG_REASON,
-            own.ARG_DRY_RUN,
+            ARG_TOPOLOGY,
+            ARG_TXID,
+            ARG_REASON,
+            ARG_DRY_RUN,
             ARG_YES,
             ARG_OUTPUT,
             *_LEDGER,
@@ -163,18 +442,18 @@ TX_COMMANDS = (
             "committed. The command follows the runs. If you interrupt it, repeat it, or give no TXID: it continues "
             "with the remaining ones. The ledger keeps who, when and --why."
         ),
-        func=_command("restatement.restate"),
+        func=_command("actions.restate"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_TXIDS,
-            own.ARG_FROM_RESTATED,
-            own.ARG_TO_RESTATED,
-            own.ARG_RESTATED_WHY,
-            own.ARG_RESTATED_ROWS,
-            own.ARG_WITHDRAW,
-            own.ARG_RESTATED_IN_FLIGHT,
-            own.ARG_DRY_RUN,
-            own.ARG_DAG_ID,
+            ARG_TOPOLOGY,
+            ARG_TXIDS,
+            ARG_FROM_RESTATED,
+            ARG_TO_RESTATED,
+            ARG_RESTATED_WHY,
+            ARG_RESTATED_ROWS,
+            ARG_WITHDRAW,
+            ARG_RESTATED_IN_FLIGHT,
+            ARG_DRY_RUN,
+            ARG_DAG_ID,
             ARG_OUTPUT,
             *_LEDGER,
         ),
@@ -188,11 +467,11 @@ TX_COMMANDS = (
         ),
         func=_command("actions.accept_loss"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_REASON,
-            own.ARG_DRY_RUN,
+            ARG_TOPOLOGY,
+            ARG_REASON,
+            ARG_DRY_RUN,
             ARG_YES,
-            own.ARG_SOURCE_DAG_ID,
+            ARG_SOURCE_DAG_ID,
             ARG_OUTPUT,
             *_LEDGER,
         ),
@@ -206,9 +485,9 @@ TX_COMMANDS = (
         ),
         func=_command("actions.accept_change"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_CHANGED_STATE,
-            own.ARG_REASON,
+            ARG_TOPOLOGY,
+            ARG_CHANGED_STATE,
+            ARG_REASON,
             *_CONFIRMED,
         ),
     ),
@@ -223,17 +502,17 @@ TX_COMMANDS = (
         ),
         func=_command("repairs.repair"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_ROLL_FORWARD,
-            own.ARG_UNTIL,
-            own.ARG_CHANGED,
-            own.ARG_STATE_LOST,
-            own.ARG_LEDGER_LOST,
-            own.ARG_RESET,
-            own.ARG_DAG_ID,
-            own.ARG_DRY_RUN,
+            ARG_TOPOLOGY,
+            ARG_ROLL_FORWARD,
+            ARG_UNTIL,
+            ARG_CHANGED,
+            ARG_STATE_LOST,
+            ARG_LEDGER_LOST,
+            ARG_RESET,
+            ARG_DAG_ID,
+            ARG_DRY_RUN,
             ARG_YES,
-            own.ARG_WHY,
+            ARG_WHY,
             ARG_OUTPUT,
             *_LEDGER,
         ),
@@ -249,11 +528,11 @@ TX_COMMANDS = (
         ),
         func=_command("backfill.backfill"),
         args=(
-            own.ARG_BACKFILLED,
-            own.ARG_FROM_DATE,
-            own.ARG_TO_DATE,
-            own.ARG_IN_FLIGHT,
-            own.ARG_DRY_RUN,
+            ARG_BACKFILLED,
+            ARG_FROM_DATE,
+            ARG_TO_DATE,
+            ARG_IN_FLIGHT,
+            ARG_DRY_RUN,
             ARG_OUTPUT,
             ARG_VERBOSE,
         ),
@@ -268,10 +547,10 @@ TX_COMMANDS = (
         ),
         func=_command("values.diff"),
         args=(
-            own.ARG_COMPARED,
-            own.ARG_TOLERANCE,
-            own.ARG_COMPARED_LIMIT,
-            own.ARG_WAIT,
+            ARG_COMPARED,
+            ARG_TOLERANCE,
+            ARG_COMPARED_LIMIT,
+            ARG_WAIT,
             ARG_OUTPUT,
             ARG_VERBOSE,
         ),
@@ -283,8 +562,8 @@ TX_COMMANDS = (
             "Reads the files and imports none. The exit code is 0 without findings, 1 with findings, and 2 if a file "
             "cannot be read. A comment `# noqa: TX101` on the line leaves out a finding."
         ),
-        func=_command("lint.lint"),
-        args=(own.ARG_LINTED, own.ARG_LINT_FORMAT, ARG_VERBOSE),
+        func=_command("commands.lint"),
+        args=(ARG_LINTED, ARG_LINT_FORMAT, ARG_VERBOSE),
     ),
     ActionCommand(
         name="rename",
@@ -296,11 +575,11 @@ TX_COMMANDS = (
         ),
         func=_command("topologies.rename"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_NEW,
-            own.ARG_NEW_DAG_ID,
-            own.ARG_REASON,
-            own.ARG_DRY_RUN,
+            ARG_TOPOLOGY,
+            ARG_NEW,
+            ARG_NEW_DAG_ID,
+            ARG_REASON,
+            ARG_DRY_RUN,
             ARG_YES,
             ARG_OUTPUT,
             *_LEDGER,
@@ -315,11 +594,11 @@ TX_COMMANDS = (
         ),
         func=_command("topologies.delete"),
         args=(
-            own.ARG_TOPOLOGY,
-            own.ARG_RELEASE,
-            own.ARG_REASON,
-            own.ARG_DAG_ID,
-            own.ARG_DRY_RUN,
+            ARG_TOPOLOGY,
+            ARG_RELEASE,
+            ARG_REASON,
+            ARG_DAG_ID,
+            ARG_DRY_RUN,
             ARG_YES,
             ARG_OUTPUT,
             *_LEDGER,
@@ -338,11 +617,11 @@ TX_COMMANDS = (
                 ),
                 func=_command("values.get_values"),
                 args=(
-                    own.ARG_TOPOLOGY,
-                    own.ARG_STATE,
-                    own.ARG_KEYS,
-                    own.ARG_KEYS_LIMIT,
-                    own.ARG_STATE_DAG_ID,
+                    ARG_TOPOLOGY,
+                    ARG_STATE,
+                    ARG_KEYS,
+                    ARG_KEYS_LIMIT,
+                    ARG_STATE_DAG_ID,
                     ARG_OUTPUT,
                     *_LEDGER,
                 ),
@@ -354,15 +633,15 @@ TX_COMMANDS = (
                     "For a renamed table (ALTER TABLE ... RENAME TO ...), a connection with another id, another prefix "
                     "or path. The fence moves to the new name. End the topology's runs first."
                 ),
-                func=_command("states.rename"),
+                func=_command("topologies.rename_stored_state"),
                 args=(
-                    own.ARG_TOPOLOGY,
-                    own.ARG_OLD,
-                    own.ARG_STATE_NEW,
-                    own.ARG_DAG_ID,
-                    own.ARG_DRY_RUN,
+                    ARG_TOPOLOGY,
+                    ARG_OLD,
+                    ARG_STATE_NEW,
+                    ARG_DAG_ID,
+                    ARG_DRY_RUN,
                     ARG_YES,
-                    own.ARG_WHY,
+                    ARG_WHY,
                     ARG_OUTPUT,
                     *_LEDGER,
                 ),
@@ -371,13 +650,13 @@ TX_COMMANDS = (
                 name="forget",
                 help="Continue without a state that the DAG no longer updates",
                 description="Another state may take its place, and begins with the values it holds.",
-                func=_command("states.forget"),
+                func=_command("topologies.forget"),
                 args=(
-                    own.ARG_TOPOLOGY,
-                    own.ARG_OLD,
-                    own.ARG_DRY_RUN,
+                    ARG_TOPOLOGY,
+                    ARG_OLD,
+                    ARG_DRY_RUN,
                     ARG_YES,
-                    own.ARG_WHY,
+                    ARG_WHY,
                     ARG_OUTPUT,
                     *_LEDGER,
                 ),

@@ -6,14 +6,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from airflow_tx.actions.preview import EffectLine
+from airflow_tx.actions.action import EffectLine
 from airflow_tx.errors import without_controls
-from airflow_tx.protocol.health import Alarms, HealthCode, topology_health
 from airflow_tx.protocol.json_text import dumps
-from airflow_tx.protocol.person import Person, PersonOfAttempt
 from airflow_tx.protocol.records import Outcome
-from airflow_tx.protocol.status import TransactionView, pace_in_words, size_in_words
-from airflow_tx.protocol.view import TopologyView, TransactionDetails, waiting_runs
+from airflow_tx.protocol.status import (
+    Person,
+    PersonOfAttempt,
+    TransactionView,
+    pace_in_words,
+    size_in_words,
+)
+from airflow_tx.protocol.view import (
+    Alarms,
+    HealthCode,
+    TopologyView,
+    TransactionDetails,
+    topology_health,
+    waiting_runs,
+)
 from airflow_tx.sources.lag import Lag, LagUnknown
 
 TableRow = dict[str, Any]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_tx.cli import render, repair_previews
+from airflow_tx.actions.action import EffectLine, PreviewAnswer
+from airflow_tx.cli import render
 from airflow_tx.cli.context import (
     action,
     audit_of,
@@ -22,12 +23,121 @@ from airflow_tx.cli.context import (
     wrong_usage,
 )
 from airflow_tx.errors import RepairRefused, UnreadableRecord
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import TopologyRecord
-from airflow_tx.protocol.view import topology_record
+from airflow_tx.protocol.api import Create, Delete, Paths, Put, Store, Write
+from airflow_tx.protocol.records import Binding, Phase, TopologyRecord, TransactionRecord, decode
+from airflow_tx.protocol.step import Reader
+from airflow_tx.protocol.view import open_records, topology_record
 from airflow_tx.state.api import FencedState
+
+if TYPE_CHECKING:
+    from airflow_tx.protocol.answers import Repaired
+    from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.protocol.step import Decision
+
+
+# --- repair previews ---
+# What `airflow tx repair | state rename | state forget` would do.
+#
+# The step of the repair itself decides, and its multi is not sent: the preview and the repair cannot differ.
+
+
+_OUTRANKED = "its grant is outranked; its commit begins again under a new one"
+
+
+def of_kept(
+    ledger: Ledger, planned: Decision[Repaired], sentence: str, *more: str
+) -> PreviewAnswer:
+    """Preview a repair that leaves open transactions open.
+
+    :param more: what it does beside the ledger.
+    """
+    opened = open_records(ledger.store, ledger.paths)
+    granted = {txid: record for txid, record in opened.items() if record.phase is Phase.COMMITTING}
+    outranked = [EffectLine(txid, record.run_id, _OUTRANKED) for txid, record in granted.items()]
+    return _preview(planned, sentence, more, outranked)
+
+
+def of_rebuilt(
+    ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]
+) -> PreviewAnswer:
+    """Preview a rebuilt ledger.
+
+    :param fences: by state.
+    """
+    what = f"{ledger.paths.topology} ({_in_words(fences)}): {planned.result.summary}"
+    opened = open_records(ledger.store, ledger.paths)
+    effects = [
+        EffectLine(txid, record.run_id, _becomes(ledger, planned.writes, txid, record))
+        for txid, record in opened.items()
+    ]
+    return _preview(planned, f"Rebuild the ledger of topology {what}.", (), effects)
+
+
+def of_reset(
+    ledger: Ledger, planned: Decision[Repaired], fences: Mapping[str, Any]
+) -> PreviewAnswer:
+    """Preview a reset.
+
+    :param fences: by state.
+    """
+    try:
+        opened = open_records(ledger.store, ledger.paths)
+    except UnreadableRecord:
+        opened = {}  # a reset removes what cannot be read, too
+    what = (
+        f"all transactions of topology {ledger.paths.topology} and DELETE ALL VALUES of its states"
+    )
+    deleted = [
+        f"state {name}: all of its values are deleted ({_in_words({name: fences[name]})})"
+        for name in sorted(fences)
+    ]
+    forgotten = [
+        EffectLine(txid, record.run_id, "forgotten: its run begins again, with other rows")
+        for txid, record in opened.items()
+    ]
+    return _preview(
+        planned,
+        f"Forget {what}: {', '.join(sorted(fences)) or 'none'}.",
+        deleted,
+        forgotten,
+    )
+
+
+def _becomes(ledger: Ledger, writes: Iterable[Write], txid: int, record: TransactionRecord) -> str:
+    """Say what a rebuilt ledger makes of an open transaction: its multi removes the record, and may unbind the run."""
+    path = ledger.paths.run(record.key)
+    last = next((each for each in writes if each.path == path), None)
+    if isinstance(last, Delete):
+        return "forgotten: its run begins again when it is cleared"
+    if isinstance(last, Put | Create) and (bound := decode(Binding, path, last.data).txid) != txid:
+        return f"forgotten: its rows belong to skipped transaction {bound} again"
+    return "closed: the states say that it was committed"
+
+
+def _preview(
+    planned: Decision[Repaired],
+    sentence: str,
+    more: Iterable[str],
+    opened: Iterable[EffectLine],
+) -> PreviewAnswer:
+    done = planned.result
+    noted = f"{done.summary}; generation {done.generation}; transaction {done.current} commits next"
+    effects = [EffectLine(None, None, each) for each in (noted, *more)]
+    return PreviewAnswer("", sentence, (*effects, *opened), refused=(), needs_reason=False)
+
+
+def _in_words(found: Mapping[str, Any]) -> str:
+    """Describe the fences of states in one line, for the question before a repair."""
+    notes = (
+        f"{name}: no fence"
+        if fence is None
+        else f"{name}: {'' if fence.applied else 'in '}transaction {fence.token.txid}"
+        for name, fence in sorted(found.items())
+    )
+    return "; ".join(notes)
+
+
+# --- repairs ---
 
 
 @action
@@ -49,19 +159,18 @@ def repair(args: Namespace) -> None:
 
 
 def _state_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.protocol.repair import state_lost
+    from airflow_tx.protocol.rebuild import state_lost
 
     ledger = ledger_on(store, args)
     audit = audit_of(args)
     sentence = f"Accept what state {args.state_lost} of topology {args.topology} holds; what it lost stays lost."
     planned = ledger.preview(state_lost, args.state_lost, audit)
-    if not is_shown(args, repair_previews.of_kept(ledger, planned, sentence)):
+    if not is_shown(args, of_kept(ledger, planned, sentence)):
         print_done("Repaired", ledger.run(state_lost, args.state_lost, audit))
 
 
 def _ledger_lost(args: Namespace, store: Store) -> None:
-    from airflow_tx.protocol.rebuild_plan import LEDGER_LOST, HeldState
-    from airflow_tx.protocol.repair import Repairs, incarnation_of
+    from airflow_tx.protocol.rebuild import LEDGER_LOST, HeldState, Repairs, incarnation_of
     from airflow_tx.state.api import StateKind
 
     request, states = _dag(args, store, LEDGER_LOST)
@@ -81,7 +190,7 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
     audit = audit_of(args)
     planned = Repairs(ledger).preview_ledger_lost(held, request, audit)
     made_anew = incarnation_of(Reader(store), ledger.paths)
-    if is_shown(args, repair_previews.of_rebuilt(ledger, planned, found)):
+    if is_shown(args, of_rebuilt(ledger, planned, found)):
         return
     for incarnation in {fence.incarnation for fence in found.values() if fence is not None}:
         if made_anew not in ("", incarnation):
@@ -90,7 +199,7 @@ def _ledger_lost(args: Namespace, store: Store) -> None:
 
 
 def _reset(args: Namespace, store: Store) -> None:
-    from airflow_tx.protocol.repair import RESET, Repairs, incarnation_of, reset
+    from airflow_tx.protocol.rebuild import RESET, Repairs, incarnation_of, reset
 
     request, states = _dag(args, store, RESET)
     refused = partial(RepairRefused, what=RESET, topology=args.topology)
@@ -99,7 +208,7 @@ def _reset(args: Namespace, store: Store) -> None:
     audit = audit_of(args)
     incarnation = incarnation_of(Reader(store), ledger.paths)
     planned = ledger.preview(reset, request, audit)
-    if is_shown(args, repair_previews.of_reset(ledger, planned, fences)):
+    if is_shown(args, of_reset(ledger, planned, fences)):
         return
 
     def clear() -> None:
@@ -116,7 +225,7 @@ def _clearable(name: str, state: FencedState, refused: Callable[..., RepairRefus
 
     :raises RepairRefused: the state cannot be emptied, or not be read.
     """
-    from airflow_tx.protocol.repair import reason_of
+    from airflow_tx.protocol.rebuild import reason_of
 
     if not state.can_clear:
         raise refused(
@@ -135,7 +244,7 @@ def _clearable(name: str, state: FencedState, refused: Callable[..., RepairRefus
 def _dag(args: Namespace, store: Store, what: str) -> tuple[Any, dict[str, Any]]:
     """The DAG's description of its topology, and its states by name."""
     from airflow_tx.actions.dags import elsewhere, transactional_dag
-    from airflow_tx.protocol.repair import RESET
+    from airflow_tx.protocol.rebuild import RESET
 
     paths = paths_of(args)
     spec, states = transactional_dag(args.dag_id or _dag_id(store, paths) or args.topology)
@@ -162,7 +271,7 @@ def _roll_forward(args: Namespace, store: Store) -> None:
     """Write the missing transactions of states again; exit code 1 if a state cannot be written."""
     from airflow_tx.actions.dags import checked_dag
     from airflow_tx.actions.roll_forward import RollForwardRepair
-    from airflow_tx.journal.area import JournalArea
+    from airflow_tx.journal.entry import JournalArea
 
     record = topology_record(store, paths_of(args))
     _, states = checked_dag(args.dag_id or record.dag_id, paths_of(args), conn_id_of(args))

@@ -10,15 +10,15 @@ from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.commit import handoff
-from airflow_tx.commit.difference import Difference
-from airflow_tx.commit.rows import RowsToWrite
+from airflow_tx.commit.contributions import Difference
 from airflow_tx.commit.update import Update
+from airflow_tx.commit.write import RowsToWrite
 from airflow_tx.metrics import send_open_of
 from airflow_tx.protocol.answers import Begun, Committed, Granted, Processed
-from airflow_tx.protocol.joined import BoundStep
+from airflow_tx.protocol.attempt import Written
+from airflow_tx.protocol.begin import BoundStep
 from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.receipt import Written
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.staging import StagingArea
 from airflow_tx.state.api import FencedState, Grant

@@ -4,37 +4,47 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_tx import compat
-from airflow_tx.acks.reference import Origin
+from airflow_tx.acks.stores import AckerStore
+from airflow_tx.acks.tree import Origin, TreeReport, origin_of
+from airflow_tx.alarms import AlarmChange, certain, changes
 from airflow_tx.commit.run_slots import Runs, start_yielded
 from airflow_tx.config import Settings
 from airflow_tx.errors import (
+    AckersUnavailable,
     AlreadyFinal,
     FenceOutranked,
     LedgerBehind,
+    MessagesFailed,
     Outranked,
     SkipRefused,
+    StaleMessage,
     StateError,
     StoreUnavailable,
     TxError,
+    UnknownMessage,
 )
-from airflow_tx.journal.area import JournalArea
-from airflow_tx.metrics import Metric
-from airflow_tx.protocol import skip
-from airflow_tx.protocol.answers import AlreadySkipped, Committed, NotYet
+from airflow_tx.journal.entry import JournalArea
+from airflow_tx.metrics import Metric, lag_of, send_failure
+from airflow_tx.processing.begin import note_failed
+from airflow_tx.protocol import end, processing
+from airflow_tx.protocol.answers import AlreadySkipped, Begun, Committed, NotYet
+from airflow_tx.protocol.attempt import TaskTry, of_lane
+from airflow_tx.protocol.end import skip_refused
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Binding, History, TransactionRecord
-from airflow_tx.protocol.replay import LIVE_RUN_STATES
-from airflow_tx.protocol.skip import skip_refused
-from airflow_tx.protocol.wish import Wish
+from airflow_tx.protocol.records import Binding, History, Phase, TransactionRecord
+from airflow_tx.protocol.recovery import note_alarm, raised_alarms
+from airflow_tx.protocol.replay import LIVE_RUN_STATES, Wish
+from airflow_tx.protocol.step import Reader
+from airflow_tx.protocol.view import open_records
+from airflow_tx.sources.lag import Lag
 from airflow_tx.spark.new_values import OutputFolder, joined, newest_outputs, stage_keys, stage_rows
 from airflow_tx.spec import TransactionSpec
 from airflow_tx.state.api import FencedState, StateKind
@@ -43,7 +53,11 @@ if TYPE_CHECKING:
     from airflow_tx.commit.update import Update
     from airflow_tx.protocol.attempt import Grant, TransactionAttempt
     from airflow_tx.staging import StagingArea
-    from airflow_tx.staging.output import Output
+    from airflow_tx.staging.area import Output
+
+
+# --- handoff ---
+
 
 GRACE = timedelta(days=7)
 """How much longer an entry is in the journal than a person may want its transaction restated."""
@@ -198,7 +212,7 @@ def take_skip(
     """
     found = undoable(states, txid)
     with _taken_back(ledger, txid, keeps_grant=True):
-        answer = ledger.run(skip.grant_skip, txid, found)
+        answer = ledger.run(end.grant_skip, txid, found)
     if isinstance(answer, AlreadySkipped):
         return Committed(txid, here=False)
     if isinstance(answer, NotYet):
@@ -213,7 +227,7 @@ def take_skip(
             raise skip_refused(txid, stuck, noted=True)
     for state in states.values():
         state.pass_over(grant)
-    done = ledger.run(skip.commit_skip, grant.token, states=list(states))
+    done = ledger.run(end.commit_skip, grant.token, states=list(states))
     log.info("Transaction %s of %s is skipped", grant.attempt, ledger.paths.topology)
     Metric.SKIPPED.send(ledger.paths)
     return done
@@ -292,7 +306,7 @@ def _taken_back(ledger: Ledger, txid: int, *, keeps_grant: bool) -> Iterator[Non
         yield
     except SkipRefused:
         with suppress(AlreadyFinal):  # another try has committed it
-            ledger.run(skip.withdraw_skip, txid, keeps_grant=keeps_grant)
+            ledger.run(end.withdraw_skip, txid, keeps_grant=keeps_grant)
         raise
 
 
@@ -364,3 +378,164 @@ def found_again(
         return {}
     found = newest_outputs(area, topology, own.txid, task_id, own.birth)
     return {name: ref.to_json() for name, ref in found.items() if name in wanted}
+
+
+# --- alarm ---
+# Alarms are raised: noted in the ledger, then the callbacks of the `Transaction` are called.
+
+
+def raise_alarm(
+    spec: TransactionSpec,
+    ledger: Ledger,
+    change: AlarmChange,
+    context: Mapping[str, Any],
+    log: Any,
+    *,
+    remembered: Mapping[str, Any] | None = None,
+) -> None:
+    """Raise an alarm, unless another process has, or end it.
+
+    :param remembered: the record in the ledger while the alarm is raised.
+    """
+    note = None if change.alarm is None else {"of": change.alarm.of, **(remembered or {})}
+    noted = ledger.run(note_alarm, change.kind.value, note)
+    if change.alarm is None:
+        log.info("Topology %s is %s no more", spec.topology, change.kind.value)
+    elif noted.first:
+        log.error("%s", change.alarm.text)
+        spec.callbacks.call(change.alarm, context, log)
+
+
+def raise_own_alarms(spec: TransactionSpec, context: Any, log: Any) -> None:
+    """Raise the alarms of a topology from one of its tasks, where no coordinator does. It fails nothing."""
+    if spec.coordinated or not spec.callbacks.any:
+        return
+    try:
+        with spec.store() as store:
+            opened = open_records(store, spec.paths)
+            ledger = spec.ledger(store)
+            found = (
+                None if spec.limits.max_lag is None else lag_of(spec.topology, spec.source, ledger)
+            )
+            lag = found if isinstance(found, Lag) else None
+            blocked = _stopped(spec, context["ti"], opened)
+            alarms = spec.alarm_topology.find(
+                opened, blocked=blocked, now=datetime.now(timezone.utc), lag=lag
+            )
+            due = changes(alarms, raised_alarms(Reader(store), spec.paths))
+            for change in certain(due, spec.limits, lag):
+                raise_alarm(spec, ledger, change, context, log)
+    except TxError as error:
+        log.info("Alarms of topology %s are left to the next task: %s", spec.topology, error)
+
+
+def _stopped(
+    spec: TransactionSpec, ti: Any, opened: Mapping[int, TransactionRecord]
+) -> dict[str, Any] | None:
+    """Find out whether no task works on the next transaction: without a coordinator, none will."""
+    txid = min(opened, default=0)
+    record = opened.get(txid)
+    if (
+        record is None
+        or record.skip is not None
+        or record.yielded is not None
+        or of_lane(record.request)
+    ):
+        return None
+    state = compat.run_state(ti, spec.dag_id, record.run_id)
+    if state in LIVE_RUN_STATES:
+        return None
+    ended = "was deleted" if state is None else f"is {state}"
+    reason = f"its run {record.run_id} {ended}" + (f" ({record.error})" if record.error else "")
+    return {"txid": txid, "attempt": record.attempt, "reason": reason}
+
+
+# --- messages ---
+# The committer waits until every message of its attempt is acked. See docs/acks.md.
+
+
+@dataclass(frozen=True)
+class Messages:
+    """How the messages of an attempt are.
+
+    :param emitted: by try of a task, how many trees of messages the ackers know.
+    :param waiting: the missing messages, in words; "": none.
+    :param problem: why they are never all acked; "": they may be.
+    """
+
+    emitted: Mapping[TaskTry, int] = field(default_factory=dict)
+    waiting: str = ""
+    problem: str = ""
+
+
+def is_processing(record: TransactionRecord | None, attempt: int) -> TypeGuard[TransactionRecord]:
+    """Whether an attempt may still wait for messages; once it is processed, they were acked."""
+    return record is not None and record.attempt == attempt and record.phase is Phase.PROCESSING
+
+
+def messages_of(
+    ackers: Callable[[], AbstractContextManager[AckerStore]],
+    origin: Origin,
+    record: TransactionRecord,
+    *,
+    timeout: float,
+    now: datetime,
+) -> Messages:
+    """Ask the ackers how the messages of an attempt are.
+
+    Ackers without it have lost it, or it has just ended: the ledger decides.
+
+    :param ackers: connects to them.
+    :param timeout: seconds that they have from begin on.
+    """
+    try:
+        with ackers() as store:
+            found = _judged(store.report(origin))
+    except (StaleMessage, UnknownMessage):
+        return Messages()
+    except AckersUnavailable as error:
+        found = Messages(waiting=str(error))
+    began = datetime.fromisoformat(record.began)
+    if found.waiting and now >= began + timedelta(seconds=timeout):
+        return Messages(
+            problem=f"after {timeout:g} s (message_timeout) it still waits: {found.waiting}"
+        )
+    return found
+
+
+def _judged(report: TreeReport) -> Messages:
+    if report.failed is not None:
+        return Messages(problem=f"a message was failed: {report.failed}")
+    if report.twice:
+        return Messages(problem=f"messages of {', '.join(report.twice)} were acked more than once")
+    if not report.open:
+        return Messages(report.emitted)
+    trees = ", ".join(f"{count} of task {task}" for task, count in report.open.items())
+    return Messages(
+        waiting=f"of {sum(report.emitted.values())} trees of messages these are not complete: {trees}"
+    )
+
+
+def await_messages(spec: TransactionSpec, ledger: Ledger, begun: Begun) -> Messages:
+    """Ask whether every message of an attempt is acked; what cannot become so fails the attempt.
+
+    :raises MessagesFailed: a message was failed, or the time for them is up.
+    """
+    attempt = begun.attempt
+    record = ledger.status(attempt.txid) if spec.ackers else None
+    if not is_processing(record, attempt.attempt):
+        return Messages()
+    found = messages_of(
+        lambda: spec.open_ackers(ledger.store),
+        origin_of(spec.topology, begun.attempt, begun.incarnation),
+        record,
+        timeout=spec.timeout,
+        now=ledger.clock.now(),
+    )
+    if found.problem:
+        send_failure(spec.paths, ledger.run(processing.fail_messages, attempt, found.problem))
+        if begun.replaces is None:
+            source = spec.source_of(begun.incarnation)
+            note_failed(source, attempt, begun.metadata, found.problem)
+        raise MessagesFailed(txid=attempt.txid, attempt=attempt.attempt, reason=found.problem)
+    return found

@@ -10,27 +10,29 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.commit.difference import StagingPlace, difference_of
+from airflow_tx.commit.contributions import StagingPlace, difference_of
 from airflow_tx.commit.restatement import contributions, misfit, still_held
-from airflow_tx.commit.rows import portions
 from airflow_tx.commit.state_history import StateHistory, StateLook
-from airflow_tx.commit.write import ROWS_A_WRITE, output_digest, write_portions
+from airflow_tx.commit.write import ROWS_A_WRITE, output_digest, portions, write_portions
 from airflow_tx.errors import JournalError, NotTakenBack, RollForwardRefused, StateError
 from airflow_tx.failpoints import failpoint
-from airflow_tx.protocol.attempt import Grant, Token, TransactionAttempt
+from airflow_tx.protocol.attempt import (
+    Grant,
+    Receipt,
+    Token,
+    TransactionAttempt,
+    Written,
+    is_shortened,
+)
 from airflow_tx.protocol.end import fence_batch
 from airflow_tx.protocol.json_text import dumps
-from airflow_tx.protocol.receipt import Receipt, Written, is_shortened
 from airflow_tx.protocol.records import Outcome
 from airflow_tx.protocol.roll_forward import RolledState, Rolling
-from airflow_tx.state.api import FencedState, QueryableState, StateKind
-from airflow_tx.state.row_tally import RowTally
-from airflow_tx.state.store_transaction import StoredState
+from airflow_tx.state.api import FencedState, QueryableState, RowTally, StateKind, StoredState
 
 if TYPE_CHECKING:
-    from airflow_tx.journal.area import JournalArea
-    from airflow_tx.journal.entry import Contribution, Entry
-    from airflow_tx.protocol.evidence import LedgerEvidence
+    from airflow_tx.journal.entry import Contribution, Entry, JournalArea
+    from airflow_tx.protocol.chain import LedgerEvidence
     from airflow_tx.staging import StagingArea
 
 _Rows = Iterable[Mapping[str, Any]]

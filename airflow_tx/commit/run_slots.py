@@ -15,7 +15,7 @@ from airflow_tx import compat
 from airflow_tx.config import Settings
 from airflow_tx.errors import Outbid
 from airflow_tx.processing.begin import conf_of
-from airflow_tx.protocol import run_slots
+from airflow_tx.protocol import recovery
 from airflow_tx.protocol.reading import LedgerReader
 from airflow_tx.protocol.replay import LIVE_RUN_STATES
 from airflow_tx.spec import TransactionSpec
@@ -66,7 +66,7 @@ def yield_slot(
     :raises Yielded: this run ends now, and its reason says that nothing is lost.
     """
     from airflow_tx.protocol.answers import Done
-    from airflow_tx.protocol.run_slots import Waiter
+    from airflow_tx.protocol.recovery import Waiter
 
     ti = context["ti"]
     with spec.store() as store:
@@ -88,7 +88,7 @@ def yield_slot(
             )
             return
         try:
-            answer = ledger.run(run_slots.note_yield, Waiter(ti.run_id, txid, str(ti.id), blocking))
+            answer = ledger.run(recovery.note_yield, Waiter(ti.run_id, txid, str(ti.id), blocking))
         except Outbid as error:
             log.info("%s", error)
             return
@@ -212,7 +212,7 @@ def start_yielded(
             continue  # the next commit asks for it
         if found is Comeback.START:
             runs.restart(run_id)
-        ledger.run(run_slots.came_back, run_id)
+        ledger.run(recovery.came_back, run_id)
         if found is Comeback.START:
             yield run_id, entry
 

@@ -10,13 +10,11 @@ from functools import cached_property
 from typing import Any
 
 from airflow_tx.errors import RollForwardRefused, UnreadableRecord
-from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.evidence import LedgerEvidence
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.attempt import Receipt, Token
+from airflow_tx.protocol.chain import LedgerEvidence
+from airflow_tx.protocol.rebuild import ACCEPT_CHANGE
 from airflow_tx.protocol.records import RepairRecord
-from airflow_tx.protocol.repair import ACCEPT_CHANGE
-from airflow_tx.state.api import Fence
-from airflow_tx.state.store_transaction import StoredState
+from airflow_tx.state.api import Fence, StoredState
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from airflow_tx import compat
 from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.commit import Commit, Completion, skip_now
 from airflow_tx.errors import RollingForward
-from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.api import Paths, Store
 from airflow_tx.protocol.attempt import of_lane
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import missing_acks, must_ack
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import TurnReading, listed_acks, read_opened
 from airflow_tx.protocol.records import Counter, Phase, TransactionRecord
+from airflow_tx.protocol.step import Reader
 
 MESSAGE_PATIENCE = 5.0
 """Seconds that a committer waits in its worker for messages; workers of another DAG may need its slot."""

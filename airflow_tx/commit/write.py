@@ -2,32 +2,331 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from airflow_tx.commit.rows import RowsToWrite, StagedRows, portions
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import (
     ConfigError,
     OutputChanged,
+    StagingError,
+    StateError,
+    TxError,
 )
+from airflow_tx.processing.outputs import Acks, acked, is_ref, xcom_fingerprint
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import Granted
-from airflow_tx.protocol.attempt import Grant
-from airflow_tx.protocol.output import output_text
-from airflow_tx.protocol.receipt import Written
-from airflow_tx.state.api import FencedState, StateKind
-from airflow_tx.state.combined_rows import combined, has_reducers
+from airflow_tx.protocol.attempt import Grant, RowsDigest, TransactionAttempt, Written
+from airflow_tx.protocol.records import output_text
+from airflow_tx.staging.area import check_readable, read_schema, refuse, rows_from_json
+from airflow_tx.staging.files import literal
+from airflow_tx.state.aggregators import partition_of
+from airflow_tx.state.api import FencedState, RowTally, StateKind
+from airflow_tx.state.arrow import from_arrow, types_of
 from airflow_tx.state.persisted import PersistedState
-from airflow_tx.state.row_tally import RowTally
+from airflow_tx.state.rows import combined, combined_at_once, has_reducers, reducers_of
 from airflow_tx.state.sole_writer import REPLACING
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
     from airflow_tx.commit.handoff import NewValuesOutput
     from airflow_tx.protocol.ledger import Ledger
+    from airflow_tx.spark.writers import WriteJob
+    from airflow_tx.staging import StagingArea
+    from airflow_tx.state.appended import AppendTable
+
+
+# --- rows ---
+# The rows that a committer writes: exactly the acked output of this attempt.
+
+
+RowsToWrite = Iterable[Mapping[str, Any]]
+Pull = Callable[[str, str, int], Any]
+
+
+def values_of(
+    update: Update, acks: Acks, attempt: TransactionAttempt, pull: Pull, *, empty: bool = False
+) -> list[Any]:
+    """Read the output of every task instance that has one, and compare it with what the instance acked.
+
+    :param pull: asked for (task id, name, map index).
+    :param empty: the batch has no rows, so that an instance need not give any.
+    :raises StagingError: it is of an earlier try or of another attempt, was pushed by hand, or is not there; or an
+        instance gave nothing, and the update does not allow that.
+    """
+    task = update.input.operator.task_id
+    name = update.input.key
+    expected = acked(acks, task, name)
+    found = {index: pull(task, name, index) for index in expected}
+    wrong = [
+        index
+        for index, fingerprinted in expected.items()
+        if xcom_fingerprint(found[index]) != fingerprinted
+    ]
+    emitted = sorted(
+        {entry["name"] for (of, _), ack in acks.items() if of == task for entry in ack.outputs}
+    )
+    silent = sorted(index for (of, index), ack in acks.items() if of == task and not ack.outputs)
+    if wrong:
+        problem = "its XCom is not what the task acked"
+        remedy = f"Clear task {task}."
+    elif emitted and not found:
+        problem = f"the task gave {', '.join(map(repr, emitted))}"
+        remedy = "Name one of these; only what a task returns, or an application emits, can be committed."
+    else:
+        if silent and not empty:
+            check_empty(update, attempt, silent[0])
+        return list(found.values())
+    raise StagingError(
+        output=name,
+        task=task,
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        problem=problem,
+        remedy=remedy,
+    )
+
+
+def check_empty(update: Update, attempt: TransactionAttempt, map_index: int = -1) -> None:
+    """Refuse a task that gave nothing: a forgotten `return` would silently lose the rows.
+
+    :raises StagingError: its update does not allow that.
+    """
+    if update.allow_empty:
+        return
+    task = update.input.operator.task_id
+    raise StagingError(
+        output=update.input.key,
+        task=task if map_index < 0 else f"{task}[{map_index}]",
+        txid=attempt.txid,
+        attempt=attempt.attempt,
+        problem="the task gave nothing",
+        remedy=f"Let it return its rows, [] if there are none, then clear {task}. If nothing means no rows, set "
+        f"allow_empty=True in the {update.verb}(...) of the commit task.",
+    )
+
+
+class StagedRows:
+    """The rows of one staged output: read again at each iteration, and counted beforehand.
+
+    :param files: whether a row may be a file of a table; otherwise an output that lists files is refused.
+    :raises StagingError: exactly this output is not there whole.
+    """
+
+    def __init__(
+        self,
+        area: StagingArea,
+        ref: Mapping[str, Any],
+        state: Any,
+        attempt: TransactionAttempt,
+        *,
+        files: bool = False,
+    ) -> None:
+        from airflow_tx.staging.area import open_output
+
+        self._area = area
+        self.ref = ref
+        self.name: str = ref["name"]
+        self.where, self.output = open_output(area, ref, attempt=attempt)
+        if not files:
+            check_readable(self.where, self.name, self.output)
+        self.columns = wanted_columns(state, self.output.columns)
+        # Open it again with the columns: the error then names the missing ones.
+        open_output(area, ref, columns=self.columns)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self.output.content:
+            yield from rows_from_json(self.output.content, self.columns)
+            return
+        for batch in self.batches():
+            yield from from_arrow(batch, types_of(batch.schema))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read them as Arrow batches, in the order of the files and of the rows in them."""
+        from airflow_tx.staging import read_batches
+
+        return read_batches(self._area, self.ref, columns=self.columns)
+
+    def __len__(self) -> int:
+        return self.output.rows
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.output.files)
+
+    @property
+    def paths(self) -> list[tuple[str, int]]:
+        """Name the files with rows below the root of the area, each with how many it has."""
+        return [
+            (f"{self.ref['path']}/{file.name}", file.rows)
+            for file in self.output.files
+            if file.rows
+        ]
+
+    @property
+    def files(self) -> list[str]:
+        return [literal(self.where.files.spark_uri(path)) for path, _ in self.paths]
+
+    def schema(self) -> pa.Schema:
+        """The columns and their types, as pyarrow reads them."""
+        import pyarrow as pa
+
+        with self.where.files.open(self.paths[0][0]) as opened:
+            found = read_schema(opened)
+        # With their notes: a column of new values may have a type that Arrow has not.
+        return pa.schema([found.field(name) for name in self.columns])
+
+
+def rows_to_write(
+    update: Update, values: list[Any], area: StagingArea, attempt: TransactionAttempt
+) -> RowsToWrite:
+    """Give the rows of an update: one per key, or, if the state has a reducer, all of them in their order.
+
+    That is the order of the map indexes, of the files of an output, and of the rows in each of these. The output of a
+    single application is already aggregated (the state refuses it otherwise) and is streamed; anything else is combined
+    in memory. They can be read twice, unless the state takes rows unchanged.
+
+    :raises StagingError: a reference whose files are not there whole.
+    :raises StateError: rows that do not fit the state.
+    """
+    state = update.state
+    if state.append_table is not None:
+        return files_to_append(update, state.append_table, values, area, attempt)
+    if len(values) == 1 and is_ref(values[0]):
+        return StagedRows(area, values[0], state, attempt)
+    chained = chain.from_iterable(_rows(value, state, area, attempt) for value in values)
+    rows = chained if has_reducers(state) else combined(chained, state)
+    # Combined rows are in memory anyway. Of a state without columns, nothing is combined.
+    again = (
+        state.columns is not None
+        or state.kind is StateKind.TRANSACTIONAL
+        or update.new_values is not None
+    )
+    return list(rows) if again else rows
+
+
+def _rows(value: Any, state: Any, area: StagingArea, attempt: TransactionAttempt) -> RowsToWrite:
+    if is_ref(value):
+        return StagedRows(area, value, state, attempt)
+    return [value] if isinstance(value, Mapping) else value or ()
+
+
+def files_to_append(
+    update: Update,
+    table: AppendTable,
+    values: list[Any],
+    area: StagingArea,
+    attempt: TransactionAttempt,
+) -> RowsToWrite:
+    """Give the files of an append, one a row. Rows that Python tasks have returned are written here.
+
+    :raises StagingError: they are not there whole, or were written for another table.
+    :raises StateError: rows that do not fit the table.
+    """
+    state = update.state
+    staged = [
+        StagedRows(area, value, state, attempt, files=True) for value in values if is_ref(value)
+    ]
+    for rows in staged:
+        appended = rows.output.appended
+        if appended is None or appended.uri != table.uri:
+            problem = f"its rows were not written into the folder of table {table.uri}"
+            remedy = f"The DAG was changed since. Clear task {rows.where.task}."
+            raise refuse(rows.where, rows.name, problem, remedy)
+    plain = [
+        row for value in values if not is_ref(value) for row in _rows(value, state, area, attempt)
+    ]
+    if plain:
+        return [*chain.from_iterable(staged), *table.stage(plain, attempt)]
+    return staged[0] if len(staged) == 1 else list(chain.from_iterable(staged))
+
+
+def wanted_columns(state: FencedState, present: tuple[str, ...]) -> list[str]:
+    """Name the columns that a state takes: of a composite its parts, or the one column that they come as.
+
+    A reducer takes whole rows.
+    """
+    columns = state.columns
+    if columns is None:
+        return list(present)
+    found = list(columns.keys)
+    reducers = reducers_of(columns)
+    for name in columns.aggregators:
+        composite = columns.composites.get(name)
+        parts = list(composite.parts(name)) if composite else [name]
+        if name not in reducers:
+            found += [name] if name in present and not set(parts) & set(present) else parts
+    return [*found, *(name for name in present if name not in found)] if reducers else found
+
+
+# --- in portions --------------------------------------------------------------------------------------------------
+
+
+def portions(rows: RowsToWrite, state: Any, *, size: int) -> Iterator[RowsToWrite]:
+    """Divide rows, one a key, into portions of about `size` rows; each is a chunk of the grant, by its number.
+
+    :param rows: `StagedRows`, if the state has a reducer.
+    """
+    if not has_reducers(state):
+        iterator = iter(rows)
+        for first in iterator:
+            yield chain([first], islice(iterator, size - 1))
+        return
+    assert isinstance(rows, StagedRows)
+    if state.columns.keys:
+        for portion in _by_key(rows, state.columns.keys, size):
+            yield combined(portion, state)
+    else:
+        yield [combined_at_once(rows, state)]
+
+
+def _by_key(rows: StagedRows, keys: Sequence[str], size: int) -> Iterator[Iterator[dict[str, Any]]]:
+    import pyarrow as pa
+
+    count = math.ceil(len(rows) / size)
+    with tempfile.TemporaryDirectory(prefix="airflow-tx-rows-") as folder:
+        paths = [Path(folder, str(number)) for number in range(count)]
+        with ExitStack() as files:
+            writers: dict[int, Any] = {}
+            for batch in rows.batches():
+                for number, indices in _shared_out(batch, keys, count).items():
+                    if number not in writers:
+                        opened = pa.ipc.new_stream(str(paths[number]), batch.schema)
+                        writers[number] = files.enter_context(opened)
+                    writers[number].write_batch(batch.take(pa.array(indices, pa.int64())))
+        for path in paths:
+            yield _portion(path) if path.exists() else iter(())
+
+
+def _shared_out(batch: pa.RecordBatch, keys: Sequence[str], count: int) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    columns = [batch.column(name).to_pylist() for name in keys]
+    for index, key in enumerate(zip(*columns, strict=True)):
+        # The same in every process, so that a write under the same grant is the same again.
+        found.setdefault(partition_of(key, count), []).append(index)
+    return found
+
+
+def _portion(path: Path) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(str(path)) as stream:
+        for batch in stream:
+            yield from from_arrow(batch, types_of(batch.schema))
+
+
+# --- write ---
+
 
 # From here on `writers="auto"` means Spark, if there is one.
 LARGE_ROWS = 500_000
@@ -125,8 +424,6 @@ def write_update(
     """
     spark = spark_of(update, rows)
     if spark is not None:
-        from airflow_tx.commit.spark_writers import spark_label, write_by_spark
-
         assert isinstance(rows, StagedRows)
         log.info(
             "State %s: %d rows are written by Spark (%s)",
@@ -269,3 +566,134 @@ def write_portions(state: Any, grant: Grant, tallies: Iterable[RowTally]) -> Wri
 
 def _keys(state: Any, rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in state.columns.keys) for row in rows]
+
+
+# --- spark writers ---
+# How Spark's executors write an update: what they need, by which driver, and what they answer.
+
+
+_MASTER = re.compile(r"local(\[.*\])?$|yarn(-client)?$|(spark|k8s|mesos)://")
+_OWN_CONNECTION = "airflow_tx_writers"
+
+
+def spark_label(spark: str) -> str:
+    """Name a Spark for logs and messages: without its parameters, which may be secret."""
+    return spark.partition(";")[0]
+
+
+def write_by_spark(
+    state: Any,
+    grant: Grant,
+    rows: StagedRows,
+    spark: str,
+    *,
+    partitions: int,
+    dag_file: str,
+    output: NewValuesOutput | None = None,
+) -> Written:
+    """Let executors write, each its own keys, and complete the grant; what was written.
+
+    :param partitions: into how many chunks.
+    :param output: where new values go; each executor stages its own part.
+    :raises StateError: what an executor was refused with.
+    :raises WritersFailed: the job ended without an answer.
+    """
+    from airflow_tx.spark.writers import (
+        WriteJob,
+        portions_of,
+        read_by,
+        seal,
+        staged_parts,
+        total,
+        written_by,
+    )
+    from airflow_tx.staging.area import check_emitted
+
+    copied = state.for_executors()
+    assert copied is not None
+    name = f"{grant.topology} {grant.token.txid}.{grant.token.attempt} {state.name}"
+    job = WriteJob(
+        name, rows.files, rows.columns, list(state.columns.keys), partitions, has_reducers(state)
+    )
+    sealed = seal(copied, grant, rows.schema(), output.place if output is not None else None)
+    url = _connect_url(spark)
+    answers = (
+        _on_server(url, spark, job, sealed)
+        if url
+        else _by_driver(spark, job, sealed, dag_file, state=state, grant=grant)
+    )
+    _, taken = total(answers)
+    read = read_by(answers)
+    if read is not None and rows.output.reliable:
+        check_emitted(rows.where, rows.name, read, RowsDigest.of(len(rows), rows.output.row_digest))
+    if taken != len(rows):
+        problem = f"Spark's executors wrote {taken} of {len(rows)} rows"
+        raise StateError(state=state.name, problem=problem, remedy="Clear the whole run.")
+    if output is not None:
+        output.staged(staged_parts(answers))
+    written = written_by(answers)
+    portions = grant.portions + portions_of(answers)
+    whole = replace(grant, written=grant.written + written, portions=portions)
+    state.write(whole, (), complete=True)
+    return written
+
+
+def _connect_url(spark: str) -> str | None:
+    if spark.startswith("sc://"):
+        return spark
+    if _MASTER.match(spark):
+        return None
+    from airflow_tx.connections.spark import connect_url, spark_connection
+
+    return connect_url(spark) if spark_connection(spark).conn_type == "spark_connect" else None
+
+
+def _on_server(url: str, spark: str, job: WriteJob, sealed: bytes) -> list[dict[str, Any]]:
+    from airflow_tx.spark.connect import session
+    from airflow_tx.spark.writers import run
+
+    with session(url, tag=job.name, server=spark_label(spark)) as connected:
+        return run(connected, job, sealed)
+
+
+def _by_driver(
+    spark: str, job: WriteJob, sealed: bytes, dag_file: str, *, state: FencedState, grant: Grant
+) -> list[dict[str, Any]]:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    from airflow_tx.connections.spark import spark_connection
+    from airflow_tx.spark import writers
+    from airflow_tx.spark.submit import driver_environment
+
+    conn_id = spark
+    if _MASTER.match(spark):
+        conn_id = _OWN_CONNECTION
+        # This process belongs to the one task.
+        os.environ[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(
+            {"conn_type": "spark", "host": spark}
+        )
+    connection = spark_connection(conn_id)
+    binary = connection.extra_dejson.get("spark-binary") or "spark-submit"
+    local = (connection.host or "").startswith("local")
+    os.environ.update(driver_environment(os.environ, dag_file=dag_file, binary=binary, local=local))
+    with tempfile.TemporaryDirectory(prefix="airflow-tx-writers-") as folder:
+        writers.write_job(f"{folder}/job", job)
+        # Where the driver is on another machine, the pipe would not reach it.
+        hook = SparkSubmitHook(
+            conn_id=conn_id, name=job.name, application_args=[folder], deploy_mode="client"
+        )
+        with writers.sealed_pipe(f"{folder}/pipe", sealed):
+            try:
+                hook.submit(str(Path(writers.__file__)))
+                return list(json.loads(Path(folder, "told").read_text()))
+            except TxError:
+                raise
+            except Exception as error:
+                reason = str(error).strip().splitlines()
+                first = reason[0] if reason else type(error).__name__
+                raise writers.WritersFailed(
+                    state=state.name, txid=grant.txid, reason=first
+                ) from error
+            finally:
+                with suppress(Exception):
+                    hook.on_kill()

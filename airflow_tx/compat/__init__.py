@@ -4,10 +4,6 @@ Written for Airflow 3.3. Each function has a test that fails when a new version 
     imported when it is needed, because this room is below every other.
 """
 
-from airflow_tx.compat.components import *  # noqa: F403
 from airflow_tx.compat.database import *  # noqa: F403
-from airflow_tx.compat.functions import *  # noqa: F403
-from airflow_tx.compat.intervals import *  # noqa: F403
-from airflow_tx.compat.metrics import *  # noqa: F403
 from airflow_tx.compat.runs import *  # noqa: F403
 from airflow_tx.compat.tasks import *  # noqa: F403

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
-from airflow_tx.compat.intervals import IntervalSchedule
-from airflow_tx.compat.runs import RunNotStarted, one_line, text
+from airflow_tx.compat.runs import IntervalSchedule, RunNotStarted, one_line, text
 
 _AT_ONCE = 500
 # The one who asks may have read the ledger just before the last commit of a run.

@@ -40,8 +40,8 @@ class BlockedOperator(RetriedOperator):
         """
         from datetime import datetime, timezone
 
-        from airflow_tx.protocol.alarm import raised_alarms
-        from airflow_tx.protocol.reader import Reader
+        from airflow_tx.protocol.recovery import raised_alarms
+        from airflow_tx.protocol.step import Reader
         from airflow_tx.protocol.view import open_records
 
         spec = self.transaction

@@ -22,17 +22,16 @@ from airflow_tx.commit.case import CommitCase
 from airflow_tx.commit.handoff import clean_up
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.coordinator.lane_applications import LaneApplications
-from airflow_tx.coordinator.lane_commit import (
+from airflow_tx.coordinator.lane_plan import LanePlan
+from airflow_tx.coordinator.lane_tasks import (
     LaneCommit,
     LaneOutputs,
     LaneProgress,
+    LaneTransaction,
     LaneTurn,
     lane_run,
 )
-from airflow_tx.coordinator.lane_plan import LanePlan
-from airflow_tx.coordinator.lane_tasks import LaneTransaction
-from airflow_tx.coordinator.lane_window import LaneWindow
-from airflow_tx.coordinator.snapshot import LedgerSnapshot
+from airflow_tx.coordinator.plan import LedgerSnapshot
 from airflow_tx.errors import SkippedTransaction, StoreError, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_failure
@@ -41,13 +40,104 @@ from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import Begun, NoData, WindowFull
 from airflow_tx.protocol.attempt import LANE_TRY, TaskTry, TransactionAttempt
 from airflow_tx.protocol.json_text import dumps
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import read_opened
 from airflow_tx.protocol.records import Counter
+from airflow_tx.protocol.step import Reader
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.api import Store
     from airflow_tx.staging import TryDir
+
+
+# --- lane window ---
+# The transactions that a lane works on: shared by its two threads and the threads of its applications.
+
+
+class LaneWindow:
+    """The transactions that a lane has begun, that are not final and have not left it.
+
+    :ivar changed: notified with every change.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._open: set[int] = set()
+        self._processed: dict[int, LaneTransaction] = {}
+        self._applied: list[LaneTransaction] = []
+        self._closed = False
+
+    @property
+    def txids(self) -> frozenset[int]:
+        with self.changed:
+            return frozenset(self._open)
+
+    def add(self, txid: int) -> None:
+        """Let it be in the window from now on."""
+        with self.changed:
+            self._open.add(txid)
+
+    def drop(self, txid: int) -> None:
+        """Let it be in the window no more: it is final, or leaves the lane."""
+        with self.changed:
+            self._open.discard(txid)
+            self.changed.notify_all()
+
+    def processed(self, transaction: LaneTransaction) -> None:
+        """Let a transaction be committed, once those before it have been, or have left."""
+        with self.changed:
+            self._processed[transaction.begun.txid] = transaction
+            self.changed.notify_all()
+
+    def next_processed(self) -> LaneTransaction | None:
+        """Wait until the first of the window is processed; None: the window is closed."""
+        with self.changed:
+            self.changed.wait_for(lambda: self._closed or self._first in self._processed)
+            return self._processed.pop(self._first, None)
+
+    def close(self) -> None:
+        """End the wait for the first one."""
+        with self.changed:
+            self._closed = True
+            self.changed.notify_all()
+
+    @property
+    def _first(self) -> int:
+        return min(self._open, default=0)
+
+    # --- in the thread that processes
+
+    def applied(self, transaction: LaneTransaction) -> None:
+        """Keep a transaction until its application is over."""
+        self._applied.append(transaction)
+
+    def take_over(self) -> list[LaneTransaction]:
+        """Take the ones whose application is over."""
+        found = [each for each in self._applied if each.is_ready]
+        self._applied = [each for each in self._applied if each not in found]
+        return found
+
+    def wait_below(self, count: int, until: float) -> bool:
+        """Wait until fewer than `count` transactions, or none, are in it, until an application is over, or until then.
+
+        :param until: of the monotonic clock.
+        :return: whether there is nothing more to wait for than an application that is over.
+        """
+        deadlines = [
+            each.application.deadline for each in self._applied if each.application is not None
+        ]
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self._is_below(count) or any(each.is_ready for each in self._applied),
+                max(min([until, *deadlines]) - time.monotonic(), 0.0),
+            )
+            return self._is_below(count) or time.monotonic() >= until
+
+    def _is_below(self, count: int) -> bool:
+        return len(self._open) < max(count, 1)
+
+
+# --- lane ---
+
 
 # Seconds until it ends: the next one imports the current modules of the DAG file.
 STINT = 600.0

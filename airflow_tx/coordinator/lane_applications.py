@@ -303,8 +303,7 @@ class _SessionThread(threading.Thread):
         :param run: the first one; None: there is none before the session is prepared.
         :return: whether the session could not be prepared, and something waits for it already.
         """
-        from airflow_tx.spark.connect import SERVER_PATIENCE, session
-        from airflow_tx.spark.session_traces import SessionTraces
+        from airflow_tx.spark.connect import SERVER_PATIENCE, SessionTraces, session
 
         is_prepared = preparation is None
         traces = SessionTraces()

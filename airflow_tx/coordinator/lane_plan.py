@@ -17,7 +17,7 @@ from airflow_tx.sources.api import DatedSource, Source
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
-    from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
+    from airflow_tx.operators.spark import SparkConnectBatchOperator
 
 
 class GoesByRuns(TxError):
@@ -168,7 +168,7 @@ def _lane_task(spec: TransactionSpec, task: Any) -> LaneTask | LaneApplication:
 def _is_application(task: Any) -> bool:
     if type(task).__name__ != "SparkConnectBatchOperator":
         return False  # the DAG file has not imported it, perhaps
-    from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
+    from airflow_tx.operators.spark import SparkConnectBatchOperator
 
     return type(task) is SparkConnectBatchOperator
 

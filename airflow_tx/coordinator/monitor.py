@@ -10,21 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_tx import compat
-from airflow_tx.acks.load import AckerWatch
+from airflow_tx.acks.messages import AckerWatch
 from airflow_tx.alarms import Alarm, AlarmChange, AlarmKind, AlarmTopology, certain, changes
-from airflow_tx.commit.alarm import raise_alarm
-from airflow_tx.coordinator.snapshot import LedgerSnapshot
+from airflow_tx.commit.handoff import raise_alarm
+from airflow_tx.coordinator.plan import LedgerSnapshot
 from airflow_tx.errors import TxError
 from airflow_tx.metrics import GAUGES_EVERY, Cadence, Metric, send_acker_load, send_open
-from airflow_tx.protocol.alarm import raised_alarms
 from airflow_tx.protocol.loss import position_now
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.recovery import raised_alarms
+from airflow_tx.protocol.step import Reader
 
 if TYPE_CHECKING:
-    from airflow_tx.acks.api import AckerStore
-    from airflow_tx.protocol.api import Store
+    from airflow_tx.acks.stores import AckerStore
+    from airflow_tx.protocol.api import Paths, Store
     from airflow_tx.protocol.ledger import Ledger
-    from airflow_tx.protocol.paths import Paths
     from airflow_tx.sources.api import Source
     from airflow_tx.sources.lag import Lag
     from airflow_tx.spec import TransactionSpec

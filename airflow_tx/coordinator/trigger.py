@@ -15,19 +15,21 @@ from typing import Any
 from airflow.triggers.base import TriggerEvent
 
 from airflow_tx import compat
-from airflow_tx.acks.api import AckerStore
-from airflow_tx.acks.location import shared_ackers
+from airflow_tx.acks.stores import AckerStore, shared_ackers
 from airflow_tx.alarms import AlarmLimits, AlarmTopology
-from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.monitor import Monitor
-from airflow_tx.coordinator.plan import plan
-from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
+from airflow_tx.coordinator.plan import (
+    CoordinatorMemory,
+    LedgerSnapshot,
+    Rules,
+    SnapshotReader,
+    plan,
+)
 from airflow_tx.coordinator.worker import STATES_EVERY
 from airflow_tx.errors import TxError, UnreadableRecord
 from airflow_tx.processing.begin import has_batch
-from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.api import Paths, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.sources.api import Source, rebuild
 from airflow_tx.triggers.base import LedgerTrigger, until
 
@@ -229,7 +231,7 @@ def _is_heard(record: logging.LogRecord) -> bool:
     return not (record.threadName or "").startswith(_ASKING)
 
 
-for _module in ("files.base", "files.source", "partitioned"):
+for _module in ("files.source", "partitioned"):
     logging.getLogger(f"airflow_tx.sources.{_module}").addFilter(_is_heard)
 
 

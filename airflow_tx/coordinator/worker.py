@@ -13,29 +13,31 @@ from typing import TYPE_CHECKING, Any
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import TaskRuns
 from airflow_tx.compat import is_live, text
-from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import NoLane
 from airflow_tx.coordinator.plan import (
     Action,
     Allocate,
     CameBack,
+    CoordinatorMemory,
     Examine,
+    LedgerSnapshot,
     Plan,
     Replay,
     RestartDead,
     Restate,
     Return,
+    Rules,
+    SnapshotReader,
     Start,
     Unblock,
     plan,
 )
-from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.errors import ConfigError, Refused, SourceError
 from airflow_tx.failpoints import failpoint
-from airflow_tx.protocol import recovery, run_slots
+from airflow_tx.protocol import recovery
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter
+from airflow_tx.protocol.step import Reader
 from airflow_tx.spec import TransactionSpec
 
 if TYPE_CHECKING:
@@ -266,7 +268,7 @@ class Coordination:
             elif isinstance(action, Return):
                 self._return(action)
             elif isinstance(action, CameBack):
-                self._ledger.run(run_slots.came_back, action.run_id)
+                self._ledger.run(recovery.came_back, action.run_id)
             else:
                 self._ledger.run(recovery.unblock)
                 self._log.info(
@@ -392,7 +394,7 @@ class Coordination:
             action.run_id,
         )
         self._runs.restart(action.run_id)
-        self._ledger.run(run_slots.came_back, action.run_id)
+        self._ledger.run(recovery.came_back, action.run_id)
 
     def _did(self) -> None:
         self._done += 1

@@ -8,8 +8,147 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from airflow_tx.lint.scope import Scope, calls_in
-from airflow_tx.lint.sql_text import SqlWrite, table_name, texts_of, writes_of
+from airflow_tx.lint.scope import Scope, calls_in, own_nodes
+
+# --- sql text ---
+# The SQL that a call sends: its text, as far as the file shows it, and what the text writes.
+
+
+_DEPTH = 6
+_LONGEST = 100_000
+"""A longer file of SQL is a dump: its statements are not read."""
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.S)
+_PLACE = re.compile(r"\{+[^{}]*\}+")
+_STRING = re.compile(r"'(?:[^']|'')*'")
+_TABLE = r"(?:IF\s+EXISTS\s+|ONLY\s+|TABLE\s+)*([\w.\"`\[\]$-]+)"
+_INSERT = re.compile(
+    rf"^(?:WITH\b.*?\b)?(INSERT(?:\s+(?:IGNORE|OR\s+\w+|INTO|OVERWRITE))*|REPLACE\s+INTO|COPY)\s+{_TABLE}",
+    re.I | re.S,
+)
+_UPDATE = re.compile(
+    rf"^(?:WITH\b.*?\b)?(UPDATE\s+{_TABLE}\s+.*?\bSET|MERGE\s+INTO)\b", re.I | re.S
+)
+_RESET = re.compile(
+    r"^(?:DELETE\s+FROM|TRUNCATE|DROP\s+TABLE|CREATE\s+(?:OR\s+REPLACE\s+)?(?:\w+\s+){0,2}TABLE(?!\s+IF\b))"
+    rf"\s+{_TABLE}",
+    re.I,
+)
+_ONCE = re.compile(
+    r"\bON\s+(CONFLICT|DUPLICATE)\b|\bIGNORE\b|\bOR\s+(IGNORE|REPLACE)\b|\bOVERWRITE\b|^REPLACE\b|\bNOT\s+EXISTS\b",
+    re.I,
+)
+_NEW = re.compile(r"\b(EXCLUDED|s|src|source|new)\.\w+|\bVALUES\s*\(\s*\w+\s*\)", re.I)
+_SET = re.compile(r"\b(?:SET|KEY\s+UPDATE)\b(.*)", re.I | re.S)
+_SUM = re.compile(r"[\"`]?(\w+)[\"`]?\s*=\s*(?=[^=]*[-+*|])[^=]*\b\1\b", re.I)
+
+
+@dataclass(frozen=True)
+class SqlWrite:
+    """One statement that writes.
+
+    :param table: the table, in small letters.
+    :param adds: whether a second time changes the table once more.
+    :param resets: whether it removes rows, so that rows which come next are not twice there.
+    """
+
+    table: str
+    adds: bool
+    resets: bool = False
+
+
+def writes_of(text: str) -> list[SqlWrite]:
+    """Give the statements of a text that write."""
+    shown = _PLACE.sub(lambda match: _named(match[0]), text[:_LONGEST])
+    statements = _COMMENT.sub(" ", shown).split(";")
+    found = [_write_of(_STRING.sub("''", each).strip()) for each in statements]
+    return [each for each in found if each is not None]
+
+
+def _write_of(text: str) -> SqlWrite | None:
+    if match := _RESET.match(text):
+        return SqlWrite(table_name(match[1]), False, True)
+    if match := _INSERT.match(text):
+        if match[1].upper() == "COPY" and not re.search(r"\bFROM\b", text, re.I):
+            return None
+        return SqlWrite(table_name(match[2]), not _ONCE.search(text) or _sums(text))
+    if match := _UPDATE.match(text):
+        return SqlWrite(table_name(match[2] or "merged"), _sums(text))
+    return None
+
+
+def _sums(text: str) -> bool:
+    match = _SET.search(text)
+    return match is not None and _SUM.search(_NEW.sub("0", match[1])) is not None
+
+
+def table_name(table: str) -> str:
+    return re.sub(r"[\"`\[\]]", "", table).lower()
+
+
+def texts_of(
+    scope: Scope, node: ast.expr | None, folder: Path, depth: int = _DEPTH
+) -> Iterator[str]:
+    """Give the texts that an expression can have. A word replaces each part that the file does not show."""
+    if node is None or depth == 0:
+        return
+    if isinstance(node, ast.Constant):
+        yield from _text_or_file(node.value, folder)
+    elif isinstance(node, ast.JoinedStr):
+        parts = (
+            each.value if isinstance(each, ast.Constant) else _word(each) for each in node.values
+        )
+        yield "".join(map(str, parts))
+    elif isinstance(node, ast.BinOp):
+        yield from _joined(scope, node, folder, depth)
+    elif isinstance(node, ast.List | ast.Tuple):
+        for each in node.elts:
+            yield from texts_of(scope, each, folder, depth - 1)
+    elif isinstance(node, ast.Call):
+        yield from texts_of(scope, _inside(node), folder, depth - 1)
+    else:
+        for each in scope.values(node):
+            yield from texts_of(scope, each, folder, depth - 1)
+
+
+def _inside(call: ast.Call) -> ast.expr | None:
+    """Give the text below `text("…")`, `dedent("…")`, `"…".format()` and `"…".strip()`."""
+    if isinstance(call.func, ast.Attribute) and not call.args:
+        return call.func.value
+    if isinstance(call.func, ast.Attribute) and call.func.attr in ("format", "replace", "join"):
+        return call.func.value
+    return call.args[0] if call.args else None
+
+
+def _joined(scope: Scope, node: ast.BinOp, folder: Path, depth: int) -> Iterator[str]:
+    lefts = list(texts_of(scope, node.left, folder, depth - 1))
+    if not isinstance(node.op, ast.Add):
+        yield from lefts
+        return
+    right = next(texts_of(scope, node.right, folder, depth - 1), _word(node.right))
+    for left in lefts:
+        yield left + right
+
+
+def _text_or_file(value: object, folder: Path) -> Iterator[str]:
+    if not isinstance(value, str):
+        return
+    file = folder / value
+    if value.endswith(".sql") and "\n" not in value and file.is_file():
+        yield file.read_text(encoding="utf-8", errors="replace")
+    else:
+        yield value
+
+
+def _word(node: ast.AST) -> str:
+    return _named(ast.unparse(node))
+
+
+def _named(code: str) -> str:
+    return "_" + re.sub(r"\W+", "_", code)
+
+
+# --- effects ---
+
 
 DATABASE = "database"
 REQUEST = "request"
@@ -317,3 +456,180 @@ def _first(call: ast.Call) -> ast.expr | None:
 def _argument(scope: Scope, call: ast.Call, place: int, name: str) -> ast.expr | None:
     found = scope.argument(call, name)
     return found if found is not None or len(call.args) <= place else call.args[place]
+
+
+# --- values ---
+# Values that differ each time: the clock, chance, a Variable, what Spark computes differently.
+
+
+_CLOCK = "TX104"
+_CHANCE = "TX105"
+_SETTING_CODE = "TX106"
+_TIMES = frozenset(
+    """
+    datetime.datetime.now datetime.datetime.today
+    datetime.datetime.utcnow datetime.date.today
+    pendulum.now pendulum.today pendulum.yesterday
+    pendulum.tomorrow pendulum.DateTime.now
+    pendulum.DateTime.today pendulum.DateTime.utcnow
+    pendulum.Date.today time.time time.time_ns arrow.now
+    arrow.utcnow pandas.Timestamp.now
+    pandas.Timestamp.today pandas.Timestamp.utcnow
+    airflow.utils.timezone.utcnow
+    airflow.sdk.timezone.utcnow airflow.sdk.timezone.now
+    time.localtime time.gmtime time.ctime time.strftime
+    django.utils.timezone.now
+    """.split()
+)
+_SHORT = {"time.localtime": 0, "time.gmtime": 0, "time.ctime": 0, "time.strftime": 1}
+"""Functions that read the clock if they have at most so many arguments."""
+_DRAWS = frozenset(
+    """
+    random randint randrange uniform choice choices
+    sample shuffle gauss normalvariate getrandbits
+    randbytes expovariate betavariate triangular
+    """.split()
+)
+_UNIQUE = frozenset("uuid.uuid1 uuid.uuid4 os.urandom random.SystemRandom".split())
+_SEEDED = ("random.Random", "numpy.random.default_rng", "numpy.random.RandomState")
+_SETTINGS = tuple(
+    f"{module}.Variable.{verb}"
+    for module in ("airflow.sdk", "airflow.models", "airflow.models.variable")
+    for verb in ("get", "set")
+)
+_TEMPLATES = (
+    (_SETTING_CODE, re.compile(r"\{\{[^}]*\bvar\.(value|json)\b")),
+    (_CLOCK, re.compile(r"\{\{[^}]*\bmacros\.(datetime\.(now|utcnow|today)|time\.time)\b")),
+    (_CHANCE, re.compile(r"\{\{[^}]*\bmacros\.(uuid|random)\b")),
+)
+_LOGS = frozenset(
+    """
+    debug info warning warn error exception critical log
+    print
+    """.split()
+)
+_SPARK = """
+    rand randn uuid current_timestamp current_date now
+    localtimestamp monotonically_increasing_id shuffle
+    spark_partition_id
+    """.split()
+_SPARK_VALUES = {
+    f"pyspark.sql{where}.functions.{name}" for name in _SPARK for where in ("", ".connect")
+}
+_SPARK_TEXT = re.compile(rf"\b({'|'.join(_SPARK)})\s*\(|\bcurrent_(timestamp|date)\b", re.I)
+_LISTS = {"pyspark.sql.functions.collect_list", "pyspark.sql.functions.collect_set"}
+_SORTS = re.compile(r"\.(sort_array|array_sort|size|array_distinct|array_max|array_min)$")
+
+ValueHit = tuple[str, ast.expr]
+
+
+def changing_values(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
+    """Give the nodes of a function, or of a block, that read a value which differs each time."""
+    nodes = list(own_nodes(root))
+    calls = [each for each in nodes if isinstance(each, ast.Call)]
+    harmless = _harmless(scope, nodes)
+    seeded = any(_seeds(scope, call) for call in calls)
+    for call in calls:
+        code = value_of(scope, call)
+        if code and id(call) not in harmless and not (code == _CHANCE and seeded):
+            yield code, call
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "{{" in node.value:
+            yield from (
+                (code, node) for code, template in _TEMPLATES if template.search(node.value)
+            )
+
+
+def value_of(scope: Scope, call: ast.Call) -> str | None:
+    """Give the code of a call whose result differs each time."""
+    name = scope.name_of(call.func)
+    if name in _TIMES:
+        return None if name in _SHORT and len(call.args) > _SHORT[name] else _CLOCK
+    if name.startswith("secrets.") or name in _UNIQUE:
+        return _CHANCE
+    if name in _SEEDED:
+        return None if call.args or call.keywords else _CHANCE
+    module, _, last = name.rpartition(".")
+    if (module == "random" and last in _DRAWS) or (module == "numpy.random" and last != "seed"):
+        return _CHANCE
+    if last == "sample" and isinstance(call.func, ast.Attribute) and _unseeded(call):
+        return _CHANCE
+    return _SETTING_CODE if name in _SETTINGS else None
+
+
+def _unseeded(call: ast.Call) -> bool:
+    """Tell whether a `sample` of a data frame has no seed."""
+    named = {each.arg for each in call.keywords}
+    number = len(call.args) == 1 and isinstance(call.args[0], ast.Constant)
+    draws = number or bool(named & {"n", "frac", "fraction"})
+    return draws and not named & {"random_state", "seed"}
+
+
+def _seeds(scope: Scope, call: ast.Call) -> bool:
+    return scope.name_of(call.func) in ("random.seed", "numpy.random.seed") and bool(call.args)
+
+
+def _harmless(scope: Scope, nodes: list[ast.AST]) -> set[int]:
+    """Find calls whose values do not leave: in a log line, or in a duration."""
+    found: set[int] = set()
+    for node in nodes:
+        if isinstance(node, ast.Call) and scope.name_of(node.func).rpartition(".")[2] in _LOGS:
+            found |= {id(each) for each in ast.walk(node)}
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            found |= _timed(scope, nodes, [node.left, node.right])
+        elif isinstance(node, ast.Compare):
+            found |= _timed(scope, nodes, [node.left, *node.comparators])
+    return found
+
+
+def _timed(scope: Scope, nodes: list[ast.AST], sides: list[ast.expr]) -> set[int]:
+    """Find the clocks of a duration: each side is a clock, or a name that only a clock was assigned."""
+    clocks = [_clock(scope, side) for side in sides]
+    if not all(clocks):
+        return set()
+    names = {side.id for side in sides if isinstance(side, ast.Name)}
+    if any(_leaves(nodes, name) for name in names):
+        return set()
+    return {id(each) for found in clocks for each in found}
+
+
+def _clock(scope: Scope, side: ast.expr) -> list[ast.Call]:
+    values = scope.values(side) if isinstance(side, ast.Name) else [side]
+    return [call for value in values for call in calls_in(value) if value_of(scope, call) == _CLOCK]
+
+
+def _leaves(nodes: list[ast.AST], name: str) -> bool:
+    """Tell whether a name is used outside of a subtraction or a comparison."""
+    inside = {
+        id(each)
+        for node in nodes
+        if (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub))
+        or isinstance(node, ast.Compare)
+        for each in ast.walk(node)
+    }
+    used = [each for each in nodes if isinstance(each, ast.Name) and each.id == name]
+    return any(isinstance(each.ctx, ast.Load) and id(each) not in inside for each in used)
+
+
+# --- Spark --------------------------------------------------------------------------------------------------------
+
+
+def spark_values_in(scope: Scope, root: ast.AST) -> Iterator[ValueHit]:
+    """Give the expressions of an application that Spark computes differently each time."""
+    calls = [each for each in own_nodes(root) if isinstance(each, ast.Call)]
+    sorted_ = {id(each) for call in calls if _sorts(scope, call) for each in ast.walk(call)}
+    for call in calls:
+        name = scope.name_of(call.func)
+        last = name.rpartition(".")[2]
+        text = scope.constant(call.args[0]) if call.args else None
+        is_sql = last in ("expr", "selectExpr", "sql") and isinstance(text, str)
+        if name in _SPARK_VALUES or (is_sql and _SPARK_TEXT.search(str(text))):
+            yield "TX111", call
+        elif name in _LISTS and id(call) not in sorted_:
+            yield "TX111", call
+        elif last == "randomSplit" and len(call.args) < 2 and not scope.argument(call, "seed"):
+            yield "TX111", call
+
+
+def _sorts(scope: Scope, call: ast.Call) -> bool:
+    return _SORTS.search(scope.name_of(call.func)) is not None

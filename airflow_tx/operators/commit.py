@@ -6,33 +6,39 @@ Source: protocol.md §§2, 4, 6, 7.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
 from airflow_tx.commit.update import Update, checked_updates
 from airflow_tx.config import Settings
 from airflow_tx.errors import (
+    AheadOfOrder,
+    FailedBatch,
     FenceOutranked,
     IncompleteBatch,
     InputSkipped,
     Outranked,
     Refused,
+    RowsRefused,
+    SkippedAfterCommit,
     SkippedTransaction,
     StagingError,
     StateError,
     StateUnavailable,
     TxError,
 )
-from airflow_tx.metrics import send_failure
-from airflow_tx.operators.lineage import LineageOperator
-from airflow_tx.processing.failure import advice_of, noted_reason, refusal_of
-from airflow_tx.spec import COMMIT_KEY, TransactionSpec, begun_by, spec_of
+from airflow_tx.failpoints import failpoint
+from airflow_tx.metrics import Metric, send_failure
+from airflow_tx.processing.task import advice_of, check_arguments, noted_reason, refusal_of
+from airflow_tx.spec import COMMIT_KEY, WHY_NOT, HasTransaction, TransactionSpec, begun_by, spec_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,7 +47,59 @@ if TYPE_CHECKING:
     from airflow_tx.commit.case import CommitCase, CommitPart
     from airflow_tx.commit.commit import Commit
     from airflow_tx.commit.turn import WaitingLine
+    from airflow_tx.journal.entry import Entry
+    from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, WindowFull
+    from airflow_tx.protocol.records import TopologyRecord
     from airflow_tx.triggers.base import WaitTrigger
+
+
+# --- lineage ---
+# What OpenLineage learns of a run, if its provider is installed: the transaction, as a facet of the run.
+
+
+FACET = "airflow_tx"
+"""Under which name the facet is in the run."""
+_FIELDS = ("topology", "txid", "attempt", "position", "rows", "restates")
+
+
+class LineageOperator:
+    """An operator that keeps the transaction it worked on until OpenLineage asks for it, in the same process."""
+
+    _transaction_facet: dict[str, Any] | None = None
+
+    def note_lineage(self, topology: str, begun: Begun, rows: int | None = None) -> None:
+        """Keep the transaction that the task works on.
+
+        :param rows: of its batch, if they are counted.
+        """
+        from airflow_tx.protocol.attempt import POSITION_KEPT, as_kept
+
+        position = as_kept(begun.position, POSITION_KEPT)
+        restates = None if begun.replaces is None else begun.replaces.txid
+        values = (topology, begun.txid, begun.attempt.attempt, position, rows, restates)
+        self._transaction_facet = dict(zip(_FIELDS, values, strict=True))
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Give the facet; called by the provider of OpenLineage when the task has ended."""
+        from airflow.providers.openlineage.extractors import OperatorLineage  # type: ignore[import-not-found]
+
+        if self._transaction_facet is None:
+            return OperatorLineage()
+        return OperatorLineage(run_facets={FACET: _facet_class()(**self._transaction_facet)})
+
+
+@cache
+def _facet_class() -> Any:
+    from attr import ib, make_class
+    from openlineage.client.generated.base import RunFacet  # type: ignore[import-not-found]
+
+    return make_class(
+        "TransactionRunFacet", {name: ib(default=None) for name in _FIELDS}, bases=(RunFacet,)
+    )
+
+
+# --- commit ---
+
 
 log = logging.getLogger(__name__)
 _SKEW = timedelta(hours=1)  # between the clocks of a worker and of Airflow's API server
@@ -112,8 +170,8 @@ class InTurnOperator(RetriedOperator, LineageOperator):
 
         :param part: the part of the commit that the task does; None: the whole commit.
         """
-        from airflow_tx.commit.alarm import raise_own_alarms
         from airflow_tx.commit.commit import Commit
+        from airflow_tx.commit.handoff import raise_own_alarms
         from airflow_tx.commit.turn import RESUMED, commit_in_turn
 
         with final_errors(), commit_case(context, updates, self.log) as case:
@@ -137,8 +195,7 @@ class InTurnOperator(RetriedOperator, LineageOperator):
 
     def _wait(self, spec: TransactionSpec, context: Context, line: WaitingLine) -> NoReturn:
         from airflow_tx.commit.run_slots import slots_of
-        from airflow_tx.triggers.messages import MessagesTrigger
-        from airflow_tx.triggers.turn import TurnTrigger
+        from airflow_tx.triggers.turn import MessagesTrigger, TurnTrigger
 
         common: dict[str, Any] = {
             "zookeeper_conn_id": spec.conn_id,
@@ -231,7 +288,7 @@ def note_commit(operator: Any, context: Context, case: CommitCase, *, is_first: 
 def _is_emitted(outlet: Any, case: CommitCase) -> bool:
     if not compat.is_asset(outlet):
         return False
-    from airflow_tx.protocol.person import moment
+    from airflow_tx.protocol.status import moment
 
     own = case.begun.attempt
     said = {"topology": case.spec.topology, "txid": own.txid}
@@ -285,9 +342,373 @@ class CommitOperator(InTurnOperator):
 
     def _write_in_phase(self, context: Context) -> dict[str, Any] | None:
         """Write; the last task of the phase looks at what it returns."""
-        from airflow_tx.commit.phase import write_in_phase
+        from airflow_tx.commit.commit import write_in_phase
 
         with final_errors(), commit_case(context, self.updates, self.log) as case:
             wrote, left = write_in_phase(case)
             push_new_values(context["ti"], left)
             return wrote
+
+
+# --- commit phase ---
+# The first and the last task of a commit phase, and what happens around those between.
+
+
+class AcquireTurnOperator(InTurnOperator):
+    """Takes the turn to commit for the tasks of a commit phase; made by `commit_phase`, never by hand."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Raise every fence, or defer until the turn is near.
+
+        :raises AirflowSkipException: a person has it skipped.
+        :raises AirflowFailException: the ledger or a state refuses, and would again.
+        """
+        from airflow_tx.commit.commit import FIRST_OF_PHASE
+
+        return self.take_turn(context, _updates(context), FIRST_OF_PHASE).left
+
+
+class MarkCommittedOperator(RetriedOperator, LineageOperator):
+    """Marks the commit if every task of the phase has succeeded, else fails; made by `commit_phase`, never by hand.
+
+    Its asset event carries topology, txid and attempt. There is one for each commit, however often the run is cleared.
+    """
+
+    ui_color = "#cfe2ff"
+
+    def execute(self, context: Context) -> None:
+        """Mark.
+
+        :raises AirflowFailException: a task of the phase has failed; naming it.
+        """
+        from airflow_tx.commit.commit import mark_in_phase
+
+        with final_errors(), commit_case(context, _updates(context), self.log) as case:
+            is_first = case.ledger.status(case.begun.txid) is not None
+            rows = mark_in_phase(case)
+            note_commit(self, context, case, is_first=is_first)
+        self.note_lineage(case.spec.topology, case.begun, rows)
+
+
+def _updates(context: Context) -> tuple[Update, ...]:
+    """Give the updates of all committers of the phase."""
+    dag: Any = context["dag"]
+    phase = spec_of(dag).phase
+    assert phase is not None
+    return tuple(update for task in phase.committers for update in dag.get_task(task).updates)
+
+
+# --- around any other task of the phase --------------------------------------------------------------------------
+
+
+def before_inside(context: Context) -> None:
+    """Run before a task of the phase: it works in the commit phase, or not at all.
+
+    :raises AirflowSkipException: the transaction is committed.
+    :raises AirflowFailException: another grant has taken the turn.
+    """
+    from airflow_tx.commit.commit import grant_of, incomplete, read_shared
+    from airflow_tx.processing.task import Processing
+
+    check_arguments(context["task"], Processing.of(context).attempt)
+    with commit_case(context, (), None) as case:
+        spec = case.spec
+        assert spec.phase is not None
+        try:
+            grant = grant_of(read_shared(case), spec.topology)
+            held = grant is None or case.ledger.holds(grant.token)
+        except Refused as error:
+            raise AirflowFailException(str(error)) from None
+        if grant is None:
+            raise AirflowSkipException(
+                f"Transaction {case.begun.txid} is already committed: nothing to do."
+            )
+        if not held:
+            lost = incomplete(
+                case, "the turn was taken again since this task was scheduled", spec.phase.acquire
+            )
+            raise AirflowFailException(str(lost))
+
+
+def after_inside(context: Context, result: Any = None) -> None:
+    """Run after a task of the phase: note of which attempt its result is."""
+    from airflow_tx.commit.commit import INSIDE_KEY
+    from airflow_tx.processing.outputs import check_returned, xcom_fingerprint
+    from airflow_tx.protocol.attempt import TaskTry
+
+    ti = context["ti"]
+    spec = spec_of(context["dag"])
+    own = begun_by(ti, spec)
+    task = TaskTry(ti.task_id, compat.map_index(ti), compat.task_try(ti))
+    check_returned(result, spec, task, own.attempt)
+    note = {"txid": own.txid, "attempt": own.attempt.attempt, "digest": xcom_fingerprint(result)}
+    ti.xcom_push(key=INSIDE_KEY, value=note)
+
+
+def hook_up_inside(task: Any) -> None:
+    """Bind a task of any operator to the phase that it stands in.
+
+    The ledger does not learn that it ends well: the last task of the phase checks the states of the others.
+    """
+    compat.add_hooks(
+        task,
+        before=before_inside,
+        after=after_inside,
+        failed=note_commit_failure,
+        final=(FailedBatch, RowsRefused),
+    )
+
+
+# --- begin ---
+# The first task of a run: it gives the run its transaction. Source: protocol.md §3.
+
+
+_WHY_KEPT = 1000
+
+
+class BeginTransactionOperator(HasTransaction, RetriedOperator, SkipMixin, LineageOperator):
+    """Takes the next batch of the source, or the run's own again; made by `Transaction`, never by hand.
+
+    Its XCom is the batch as plain JSON: topology, txid, attempt, rows, position, rows_digest, replay.
+
+    :param transaction: the block it begins.
+    """
+
+    # Without it the scheduler does not look for the tasks that this one has skipped when they are cleared alone.
+    inherits_from_skipmixin = True
+    template_fields: Sequence[str] = ()
+    ui_color = "#d9f2e6"
+
+    def __init__(self, *, transaction: TransactionSpec, **kwargs: Any) -> None:
+        """Take the block. Further arguments go to `BaseOperator`."""
+        super().__init__(**kwargs)
+        self.transaction = transaction
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Allocate or replay; defer while the window is full.
+
+        :raises AirflowSkipException: the source has no data.
+        :raises AirflowFailException: the ledger refuses, and would again.
+        """
+        from airflow_tx.commit.handoff import raise_own_alarms
+        from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
+
+        spec = self.transaction
+        ti = context["ti"]
+        failpoint("begin.before_ask", topology=spec.topology, run_id=ti.run_id)
+        try:
+            answer = self._ask(context)
+        except SkippedTransaction as error:
+            # Green, as the run that found the skip still to be done.
+            self.log.warning("%s", error)
+            self._skip_tasks(ti, spec.inside)
+        except AheadOfOrder as ahead:
+            self._wait_in_order(context, ahead)
+        except TxError as error:
+            # For the board: a task without a transaction has no other record than this text.
+            ti.xcom_push(key=WHY_NOT, value=str(error)[:_WHY_KEPT])
+            if isinstance(error, Refused):
+                raise AirflowFailException(str(error)) from None
+            raise
+        raise_own_alarms(spec, context, self.log)
+        if isinstance(answer, Begun):
+            return self._begun(context, answer)
+        if isinstance(answer, WindowFull):
+            self._wait(context, answer)
+        if isinstance(answer, AlreadyCommitted):
+            return self._already_committed(ti, answer.txid)
+        raise AirflowSkipException(
+            f"The source of topology {spec.topology!r} has no rows for another transaction now."
+        )
+
+    def execute_again(
+        self, context: Context, event: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Run when there may be room in the window, or when this run is to give up its run slot."""
+        from airflow_tx.commit.run_slots import yield_slot
+
+        if event and "yield" in event:
+            missing = datetime.fromisoformat(event["missing"]) if "missing" in event else None
+            yield_slot(
+                self.transaction,
+                context,
+                blocking=event["yield"],
+                txid=None,
+                missing=missing,
+                log=self.log,
+            )
+        return self.execute(context)
+
+    def _check_entry(self, entry: Entry, topology: TopologyRecord) -> None:
+        from airflow_tx.commit.restatement import check_entry  # only a restatement loads it
+
+        check_entry(self.transaction, self.dag, entry, topology)
+
+    def _ask(self, context: Context) -> Begun | NoData | WindowFull | AlreadyCommitted:
+        from airflow_tx.processing.begin import ask, await_lane, comes_soon, key_of
+
+        spec = self.transaction
+        ti = context["ti"]
+        run = compat.run_info(context)
+        if spec.source.in_order:
+            await_lane(spec, key_of(spec, run), seconds=Settings.load().warm_wait)
+        asked = partial(
+            ask,
+            spec,
+            ti,
+            run,
+            retry=compat.is_retry(ti, self.retries or 0),
+            dag=self.dag,
+            check_entry=self._check_entry,
+            log=self.log,
+        )
+        try:
+            return asked()
+        except AheadOfOrder as ahead:
+            if not comes_soon(spec, ahead, seconds=Settings.load().warm_wait):
+                raise
+        return asked()
+
+    def _begun(self, context: Context, begun: Begun) -> dict[str, Any]:
+        from airflow_tx.protocol.status import size_in_words
+
+        spec = self.transaction
+        attempt = begun.attempt
+        failpoint(
+            "begin.after_allocate",
+            topology=spec.topology,
+            txid=attempt.txid,
+            attempt=attempt.attempt,
+        )
+        self.note_lineage(spec.topology, begun)
+        if begun.replay:
+            Metric.REPLAYED.send(spec.paths)
+        self.log.info(
+            "Transaction %s of %s (%s): rows %.2000s",
+            attempt,
+            spec.topology,
+            "replay" if begun.replay else "new",
+            begun.metadata,
+        )
+        if begun.size is not None:
+            self.log.info("It has %s", size_in_words(begun.size))
+        for lost in begun.lost:
+            self.log.warning("Before it, accepted as lost and in no batch: %s", lost)
+        if begun.skip is not None:
+            self._skip(context, begun)
+        return {"topology": spec.topology, **begun.to_json()}
+
+    def _wait(self, context: Context, full: WindowFull) -> None:
+        from airflow_tx.commit.run_slots import slots_of
+        from airflow_tx.processing.begin import key_of
+        from airflow_tx.triggers.turn import ReadyTrigger
+
+        spec = self.transaction
+        self.log.info(
+            "Waiting for room: transactions %s to %s of %s are open, and max_pending is %s. "
+            "The next one begins when transaction %s is committed or skipped.",
+            full.current,
+            full.allocated,
+            spec.topology,
+            full.max_pending,
+            full.current,
+        )
+        self.defer(
+            trigger=ReadyTrigger(
+                zookeeper_conn_id=spec.conn_id,
+                root=spec.paths.root,
+                topology=spec.topology,
+                max_pending=full.max_pending,
+                hold=Settings.load().min_deferral,
+                slots=slots_of(spec, context, txid=None),
+                key=key_of(spec, compat.run_info(context)),
+            ),
+            method_name="execute_again",
+        )
+
+    def _wait_in_order(self, context: Context, ahead: AheadOfOrder) -> NoReturn:
+        from airflow_tx.commit.run_slots import slots_of
+        from airflow_tx.processing.begin import gap, key_of
+        from airflow_tx.protocol.replay import LIVE_RUN_STATES
+        from airflow_tx.triggers.turn import OrderTrigger
+
+        spec = self.transaction
+        self.log.info("%s", ahead)
+        if not compat.runs_on(spec.dag_id, ahead.missing, LIVE_RUN_STATES):
+            self.log.warning("%s", gap(spec.dag_id, ahead.missing, ahead.after))
+        self.defer(
+            trigger=OrderTrigger(
+                zookeeper_conn_id=spec.conn_id,
+                root=spec.paths.root,
+                topology=spec.topology,
+                max_pending=spec.request.max_pending,
+                hold=Settings.load().min_deferral,
+                slots=slots_of(spec, context, txid=None),
+                key=key_of(spec, compat.run_info(context)),
+                after=ahead.after.isoformat(),
+                missing=ahead.missing.isoformat(),
+            ),
+            method_name="execute_again",
+        )
+
+    def _skip(self, context: Context, begun: Begun) -> None:
+        """A person wants it skipped: nothing is processed; the process with the turn skips it, this task if it can."""
+        from airflow_tx.commit.handoff import pass_on, states_of, take_skip_in_peace
+        from airflow_tx.commit.run_slots import TaskRuns
+
+        spec = self.transaction
+        txid = begun.attempt.txid
+        assert begun.skip is not None
+        self.log.info(
+            "Transaction %s is to be skipped (%s: %s)", txid, begun.skip["who"], begun.skip["why"]
+        )
+        with spec.store() as store:
+            ledger = spec.ledger(store)
+            states = states_of(context["dag"])
+            try:
+                ended = take_skip_in_peace(ledger, txid, states, log=self.log)
+            except Refused as error:
+                raise AirflowFailException(str(error)) from None
+            pass_on(ledger, states, TaskRuns(spec.dag_id, context["ti"]), ended, log=self.log)
+        self._skip_tasks(context["ti"], spec.inside)
+
+    def _already_committed(self, ti: Any, txid: int) -> dict[str, Any]:
+        """Skip the tasks before the commit: the committer finds it done, and the tasks after it run.
+
+        :raises AirflowFailException: Airflow would skip some of those as well.
+        """
+        from airflow_tx.processing.begin import committed_batch
+
+        spec = self.transaction
+        skipped = frozenset(spec.inside).difference(spec.ends)
+        self._check_after_commit(txid, skipped)
+        text = "Transaction %s of %s is already committed: %s. Nothing is counted again. Tasks after the commit run."
+        self.log.info(
+            text,
+            txid,
+            spec.topology,
+            "its other tasks are skipped" if skipped else "it has no other tasks",
+        )
+        batch = committed_batch(spec, txid)
+        if skipped:
+            ti.xcom_push(key="return_value", value=batch)
+            self._skip_tasks(ti, skipped)
+        return batch
+
+    def _check_after_commit(self, txid: int, skipped: frozenset[str]) -> None:
+        assert self.dag is not None
+        spec = self.transaction
+        after = {each for end in spec.ends for each in compat.downstream(self.dag.get_task(end))}
+        for task_id in sorted(
+            compat.skipped_along(self.dag, skipped) & after.difference(spec.inside)
+        ):
+            needs = sorted(skipped.intersection(self.dag.get_task(task_id).upstream_task_ids))
+            if needs:
+                named = {"tasks": task_id, "needs": ", ".join(needs)}
+                raise AirflowFailException(
+                    str(SkippedAfterCommit(topology=spec.topology, txid=txid, **named))
+                )
+
+    def _skip_tasks(self, ti: Any, tasks: Iterable[str]) -> NoReturn:
+        assert self.dag is not None
+        compat.skip_tasks(self, ti, [self.dag.get_task(task) for task in sorted(tasks)])

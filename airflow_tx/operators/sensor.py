@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx.config import Settings
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -88,7 +88,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
         :raises AirflowFailException: it is skipped, or the source cannot tell; AirflowSkipException with `soft_fail`.
         """
         from airflow_tx.hooks.zookeeper import ZooKeeperHook
-        from airflow_tx.triggers.committed import commit_of, missing_topology
+        from airflow_tx.triggers.watcher import commit_of, missing_topology
 
         wanted = self._wanted()
         with ZooKeeperHook(self.zookeeper_conn_id).store() as store:
@@ -155,7 +155,7 @@ class TransactionCommittedSensor(BaseSensorOperator):
         )
 
     def _defer(self, wanted: dict[str, Any]) -> NoReturn:
-        from airflow_tx.triggers.committed import CommittedTrigger
+        from airflow_tx.triggers.watcher import CommittedTrigger
 
         settings = Settings.load()
         trigger = CommittedTrigger(

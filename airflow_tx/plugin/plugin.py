@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, urlsplit
 
+from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
+from airflow.sdk import BaseOperatorLink
 
 from airflow_tx import compat
+from airflow_tx.plugin.api.app import PREFIX, bundle_digest
+
+# --- plugin ---
 
 
 class _MadeOnDemand:
@@ -30,13 +36,11 @@ def _fastapi_apps() -> list[Any]:
 
 
 def _react_apps() -> list[Any]:
-    from airflow_tx.plugin.pages import react_apps
 
     return react_apps()
 
 
 def _links() -> list[Any]:
-    from airflow_tx.plugin.links import TransactionLink
 
     return [TransactionLink()]
 
@@ -60,3 +64,74 @@ class TransactionsPlugin(AirflowPlugin):
             from airflow_tx.plugin.preload import client_used_by_scheduler, import_ahead
 
             import_ahead(f"the {component}", client_used=client_used_by_scheduler)
+
+
+# --- pages ---
+# Where the board appears in Airflow's UI: in the navigation, and as a tab of DAGs and of runs.
+
+
+PAGE_NAME = "Transactions"
+RUN_PAGE = "run-transaction"
+_DESTINATIONS = {"nav": "transactions", "dag": "dag-transactions", "dag_run": RUN_PAGE}
+
+
+def base_path() -> str:
+    """Return the path of `[api] base_url`, with a slash at its end."""
+    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/") + "/"
+
+
+def react_apps() -> list[dict[str, Any]]:
+    """Describe the pages to Airflow. They have one name, by which it finds the component of the bundle again."""
+    url = f"{base_path()}{PREFIX.lstrip('/')}/board/main.umd.cjs?v={bundle_digest()}"
+    return [
+        {
+            "name": PAGE_NAME,
+            "bundle_url": url,
+            "destination": destination,
+            "url_route": route,
+            "category": "browse",
+        }
+        if destination == "nav"
+        else {
+            "name": PAGE_NAME,
+            "bundle_url": url,
+            "destination": destination,
+            "url_route": route,
+        }
+        for destination, route in _DESTINATIONS.items()
+    ]
+
+
+# --- links ---
+# The link from a task of ours to its transaction on the board.
+
+
+# As Airflow compares them, by module and name: to import them costs a second, for the Spark provider.
+_OPERATORS = (
+    ("airflow_tx.coordinator.dag", "CoordinateOperator"),
+    ("airflow_tx.operators.commit", "BeginTransactionOperator"),
+    ("airflow_tx.operators.commit", "CommitOperator"),
+    ("airflow_tx.operators.commit", "AcquireTurnOperator"),
+    ("airflow_tx.operators.commit", "MarkCommittedOperator"),
+    ("airflow_tx.operators.spark", "SparkConnectBatchOperator"),
+    ("airflow_tx.operators.spark", "SparkBatchOperator"),
+)
+# A `@task` within a transaction. The `@task` of other DAGs is in another module.
+_TASKS = tuple(("airflow_tx.topology.transaction", name) for name in compat.DECORATED_TASKS)
+
+
+def _named(module: str, name: str) -> type:
+    return type(name, (), {"__module__": module})
+
+
+class TransactionLink(BaseOperatorLink):
+    """Leads to the tab of the run. The api-server makes it, so that a task that has not ended has it, too."""
+
+    name = "Transaction"
+
+    operators = [_named(*each) for each in (*_OPERATORS, *_TASKS)]  # noqa: RUF012 - the type is Airflow's
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        dag = quote(ti_key.dag_id, safe="")
+        run = quote(ti_key.run_id, safe="")
+        return f"{base_path()}dags/{dag}/runs/{run}/plugin/{RUN_PAGE}"

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_tx.errors import StagingError
 from airflow_tx.processing.task import Processing
-from airflow_tx.protocol.rows_digest import COUNT, RowsDigest
+from airflow_tx.protocol.attempt import COUNT, RowsDigest
 
 if TYPE_CHECKING:
-    from airflow_tx.processing.consumed_rows import RowsReading
+    from airflow_tx.processing.outputs import RowsReading
     from airflow_tx.protocol.answers import Begun
     from airflow_tx.protocol.attempt import TransactionAttempt
-    from airflow_tx.protocol.consumers import OutputName
+    from airflow_tx.protocol.processing import OutputName
     from airflow_tx.spec import TransactionSpec
     from airflow_tx.staging import StagingArea, TryDir
+    from airflow_tx.staging.area import Output
     from airflow_tx.staging.descriptor import Input
-    from airflow_tx.staging.output import Output
 
 
 class CurrentBatch:
@@ -123,7 +123,7 @@ class CurrentBatch:
         return self._reading(outputs, COUNT).passing(rows) if outputs else rows
 
     def _reading(self, outputs: tuple[OutputName, ...] = (), form: str = "") -> RowsReading:
-        from airflow_tx.processing.consumed_rows import PYTHON, RowsReading
+        from airflow_tx.processing.outputs import PYTHON, RowsReading
 
         reading = RowsReading(outputs, form or PYTHON)
         if self._reliable:
@@ -134,8 +134,7 @@ class CurrentBatch:
 def _written(where: TryDir, name: str, rows: Any) -> Output:
     """Write one Parquet file, with the digest of its rows, so that readers prove what they have read."""
     from airflow_tx.staging import with_content, write_rows
-    from airflow_tx.staging.manifest import batches_of
-    from airflow_tx.staging.output import refuse
+    from airflow_tx.staging.area import batches_of, refuse
     from airflow_tx.staging.row_hash import digest_of_batch
 
     output = write_rows(where, name, rows)
@@ -193,8 +192,7 @@ def rows_of_output(spec: TransactionSpec, ref: Any, begun: Begun) -> Iterator[di
 
     :raises StagingError: exactly this output is not there whole.
     """
-    from airflow_tx.staging.manifest import batches_of, check_readable, open_output
-    from airflow_tx.staging.small_rows import rows_from_json
+    from airflow_tx.staging.area import batches_of, check_readable, open_output, rows_from_json
     from airflow_tx.state.arrow import from_arrow, types_of
 
     area, found, of = locate_output(spec, ref, begun)
@@ -216,8 +214,8 @@ def inputs_of(spec: TransactionSpec, inputs: Mapping[str, Any], begun: Begun) ->
 
 
 def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
+    from airflow_tx.staging.area import check_readable, open_output
     from airflow_tx.staging.descriptor import Input
-    from airflow_tx.staging.manifest import check_readable, open_output
 
     single = isinstance(value, (str, Mapping)) or not isinstance(value, Iterable)
     files = list[str]()
@@ -234,7 +232,7 @@ def _input(spec: TransactionSpec, value: Any, begun: Begun) -> Input:
 
 def output_names(*refs: Mapping[str, Any]) -> tuple[OutputName, ...]:
     """Name the outputs that are read as one; none, if new values are among them, which no task has acked."""
-    from airflow_tx.protocol.consumers import OutputName, content_of
+    from airflow_tx.protocol.processing import OutputName, content_of
     from airflow_tx.spark.new_values import are_new_values
 
     if any(are_new_values(ref) for ref in refs):

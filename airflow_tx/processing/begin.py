@@ -3,37 +3,214 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_tx import compat
-from airflow_tx.errors import RestateRefused, SourceError, TxError
+from airflow_tx.errors import AheadOfOrder, RestateRefused, SourceError, TxError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_lag
-from airflow_tx.processing.order import first_in_turn, in_turn
-from airflow_tx.processing.outcome import note_begun, note_failed
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, NoData, Replaced, WindowFull
-from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.api import Paths, Store
+from airflow_tx.protocol.attempt import TransactionAttempt, is_shortened
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, PreviousBatch, RestatedBatch
 from airflow_tx.protocol.json_text import dumps
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.records import Binding, Counter, TopologyRecord
-from airflow_tx.protocol.step import is_committed
-from airflow_tx.protocol.wish import Wish
+from airflow_tx.protocol.loss import next_position
+from airflow_tx.protocol.records import Binding, Counter, TopologyRecord, TransactionRecord
+from airflow_tx.protocol.replay import Wish
+from airflow_tx.protocol.step import Reader, is_committed
+from airflow_tx.protocol.view import in_lane
 from airflow_tx.sources.api import Source, SourceKind
+from airflow_tx.sources.dates import order_end
 from airflow_tx.spec import COMMITTED, TransactionSpec
 
 if TYPE_CHECKING:
     from airflow_tx.compat import RunInfo
     from airflow_tx.journal.entry import Entry
-    from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.attempt import TaskTry
     from airflow_tx.protocol.ledger import Ledger
-    from airflow_tx.protocol.paths import Paths
+
+
+# --- order ---
+# Txids in the order of data intervals: whose turn it is to begin, and what a run waits for. Source: protocol.md §3.
+
+
+# Seconds: runs that are created together begin within a few of each other.
+_SOON = 5.0
+_PACE = 0.2
+
+
+def in_turn(
+    spec: TransactionSpec,
+    source: Source,
+    run: RunInfo,
+    dag: Any,
+    *,
+    attempt: TransactionAttempt,
+    position: Any,
+) -> Source:
+    """Return the source that decides the batch of a run by the schedule of its DAG, if its dates have an order.
+
+    :raises AheadOfOrder: the order has not begun, and an earlier run is on its way.
+    """
+    start = run.interval_start
+    dated = source.dated
+    if dated is None or not dated.in_order or attempt.attempt > 1 or start is None:
+        return source
+    if position is None:
+        earlier = compat.earlier_live_run(spec.dag_id, start)
+        if earlier is not None:
+            interval = f"{start.isoformat()}/{run.interval_end and run.interval_end.isoformat()}"
+            raise AheadOfOrder(interval=interval, after=start, missing=earlier)
+    return dated.on_schedule(partial(compat.previous_end, dag))
+
+
+def first_in_turn(
+    spec: TransactionSpec, source: Source, attempt: TransactionAttempt, position: Any
+) -> Source:
+    """Return the source that decides a batch which no run has asked for, if no earlier run is on its way.
+
+    :raises SourceError: one is, and the order of data intervals has not begun.
+    """
+    dated = source.dated
+    found = None if dated is None or position is not None else dated.next_interval(position)
+    earlier = None if found is None else compat.earlier_live_run(spec.dag_id, found.start)
+    if earlier is None:
+        return source
+    raise source.refused(
+        f"the run of {earlier.isoformat()} is queued or running, with which the order of its data intervals begins",
+        "Nothing was allocated.",
+    )
+
+
+def await_lane(
+    spec: TransactionSpec,
+    key: str,
+    *,
+    seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Wait in the worker while a lane works on the transaction of a run, which else would take it over.
+
+    :param seconds: to wait at most.
+    """
+    until = clock() + seconds
+    with spec.store() as store:
+        while clock() < until and is_in_lane(store, spec.paths, key):
+            sleep(_PACE)
+
+
+def is_in_lane(store: Store, paths: Paths, key: str) -> bool:
+    """Ask whether a lane that lives works on the transaction of a run."""
+    read = Reader(store)
+    binding = read.peek_if_any(Binding, paths.run(key))
+    if binding is None:
+        return False
+    record = read.peek_if_any(TransactionRecord, paths.transaction(binding.txid))
+    return record is not None and bool(in_lane(store, paths, {binding.txid: record}))
+
+
+def comes_soon(
+    spec: TransactionSpec,
+    ahead: AheadOfOrder,
+    *,
+    seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> bool:
+    """Wait in the worker for the order to come to a run, whose deferral would take longer; False: it has not come.
+
+    :param seconds: to wait at most; not at all while no run of the next interval is running, and 5 in any case.
+    """
+    if not compat.runs_on(spec.dag_id, ahead.missing, ["running"]):
+        return False
+    until = clock() + min(seconds, _SOON)
+    with spec.store() as store:
+        while clock() < until:
+            end = order_in(store, spec.paths)
+            if end is not None and end >= ahead.after:
+                return True
+            sleep(_PACE)
+    return False
+
+
+def order_in(store: Store, paths: Paths) -> datetime | None:
+    """Read where the order of a topology stands; None: it has not begun."""
+    position = next_position(Reader(store), paths)
+    return None if position is None else order_end(position)
+
+
+def gap(dag_id: str, missing: datetime, after: datetime) -> str:
+    """Say what to do about an interval of which there is no run."""
+    return (
+        f"No run for the interval that begins at {missing.isoformat()} is queued or running, and no later one can "
+        f"begin without it. Clear its run, or create it with airflow tx backfill {dag_id} --from "
+        f"{missing.isoformat()} --to {after.isoformat()}"
+    )
+
+
+# --- outcome ---
+# The calls to the source about a batch: the ledger has it, it is committed, an attempt has failed.
+#
+# Source: Storm's ack and fail.
+
 
 log = logging.getLogger(__name__)
+
+
+def note_begun(source: Source, begun: Begun) -> None:
+    """Call `Source.begun`; an error there changes nothing: the transaction has begun."""
+    try:
+        source.begun(begun.txid, begun.metadata)
+    except Exception as error:  # noqa: BLE001 - of the user's code
+        log.warning("Source %r: begun() of transaction %s failed: %s", source, begun.attempt, error)
+
+
+def note_committed(spec: TransactionSpec, begun: Begun) -> None:
+    """Call `Source.committed`, at least once: if it fails, so does the task, whose next try finds the commit done.
+
+    :raises SourceError: it failed; the transaction is committed.
+    """
+    if begun.replaces is not None:
+        return  # the source learned it when the restated transaction was committed
+    if is_shortened(begun.metadata):
+        # Its run was cleared after the commit, and the receipt keeps only the digest of long metadata.
+        log.warning(
+            "Source %r: committed() of transaction %s is not called again",
+            spec.source,
+            begun.attempt,
+        )
+        return
+    source = spec.source_of(begun.incarnation)
+    try:
+        source.committed(begun.txid, begun.metadata)
+    except Exception as error:
+        raise SourceError(
+            source=repr(source),
+            problem=f"transaction {begun.txid} is committed, and committed() failed: {type(error).__name__}: {error}",
+            remedy="Clear this task: it calls committed() again, and nothing is counted again.",
+        ) from error
+    finally:
+        source.close()
+
+
+def note_failed(source: Source, attempt: TransactionAttempt, metadata: Any, reason: str) -> None:
+    """Call `Source.failed`, and close it; an error there changes nothing: the attempt has failed already."""
+    try:
+        source.failed(attempt.txid, metadata, reason)
+    except Exception as error:  # noqa: BLE001 - of the user's code
+        log.warning("Source %r: failed() of transaction %s failed: %s", source, attempt, error)
+    finally:
+        source.close()
+
+
+# --- begin ---
+
 
 CheckEntry = Callable[["Entry", TopologyRecord], None]
 """Refuses a journal entry whose contributions the states of the DAG cannot take back."""
@@ -84,7 +261,7 @@ def ask(
             answer = ledger.begin(request, outside)
             decider.note(answer)
         if isinstance(answer, Begun) and spec.ackers:
-            from airflow_tx.acks.reference import origin_of
+            from airflow_tx.acks.tree import origin_of
 
             failpoint("begin.before_open", topology=spec.topology, txid=answer.txid)
             with spec.open_ackers(store) as ackers:
@@ -179,7 +356,7 @@ def _read_entry(
 
     :raises JournalError: its entry cannot be used; RestateRefused: its rows are gone.
     """
-    from airflow_tx.journal.area import JournalArea
+    from airflow_tx.journal.entry import JournalArea
 
     topology = ledger.topology()
     entry = JournalArea(spec.staging(), topology.incarnation).read(replaces.entry)

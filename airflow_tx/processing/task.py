@@ -17,7 +17,10 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_tx import compat
 from airflow_tx.errors import (
+    AckersUnavailable,
+    EmittedBefore,
     FailedBatch,
+    MessageError,
     Refused,
     RowsNotKept,
     RowsRefused,
@@ -27,25 +30,202 @@ from airflow_tx.errors import (
 )
 from airflow_tx.failpoints import failpoint
 from airflow_tx.metrics import send_failure
-from airflow_tx.processing.failure import advice_of, noted_reason, refusal_of
-from airflow_tx.processing.messages import TaskMessages
-from airflow_tx.processing.stale_input import check_arguments, check_upstream
-from airflow_tx.protocol.receipt import code_digest, is_shortened
+from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt, code_digest, is_shortened
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.spec import TransactionSpec, begun_by, is_beginning, put_back, spec_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_tx.processing.consumed_rows import AnyReading
+    from airflow_tx.acks.messages import TaskEmitter
+    from airflow_tx.acks.stores import AckerStore
+    from airflow_tx.processing.outputs import AnyReading
     from airflow_tx.protocol.answers import Begun, Done
-    from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-    from airflow_tx.protocol.joined import BoundStep
+    from airflow_tx.protocol.begin import BoundStep
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.sources.api import Source
     from airflow_tx.staging import StagingArea
-    from airflow_tx.staging.area import TryDir
-    from airflow_tx.staging.output import Output
+    from airflow_tx.staging.area import Output, TryDir
+
+
+# --- messages ---
+# The messages that a task emits: the roots of trees that the committer waits for.
+
+
+class TaskMessages:
+    """The messages of one try of a task; connected from the first one until its ack.
+
+    :param anchored: whether its transaction waits for its ack.
+    """
+
+    def __init__(
+        self, spec: TransactionSpec, begun: Begun, task: TaskTry, *, anchored: bool
+    ) -> None:
+        self._spec = spec
+        self._begun = begun
+        self._task = task
+        self._anchored = anchored
+        self._emitter: TaskEmitter | None = None
+        self._by_application = 0
+
+    @property
+    def trees(self) -> int:
+        """How many trees it has begun, itself and in its application."""
+        return self._by_application + (0 if self._emitter is None else self._emitter.trees)
+
+    def emit(self, count: int, *, tracked: bool) -> list[str]:
+        """Make messages; their references.
+
+        :raises TransactionDefinitionError: nothing would wait for them.
+        :raises AirflowFailException: they are refused, and would be in another try; the run is to be replayed.
+        :raises AckersUnavailable: the ackers cannot be reached.
+        """
+        from airflow_tx.acks.messages import TaskEmitter
+        from airflow_tx.acks.tree import origin_of
+
+        if self._emitter is None:
+            begun = self._begun
+            self._emitter = TaskEmitter(
+                origin_of(self._spec.topology, begun.attempt, begun.incarnation),
+                self._task,
+                self._spec.ackers,
+                self._ackers,
+                anchored=self._anchored,
+            )
+        try:
+            return self._emitter.emit(count, tracked=tracked)
+        except AckersUnavailable:
+            raise
+        except MessageError as error:
+            raise AirflowFailException(str(error)) from None
+
+    def add_application(self, trees: int, emitter: TaskTry) -> None:
+        """Take over what its application has emitted.
+
+        :param emitter: the try that it worked for.
+        :raises AirflowFailException: it is another one, whose application this try has taken up.
+        """
+        if trees and emitter != self._task:
+            own = self._begun.attempt
+            topology = self._spec.topology
+            error = EmittedBefore(
+                task=str(self._task), topology=topology, txid=own.txid, attempt=own.attempt
+            )
+            raise AirflowFailException(str(error))
+        self._by_application = trees
+
+    def close(self) -> None:
+        """Give back the connection."""
+        if self._emitter is not None:
+            self._emitter.close()
+
+    @contextmanager
+    def _ackers(self) -> Iterator[AckerStore]:
+        with self._spec.store() as store, self._spec.open_ackers(store) as ackers:
+            yield ackers
+
+
+# --- stale input ---
+# Input of an earlier attempt: it is refused before a task works on it.
+
+
+def check_arguments(task: Any, attempt: TransactionAttempt) -> None:
+    """Refuse arguments of another attempt: they were read before `begin` ran again.
+
+    :raises AirflowFailException: naming both attempts.
+    """
+    for field in task.template_fields:
+        for found in _batches(getattr(task, field, None)):
+            if found != attempt:
+                error = StaleAttempt(
+                    step="start", txid=found.txid, attempt=found.attempt, newest=attempt.attempt
+                )
+                raise AirflowFailException(str(error))
+
+
+def check_upstream(
+    context: Context, spec: TransactionSpec, attempt: TransactionAttempt, task: TaskTry
+) -> None:
+    """Refuse input of a task that has worked on an earlier attempt only: an opaque batch may have other rows now.
+
+    :raises AirflowFailException: naming those tasks.
+    """
+    from airflow_tx.protocol.api import ack_element
+    from airflow_tx.protocol.records import TransactionRecord
+    from airflow_tx.protocol.step import Reader
+
+    before = sorted(context["task"].upstream_task_ids.intersection(spec.tasks))
+    if not before:
+        return
+    with spec.store() as store:
+        record = Reader(store).peek_if_any(TransactionRecord, spec.paths.transaction(attempt.txid))
+        if record is None:
+            return  # it is final, as its start will find
+        found = store.children(spec.paths.acks(record.acks))
+    if found is None:
+        return
+    acked = {ack_element(name) for name in found.names}
+    states = compat.instance_states(context["ti"], before, spec.mapped)
+    stale = sorted(
+        {
+            of
+            for (of, index), state in states.items()
+            if state == "success" and (of, index) not in acked
+        }
+    )
+    if stale:
+        names = ", ".join(stale)
+        raise AirflowFailException(
+            f"start of task {task} in transaction {attempt} refused: its input from {names} "
+            f"is of an earlier attempt. Clear {names}, or the whole run."
+        )
+
+
+def _batches(value: Any) -> Iterator[TransactionAttempt]:
+    if isinstance(value, dict) and {"topology", "txid", "attempt", "rows_digest"} <= value.keys():
+        yield TransactionAttempt(value["txid"], value["attempt"])
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _batches(item)
+
+
+# --- failure ---
+# Why a task failed, as the ledger keeps it.
+
+
+def failure_reason(context: Context) -> str:
+    """Name the task and its error, for the ledger; of an error in the JVM its root cause."""
+    from airflow_tx.spark.app import jvm_cause
+
+    task = f"task {context['ti'].task_id}"
+    error = context.get("exception")
+    if not isinstance(error, BaseException):
+        return compat.masked(f"{task}: {type(error).__name__}: {error}") if error else task
+    return compat.masked(f"{task}: {jvm_cause(error) or f'{type(error).__name__}: {error}'}")
+
+
+def noted_reason(context: Context, refusal: TxError | None) -> str:
+    """Give the reason that the ledger keeps: a refusal that only a person can end has its own words."""
+    if refusal is not None and refusal.for_good:
+        return compat.masked(str(refusal))
+    return failure_reason(context)
+
+
+def refusal_of(context: Context) -> TxError | None:
+    """Give the refusal that a task failed by; None: it failed by another error."""
+    error = context.get("exception")
+    # A refusal that another try would meet again was raised as Airflow's own exception.
+    refusal = error.__context__ if isinstance(error, AirflowFailException) else error
+    return refusal if isinstance(refusal, TxError) else None
+
+
+def advice_of(refusal: TxError | None) -> str | None:
+    """Give what a refusal says to do, for the ledger; None: nothing, or it was another error."""
+    return None if refusal is None or refusal.advice is None else compat.masked(refusal.advice)
+
+
+# --- task ---
+
 
 log = logging.getLogger(__name__)
 
@@ -195,9 +375,9 @@ class Processing:
                 emitter.check_read(self.attempt)
         finally:
             self.close()
-        from airflow_tx.processing.consumed_rows import fullest, repeated
+        from airflow_tx.processing.outputs import fullest, repeated
         from airflow_tx.protocol import processing
-        from airflow_tx.protocol.consumers import consumed
+        from airflow_tx.protocol.processing import consumed
 
         failpoint("process.before_ack", task=self.task.task_id, **self._where)
         read = fullest(self.read)
@@ -223,7 +403,7 @@ class Processing:
         """Refer to what its code has staged: who reads it proves that it read all rows."""
         if not self.staged:
             return []
-        from airflow_tx.staging.output import make_ref
+        from airflow_tx.staging.area import make_ref
 
         outputs = self.staged.items()
         return [make_ref(self.where, name, output).to_json() for name, output in outputs]
@@ -249,7 +429,7 @@ class Processing:
         """
         self.close()
         if self.anchored:
-            from airflow_tx.processing.outcome import note_failed
+            from airflow_tx.processing.begin import note_failed
             from airflow_tx.protocol import processing
 
             with self._connected() as ledger:
@@ -331,8 +511,7 @@ def before_task(context: Context) -> None:
 
 def after_task(context: Context, result: Any = None) -> None:
     """Run after the task, before its result becomes an XCom."""
-    from airflow_tx.processing.outputs import returned
-    from airflow_tx.processing.passed_on import check_returned
+    from airflow_tx.processing.outputs import check_returned, returned
 
     task: Any = context["task"]
     processing = Processing.of(context)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from airflow_tx.protocol.attempt import Grant, TransactionAttempt
-from airflow_tx.protocol.receipt import NOT_KEPT, digest_of
+from airflow_tx.protocol.attempt import NOT_KEPT, Grant, TransactionAttempt, digest_of
 from airflow_tx.protocol.records import Ack, History, TopologyRecord, TransactionRecord
 
 T = TypeVar("T")

@@ -17,7 +17,8 @@ from airflow_tx.protocol.answers import (
     Restarted,
     ToBeSkipped,
 )
-from airflow_tx.protocol.attempt import Token, TransactionAttempt
+from airflow_tx.protocol.api import Paths
+from airflow_tx.protocol.attempt import Token, TransactionAttempt, Written
 from airflow_tx.protocol.end import (
     check_grant,
     check_states,
@@ -26,14 +27,17 @@ from airflow_tx.protocol.end import (
     ended,
     make_grant,
 )
-from airflow_tx.protocol.output import same_output
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.processing import newest_record
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.receipt import Written
-from airflow_tx.protocol.records import Counter, Outcome, Phase, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.step import Decision, Stamp, is_another, is_committed, put
-from airflow_tx.protocol.wish import check_still_held, held_at
+from airflow_tx.protocol.records import (
+    Counter,
+    Outcome,
+    Phase,
+    TopologyRecord,
+    TransactionRecord,
+    same_output,
+)
+from airflow_tx.protocol.replay import check_still_held, held_at
+from airflow_tx.protocol.step import Decision, Reader, Stamp, is_another, is_committed, put
 
 AcquireAnswer = Granted | NotYet | Restarted | ToBeSkipped | AlreadyCommitted
 

@@ -17,8 +17,9 @@ from airflow_tx.errors import (
     TooMuchContention,
     UnreadableRecord,
 )
-from airflow_tx.protocol import answers, end, garbage, loss, processing
-from airflow_tx.protocol.api import Clock, Create, Ids, Store
+from airflow_tx.protocol import answers, end, loss, processing
+from airflow_tx.protocol import step as garbage
+from airflow_tx.protocol.api import Clock, Create, Ids, Paths, Store
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.protocol.batch import (
     BeginRequest,
@@ -26,13 +27,18 @@ from airflow_tx.protocol.batch import (
     Outside,
     TopologyRequest,
 )
-from airflow_tx.protocol.begin import BeginAnswer, begin, open_topology
-from airflow_tx.protocol.joined import BoundStep, begin_started
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Answers, KnownRecords, Reader, Unanswered
+from airflow_tx.protocol.begin import BeginAnswer, BoundStep, begin, begin_started, open_topology
 from airflow_tx.protocol.reading import NO_TOPOLOGY, TurnReading, read_opened
 from airflow_tx.protocol.records import Counter, History, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.step import Audit, Decision, Stamp
+from airflow_tx.protocol.step import (
+    Answers,
+    Audit,
+    Decision,
+    KnownRecords,
+    Reader,
+    Stamp,
+    Unanswered,
+)
 
 log = logging.getLogger(__name__)
 

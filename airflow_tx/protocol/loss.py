@@ -8,14 +8,12 @@ from typing import Any
 
 from airflow_tx.errors import LossRefused, PreviewOutdated, UnreadableRecord
 from airflow_tx.protocol.answers import Repaired
-from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.api import Paths, Put
 from airflow_tx.protocol.batch import WHOLE, Loss
 from airflow_tx.protocol.json_text import digest
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.reading import RotatingTransactionalState
 from airflow_tx.protocol.records import Counter, RepairRecord, TopologyRecord, encode
-from airflow_tx.protocol.rotating_state import RotatingTransactionalState
-from airflow_tx.protocol.step import Audit, Decision, Stamp, next_repair
+from airflow_tx.protocol.step import Audit, Decision, Reader, Stamp, next_repair
 
 ACCEPT_LOSS = "accept-loss"
 LOSSES_A_RECORD = 500

@@ -13,14 +13,12 @@ from typing import Any
 
 from airflow_tx.errors import MoveRefused, OutcomeUnknown, RequirementFailed, UnknownTransaction
 from airflow_tx.protocol.answers import Done, Repaired
-from airflow_tx.protocol.api import Create, Delete, Put, Store, Unchanged, Write
+from airflow_tx.protocol.api import Create, Delete, Paths, Put, Store, Unchanged, Write
 from airflow_tx.protocol.json_text import dumps
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import RECORD_FORMAT, Counter, TopologyRecord, decode, encode
 from airflow_tx.protocol.roll_forward import check_not_rolling, check_raw_not_rolling
-from airflow_tx.protocol.step import Audit, Decision, Stamp
+from airflow_tx.protocol.step import Audit, Decision, Reader, Stamp
 
 RENAME = "rename"
 _TOGETHER = 100  # records in one multi

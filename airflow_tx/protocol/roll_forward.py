@@ -10,10 +10,8 @@ from typing import Any
 
 from airflow_tx.errors import RepairRefused, RollingForward, UnreadableRecord
 from airflow_tx.protocol.answers import Repaired
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.api import Paths, Put
+from airflow_tx.protocol.attempt import Receipt
 from airflow_tx.protocol.records import (
     Counter,
     RepairRecord,
@@ -22,7 +20,7 @@ from airflow_tx.protocol.records import (
     decode,
     encode,
 )
-from airflow_tx.protocol.step import Audit, Decision, Stamp
+from airflow_tx.protocol.step import Audit, Decision, Reader, Stamp
 
 ROLL_FORWARD = "roll-forward"
 GENERATIONS = 2

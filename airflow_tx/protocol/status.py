@@ -2,21 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from airflow_tx.errors import typed
-from airflow_tx.protocol.attempt import of_lane
-from airflow_tx.protocol.batch_words import batch_in_words, counted
-from airflow_tx.protocol.consumers import digest_text, unproven_rows
+from airflow_tx.protocol.attempt import batch_in_words, counted, of_lane
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import shortened
-from airflow_tx.protocol.person import ChangedRows, Person, PersonOfAttempt, deed, moment, person
-from airflow_tx.protocol.processing import Instance, ack_val, missing_acks, must_ack
+from airflow_tx.protocol.processing import (
+    Instance,
+    ack_val,
+    digest_text,
+    missing_acks,
+    must_ack,
+    unproven_rows,
+)
 from airflow_tx.protocol.reading import LedgerReading
 from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TransactionRecord
+
+# --- person ---
+# What people read and did: texts that may quote an error, and who did something, when and why.
+
+
+class Redaction:
+    """Marks a text that may quote an error, for pydantic.
+
+    The board sets `schema` before it describes its answers: what it sends names no address and no credential.
+    Without it, nothing that has such a text can be sent.
+    """
+
+    schema: Callable[[Any, Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return self.schema(source, handler)
+
+
+REDACTION = Redaction()
+Words = Annotated[str, REDACTION]
+"""A text that may quote an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Person:
+    """Who did something, when and why."""
+
+    who: str
+    when: datetime
+    why: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonOfAttempt(Person):
+    """An action of a person on one attempt of a transaction."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedRows(PersonOfAttempt):
+    """Who let the rows be decided again, and of which attempt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedLoss(Person):
+    """Rows that the source lost, and that a person accepted as lost."""
+
+    partition: str | None
+    description: Words
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitingRun:
+    """A run that gave up its run slot before it had a transaction."""
+
+    run_id: str
+    waiting_for: Words
+    since: datetime
+
+
+def moment(text: str | None) -> datetime | None:
+    """Read a time, as records keep it; None: they have none."""
+    return datetime.fromisoformat(text) if text else None
+
+
+def person(noted: Mapping[str, Any] | None) -> Person | None:
+    """Read from a record who did something; None: no one did."""
+    return None if noted is None else Person(**deed(noted))
+
+
+def deed(noted: Mapping[str, Any]) -> dict[str, Any]:
+    """Read who, when and why: the fields of a `Person`."""
+    return {
+        "who": noted["who"],
+        "when": datetime.fromisoformat(noted["when"]),
+        "why": noted["why"],
+    }
+
+
+# --- status ---
 
 
 @dataclass(frozen=True)

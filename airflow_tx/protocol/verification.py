@@ -3,19 +3,368 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_tx.protocol.chain import Chain, in_short
-from airflow_tx.protocol.decisive import compare_decisive
-from airflow_tx.protocol.evidence import HeldFence, LedgerEvidence, StateEvidence
-from airflow_tx.protocol.loss import ACCEPT_LOSS
+from airflow_tx.protocol.api import Paths
+from airflow_tx.protocol.attempt import Receipt, digest_of, restated
+from airflow_tx.protocol.batch import WHOLE
+from airflow_tx.protocol.chain import (
+    Chain,
+    Decisive,
+    HeldFence,
+    LedgerEvidence,
+    StateEvidence,
+    in_short,
+)
+from airflow_tx.protocol.json_text import digest
+from airflow_tx.protocol.loss import ACCEPT_LOSS, losses_behind
 from airflow_tx.protocol.move import RENAME
-from airflow_tx.protocol.receipt import Receipt, digest_of, restated
-from airflow_tx.protocol.records import RepairRecord
-from airflow_tx.protocol.repair import ACCEPT_CHANGE, RENAMED, STATE_LOST
+from airflow_tx.protocol.rebuild import ACCEPT_CHANGE, LEDGER_LOST, RENAMED, STATE_LOST
+from airflow_tx.protocol.records import Outcome, Phase, RepairRecord, Skipped, TransactionRecord
 from airflow_tx.protocol.roll_forward import ROLL_FORWARD, heals, nonces
+
+# --- decisive ---
+# Compares what decides later transactions with the receipts, and with itself. Pure. Source: docs/protocol.md §10.
+#
+# The topology record, the counters, open transactions, the rows of skipped ones, and the bindings of runs.
+
+
+def compare_decisive(chain: Chain, states: Sequence[StateEvidence], *, whole: bool) -> None:
+    """Compare what decides later transactions.
+
+    :param whole: whether all final transactions are looked at, and so what follows them.
+    """
+    now = chain.ledger.decisive
+    if now is None:
+        return
+    _compare_skipped(chain, now)
+    _compare_bindings(chain, now)
+    if whole:
+        _compare_open(chain, now)
+        chain.findings += [f"ledger: {each}" for each in _topology_findings(chain, now)]
+        _compare_states(chain, {state.name: state for state in states})
+
+
+# --- the topology record ------------------------------------------------------------------------------------------
+
+
+def _topology_findings(chain: Chain, now: Decisive) -> Iterator[str]:
+    topology = chain.ledger.topology
+    repairs = chain.ledger.repairs
+    left = repairs[-1].generation if repairs else 1
+    if topology.rolling is not None:
+        left = topology.rolling["generation"]
+    if topology.generation != left:
+        yield f"its generation is {topology.generation}, and its repairs have left {left}"
+    yield from _rebuilt_findings(chain)
+    wanted = sorted(txid for txid, record in now.opened.items() if record.skip is not None)
+    if topology.skips != wanted:
+        yield f"it lists {in_short(topology.skips)} to be skipped, and the open transactions say {in_short(wanted)}"
+    yield from _loss_findings(chain)
+    paths = Paths("", chain.ledger.name)
+    acks = paths.all_acks.removeprefix(f"{paths.base}/")
+    for each in topology.garbage:
+        if not each.startswith(f"{acks}/"):
+            yield f"it notes that {each} is to be removed, which is still needed"
+
+
+def _rebuilt_findings(chain: Chain) -> Iterator[str]:
+    """Compare the last transaction before a rebuilt ledger with the generations of the receipts around it."""
+    rebuilt = chain.ledger.topology.rebuilt
+    current = chain.ledger.current
+    generation = max(
+        (each.generation for each in chain.ledger.life if each.what == LEDGER_LOST), default=None
+    )
+    if generation is None:
+        if rebuilt:
+            yield f"it says that it was rebuilt after transaction {rebuilt}, and no repair has done so"
+        return
+    every = [chain.receipts, *chain.held.values()]
+    generations = {
+        txid: receipt.generation
+        for found in every
+        for txid, receipt in found.items()
+        if txid < current
+    }
+    before = max((txid for txid, each in generations.items() if each < generation), default=0)
+    after = min((txid for txid, each in generations.items() if each >= generation), default=current)
+    exact = before + 1 == after
+    if rebuilt >= after or rebuilt < before or (exact and rebuilt != before):
+        yield f"it says that it was rebuilt after transaction {rebuilt}, and the receipts say after {before}"
+
+
+def _loss_findings(chain: Chain) -> Iterator[str]:
+    """Compare the accepted losses that count with the losses that the source has not passed."""
+    topology = chain.ledger.topology
+    life = chain.ledger.life
+    known = {each.number for each in chain.ledger.repairs if each.what == ACCEPT_LOSS}
+    for number in topology.losses:
+        if number not in known:
+            yield f"it counts repair {number} as an accepted loss, which is none"
+    rebuilt = max((each.number for each in life if each.what == LEDGER_LOST), default=0)
+    accepted = [each for each in life if each.what == ACCEPT_LOSS and each.number > rebuilt]
+    places = chain.ledger.position
+    places = places if topology.partitioned and isinstance(places, dict) else {WHOLE: places}
+    losses: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for each in accepted:
+        for loss in each.losses:
+            losses[loss["partition"]].append(loss)
+    ahead = {
+        (partition, digest(loss["place"]))
+        for partition, place in places.items()
+        for loss in losses_behind(losses, partition, place)
+    }
+    for each in accepted:
+        is_ahead = any((loss["partition"], digest(loss["place"])) in ahead for loss in each.losses)
+        if is_ahead and each.number not in topology.losses:
+            yield f"it leaves out accepted loss {each.number}, which comes next in the source"
+
+
+def _compare_states(chain: Chain, states: Mapping[str, StateEvidence]) -> None:
+    """Compare which states the topology record names, and the birth of each last transaction."""
+    topology = chain.ledger.topology
+    for name in sorted({*topology.states, *topology.births}):
+        last = topology.states.get(name, 0)
+        receipt = chain.receipts.get(last)
+        fence = states[name].fence if name in states else None
+        births = {receipt.birth} if receipt is not None else set[str]()
+        births |= (
+            {fence.token.birth}
+            if fence is not None and (births or fence.token.txid == last)
+            else set()
+        )
+        said = topology.births.get(name, "")
+        if births and said not in births:
+            chain.findings.append(
+                f"state {name}: the ledger says birth {said or 'none'} of transaction {last}, and it was "
+                f"{' or '.join(sorted(births))}"
+            )
+        granted = topology.grants.get(name)
+        if granted and receipt is not None and granted != [receipt.attempt, receipt.epoch]:
+            told = "attempt {} and epoch {}"
+            chain.findings.append(
+                f"state {name}: the ledger says {told.format(*granted)} of transaction {last}, and it was "
+                f"{told.format(receipt.attempt, receipt.epoch)}"
+            )
+    own = {
+        name: receipt
+        for txid, receipt in sorted(chain.receipts.items())
+        for name in receipt.written
+    }
+    for name in sorted(own.keys() - topology.states.keys()):
+        receipt = own[name]
+        if receipt.txid > topology.rebuilt and not _is_gone(chain, name, receipt):
+            said = (
+                f"transaction {receipt.txid} was committed to it, and the ledger does not name it"
+            )
+            chain.findings.append(f"state {name}: {said}")
+
+
+def _is_gone(chain: Chain, state: str, receipt: Receipt) -> bool:
+    """Ask whether a person has forgotten or renamed a state since."""
+    return any(
+        each.what in (STATE_LOST, RENAMED)
+        and each.generation > receipt.generation
+        and each.told.startswith((f"state {state} ", f"state {state}, "))
+        for each in chain.ledger.repairs
+    )
+
+
+# --- open transactions --------------------------------------------------------------------------------------------
+
+
+def _compare_open(chain: Chain, now: Decisive) -> None:
+    current = chain.ledger.current
+    for txid in sorted({*now.opened, *range(current, now.allocated + 1)}):
+        record = now.opened.get(txid)
+        if record is None:
+            problem: str | None = (
+                f"it is one of those up to {now.allocated} that were allocated, and has no record"
+            )
+        elif not current <= txid <= now.allocated:
+            problem = f"it is open, and the turn is at {current}, the last one {now.allocated}"
+        else:
+            problem = next(_open_findings(chain, now, txid, record), None)
+        if problem is not None:
+            chain.findings.append(f"transaction {txid}: {problem}")
+    if now.allocated < current - 1:
+        chain.findings.append(
+            f"ledger: it has allocated {now.allocated} transactions, and it is the turn of {current}"
+        )
+
+
+def _open_findings(
+    chain: Chain, now: Decisive, txid: int, record: TransactionRecord
+) -> Iterator[str]:
+    meta = now.metas.get(txid)
+    if meta is None:
+        yield "it is open, and its rows are missing"
+        return
+    if digest(meta.rows) != record.rows_digest:
+        yield f"its rows are {in_short(meta.rows)}, and its record has the digest of others"
+    if digest(meta.position) != record.ended:
+        yield f"it ends at {in_short(meta.position)}, and its record has the digest of another place"
+    if record.phase is Phase.COMMITTING and record.claim is not None:
+        said = {
+            name: record.claim.get(name)
+            for name in ("attempt", "epoch", "nonce", "birth", "key", "run_id")
+        }
+        if said != {name: getattr(record, name) for name in said}:
+            yield "what its receipt is going to say is not what its record says"
+        if digest_of(record.claim.get("metadata")) != digest(meta.rows):
+            yield "its receipt is going to name other rows than it has"
+        if record.claim.get("previous") != chain.ledger.topology.receipt:
+            yield "its receipt is going to name another receipt than the last one"
+
+
+# --- skipped transactions -----------------------------------------------------------------------------------------
+
+
+def _compare_skipped(chain: Chain, now: Decisive) -> None:
+    """Compare the rows that wait for a re-admission with the receipts."""
+    ledger = chain.ledger
+    for txid, receipt in sorted(chain.receipts.items()):
+        if txid in now.skipped or txid >= ledger.current:
+            continue
+        if receipt.outcome == Outcome.SKIPPED.value:
+            chain.find(txid, "it was skipped, and its rows are not kept")
+    for txid, skipped in sorted(now.skipped.items()):
+        if ledger.current <= txid < max(ledger.latest, ledger.current):
+            continue  # it was skipped after the ledger was read
+        for problem in _skipped_findings(chain, now, txid, skipped):
+            chain.find(txid, problem)
+        if txid >= ledger.current:
+            chain.findings.append(
+                f"transaction {txid}: it is kept as skipped, and the turn is at {ledger.current}"
+            )
+
+
+def _skipped_findings(chain: Chain, now: Decisive, txid: int, skipped: Skipped) -> Iterator[str]:
+    receipt = chain.receipts.get(txid)
+    history = chain.ledger.histories.get(txid)
+    again = skipped.readmitted_as
+    if history is not None and again is None and history.readmitted_as is not None:
+        yield f"it was re-admitted as {history.readmitted_as}, and its rows may be re-admitted once more"
+    if history is not None and again is not None and history.readmitted_as not in (again, None):
+        yield f"it was re-admitted as {history.readmitted_as}, and its rows are kept for {again}"
+    if (
+        again is not None
+        and again <= now.allocated
+        and _key_of(chain, now, again) not in (skipped.key, None)
+    ):
+        yield f"its rows are said to be in transaction {again}, which is of another run"
+    if again is not None and again > now.latest:
+        yield f"its rows are said to be in transaction {again}, which was never allocated"
+    if receipt is None:
+        return
+    if receipt.outcome != Outcome.SKIPPED.value:
+        yield "it was committed, and it is kept as skipped"
+        return
+    pairs: dict[str, tuple[Any, Any]] = {
+        "run": (skipped.run_id, receipt.run_id),
+        "key": (skipped.key, receipt.key),
+        "skip": (skipped.skip, receipt.skip),
+        "replaces": (skipped.replaces, receipt.replaces and receipt.replaces["txid"]),
+    }
+    for name, (said, kept) in pairs.items():
+        if said != kept:
+            yield f"its kept rows are of {name} {in_short(said)}, its receipt of {in_short(kept)}"
+    # A rebuilt ledger takes the rows back from a re-admission that it forgets, and a replay may have changed them.
+    taken_back = any(
+        each.what == LEDGER_LOST and each.generation > receipt.generation
+        for each in chain.ledger.repairs
+    )
+    kept = again is None and skipped.replaces is None
+    if kept and not taken_back and digest_of(skipped.rows) != digest_of(receipt.metadata):
+        yield f"its kept rows are {in_short(skipped.rows)}, the rows of its receipt {in_short(receipt.metadata)}"
+
+
+def _key_of(chain: Chain, now: Decisive, txid: int) -> str | None:
+    """Name the key of the run of a transaction; None: it is not known."""
+    record = now.opened.get(txid)
+    receipt = chain.receipts.get(txid)
+    if record is not None:
+        return record.key
+    return None if receipt is None else receipt.key
+
+
+# --- bindings -----------------------------------------------------------------------------------------------------
+
+
+def _compare_bindings(chain: Chain, now: Decisive) -> None:
+    """Compare which transaction each run is bound to with whose each transaction is."""
+    rebuilt = chain.ledger.topology.rebuilt
+    newest = dict[str, int]()
+    for txid in sorted({*chain.receipts, *now.opened}):
+        key = None if _leaves_binding(chain, now, txid) else _key_of(chain, now, txid)
+        if key is not None and rebuilt < txid <= now.allocated:
+            newest[key] = txid
+    for key, txid in newest.items():
+        bound = now.bindings.get(key)
+        if bound is None:
+            _found(
+                chain,
+                now,
+                txid,
+                f"its run {key!r} is not bound to it: it would be counted once more",
+            )
+        elif bound != txid and not now.allocated < bound <= now.latest:
+            _found(chain, now, txid, f"its run {key!r} is bound to transaction {bound}")
+        elif bound == txid and txid not in now.opened:
+            named = now.entries.get(key, "")
+            kept = chain.receipts[txid].journal or ""
+            if named != kept:
+                text = f"its run {key!r} names the journal entry {named or 'none'}, its receipt {kept or 'none'}"
+                chain.find(txid, text)
+    _compare_others(chain, now, newest.keys())
+
+
+def _leaves_binding(chain: Chain, now: Decisive, txid: int) -> bool:
+    """Ask whether a run stays bound to the transaction that this one restates: it is open, or was skipped."""
+    record = now.opened.get(txid)
+    if record is not None:
+        return record.replaces is not None
+    receipt = chain.receipts[txid]
+    return receipt.replaces is not None and receipt.outcome == Outcome.SKIPPED.value
+
+
+def _compare_others(chain: Chain, now: Decisive, known: Collection[str]) -> None:
+    """Compare bindings of runs that are in no receipt: a binding tells a run that its rows are committed.
+
+    :param known: the keys of runs that are in one.
+    """
+    first = chain.ledger.topology.rebuilt + 1
+    bound = defaultdict[int, list[str]](list)
+    for key, txid in sorted(now.bindings.items()):
+        if key not in known and not 0 < txid <= now.latest:
+            chain.findings.append(
+                f"run {key!r}: it is bound to transaction {txid}, which was never allocated"
+            )
+        elif key not in known and first <= txid <= now.allocated:
+            bound[txid].append(key)
+    for txid, keys in sorted(bound.items()):
+        own = _key_of(chain, now, txid)
+        for key in keys if own is not None else keys[1:]:
+            _found(
+                chain,
+                now,
+                txid,
+                f"run {key!r} is bound to it, which is of {(own or keys[0])!r}: it counts nothing",
+            )
+
+
+def _found(chain: Chain, now: Decisive, txid: int, text: str) -> None:
+    if txid in now.opened:
+        chain.findings.append(f"transaction {txid}: {text}")
+    else:
+        chain.find(txid, text)
+
+
+# --- verification ---
+
 
 _HARMLESS = frozenset({ACCEPT_CHANGE, ACCEPT_LOSS, RENAME, ROLL_FORWARD})
 """Repairs after which it is still known what the values of states add up to."""

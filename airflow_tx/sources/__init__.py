@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from airflow_tx.errors import SourceError as SourceError
     from airflow_tx.protocol.batch import Loss as Loss
     from airflow_tx.sources.api import Batch as Batch
+    from airflow_tx.sources.api import BatchSize as BatchSize
     from airflow_tx.sources.api import Json as Json
     from airflow_tx.sources.api import Source as Source
     from airflow_tx.sources.api import SourceKind as SourceKind
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from airflow_tx.sources.partitions import LogSnapshot as LogSnapshot
     from airflow_tx.sources.partitions import LogSource as LogSource
     from airflow_tx.sources.partitions import PartitionLog as PartitionLog
-    from airflow_tx.sources.sizing import BatchSize as BatchSize
 
     __all__: list[str]
 else:

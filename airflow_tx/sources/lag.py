@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from airflow_tx.errors import TxError
 from airflow_tx.inquiry import Inquiry
-from airflow_tx.protocol.batch_words import counted
+from airflow_tx.protocol.attempt import counted
 from airflow_tx.sources.api import Json, Source
 
 

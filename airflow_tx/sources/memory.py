@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import ConfigError, OtherSource, PartitionUnavailable
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, source_kind
+from airflow_tx.sources.api import Batch, EmittedRows, Json, Limit, SourceKind, source_kind
+from airflow_tx.sources.message import is_number_below, is_number_within
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
-from airflow_tx.sources.row_numbers import is_number_below, is_number_within
-from airflow_tx.sources.sizing import Limit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

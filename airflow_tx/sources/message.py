@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.rows.json_objects import parsed_object
 from airflow_tx.rows.nested import nested_columns_of, object_values
-from airflow_tx.rows.types import ColumnType, ddl_of
+from airflow_tx.rows.spark import ColumnType, ddl_of, parsed_object
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -15,6 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_tx.sources.api import Source
+
+
+# --- message ---
 
 
 def parsed_message(raw: bytes, columns: Mapping[str, ColumnType] | None) -> Any:
@@ -57,3 +59,17 @@ def spark_and_arrow(spark: SparkSession, ddl: str) -> tuple[StructType, pa.Schem
 
     struct = spark.createDataFrame([], ddl).schema
     return struct, to_arrow_schema(struct, timezone="UTC")
+
+
+# --- row numbers ---
+# A row that a person names by its number.
+
+
+def is_number_within(what: str, start: int, end: int) -> bool:
+    """Ask whether a person typed a number from `start` on and below `end`."""
+    return what.isdecimal() and start <= int(what) < end
+
+
+def is_number_below(what: str, end: int) -> bool | None:
+    """Ask whether a person typed a number below `end`; None: it is no number."""
+    return int(what) < end if what.isdecimal() else None

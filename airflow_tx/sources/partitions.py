@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_tx.errors import PartitionUnavailable, SourceError
 from airflow_tx.protocol.batch import Loss
-from airflow_tx.sources.api import Batch, Json, Source, SourceKind, source_kind
+from airflow_tx.sources.api import Batch, BatchSize, Json, Limit, Source, SourceKind, source_kind
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
-from airflow_tx.sources.sizing import BatchSize, Limit
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.attempt import TransactionAttempt

@@ -11,8 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, Source, rebuild
-from airflow_tx.sources.sizing import Limit, Measured
+from airflow_tx.sources.api import Batch, EmittedRows, Json, Limit, Measured, Source, rebuild
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import pickle
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_tx.errors import AckersUnavailable, ConfigError, FailedBatch, MessageError, TxError
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.consumers import RowsRead, consumed
-from airflow_tx.protocol.rows_digest import RowsDigest
+from airflow_tx.errors import (
+    AckersUnavailable,
+    ConfigError,
+    FailedBatch,
+    MessageError,
+    StateError,
+    TxError,
+)
+from airflow_tx.protocol.attempt import RowsDigest, TransactionAttempt
+from airflow_tx.protocol.processing import RowsRead, consumed
+from airflow_tx.rows.spark import column_name, fails
 from airflow_tx.sources.api import Source, rebuild
+from airflow_tx.spark.new_values import hidden_in, pickled, revealed
 from airflow_tx.spark.observed import RowsObserver, is_connect
 from airflow_tx.staging import (
+    AppendTo,
     Descriptor,
     OutputRef,
     StagingArea,
@@ -24,17 +34,31 @@ from airflow_tx.staging import (
     write_manifest,
     write_rows,
 )
-from airflow_tx.staging.area import dir_of
-from airflow_tx.staging.files import literal
-from airflow_tx.staging.output import Output, check_name, refuse
-from airflow_tx.state.appended import Misfit, staged_folder
+from airflow_tx.staging.area import Output, RowsInTable, check_name, dir_of, refuse
+from airflow_tx.staging.files import literal, spark_uri
+from airflow_tx.state.api import QueryableState
+from airflow_tx.state.appended import TXID, Misfit, staged_folder
+from airflow_tx.state.arrow import from_arrow, to_arrow
+from airflow_tx.state.lake.schema import check_columns, empty_in
+from airflow_tx.state.persisted import (
+    MapGet,
+    QueryFunction,
+    for_readers,
+    resolved_state,
+    results_of,
+    state_of,
+)
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-    from airflow_tx.acks.api import AckerStore
-    from airflow_tx.acks.task_emitter import TaskEmitter
-    from airflow_tx.state.query import QueryFunction
+    from airflow_tx.acks.messages import TaskEmitter
+    from airflow_tx.acks.stores import AckerStore
+
+
+# --- batch ---
 
 
 class Batch:
@@ -147,7 +171,6 @@ class Batch:
             columns are texts.
         :raises ConfigError: executors cannot read the state; or columns are missing, or there already.
         """
-        from airflow_tx.spark.lookup import look_up
 
         return look_up(self._spark, state, frame, query, fields)
 
@@ -193,7 +216,6 @@ class Batch:
         (self._small.add if output.content else self._small.discard)(name)
 
     def _append(self, name: str, df: DataFrame) -> Output:
-        from airflow_tx.spark.appended import write_appended
 
         to = self.descriptor.appended[name]
         # A lane gives all of its tasks one try, and a driver that lost its client may still write.
@@ -281,9 +303,9 @@ class Batch:
 
 def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
     """Make the emitter of an application's messages, for the try that runs it."""
-    from airflow_tx.acks.location import open_ackers
-    from airflow_tx.acks.reference import origin_of
-    from airflow_tx.acks.task_emitter import TaskEmitter
+    from airflow_tx.acks.messages import TaskEmitter
+    from airflow_tx.acks.stores import open_ackers
+    from airflow_tx.acks.tree import origin_of
 
     ackers = descriptor.ackers
     origin = origin_of(descriptor.topology, descriptor.attempt, descriptor.incarnation)
@@ -299,3 +321,210 @@ def _emitter_of(descriptor: Descriptor) -> TaskEmitter:
 
 def _nowhere() -> closing[AckerStore]:
     raise AssertionError("a transaction without ackers connects to none")
+
+
+# --- appended ---
+# An output that is appended to a table: executors write its rows as Parquet into the folder of the table.
+
+
+# Formats that every reader of a Delta table accepts. As options they override the session for this write only.
+_OPTIONS = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "partitionOverwriteMode": "static",
+}
+
+
+def write_appended(
+    observer: RowsObserver, df: DataFrame, to: AppendTo, folder: str, txid: int
+) -> Output:
+    """Write rows in one Spark job; the task that submitted the application lists their files.
+
+    :param folder: relative to the table.
+    :raises Misfit: a Delta table cannot have such rows.
+    """
+    from pyspark.sql import functions as F
+
+    fields = df.schema.jsonValue()["fields"]
+    check_columns(fields, to.partition_by)
+    by_name = {each["name"]: each for each in fields}
+
+    def write(rows: DataFrame) -> None:
+        # The folder belongs to this job alone.
+        writer = rows.write.mode("overwrite").options(**_OPTIONS).partitionBy(*to.partition_by)
+        writer.parquet(spark_uri(f"{to.uri}/{folder}"))
+
+    for name in to.partition_by:
+        if by_name[name]["type"] == "string":
+            problem = F.when(F.col(column_name(name)) == "", F.lit(f"airflow_tx: {empty_in(name)}"))
+            df = df.where(fails(problem, otherwise=True))
+    numbered = df.withColumn(TXID, F.lit(txid).cast("bigint"))
+    written = observer.save(numbered, df.columns, write)
+    partition = tuple(by_name[name] for name in to.partition_by)
+    rows = RowsInTable(to.uri, folder, written.rows, written.text, partition)
+    return Output((), tuple(df.columns), appended=rows)
+
+
+# --- lookup ---
+# Rows of a DataFrame with what a state says about them, asked for by the executors. Source: Trident's stateQuery.
+
+
+_OPTION = "batch.look_up"
+# As Spark names what Arrow's types become; a numeric or json column is a text.
+_IN_SPARK = {
+    "bigint": "bigint",
+    "double": "double",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+    "bytes": "binary",
+}
+
+
+def look_up(
+    spark: SparkSession,
+    state: Any,
+    frame: DataFrame,
+    query: QueryFunction[Any, Any] | None = None,
+    fields: str | None = None,
+) -> DataFrame:
+    """Add to rows what a state says about them; see `Batch.look_up`."""
+    state = state_of(state)
+    function = MapGet() if query is None else query
+    types = _types(state, function) if fields is None else None
+    added = _struct(spark, fields if fields is not None else _ddl(types or {}))
+    if twice := sorted(set(frame.columns) & set(added.names)):
+        remedy = "Drop or rename the column before; MapGet(values=[...]) adds only some."
+        raise ConfigError(
+            option=f"{_OPTION}(frame)",
+            value=twice,
+            remedy=f"It has a column of that name. {remedy}",
+        )
+    asked = _asked(state, function, frame)
+    told = (
+        _for_executors(spark, state),
+        function,
+        asked,
+        types,
+        None if types is not None else _plain_types(added),
+    )
+    salt, hidden = hidden_in(spark, pickled(told))
+
+    def answer(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+
+        yield from answered(salt, hidden, batches)
+
+    from pyspark.sql.types import StructType
+
+    return frame.mapInArrow(answer, StructType([*frame.schema.fields, *added.fields]))
+
+
+# --- in the driver ------------------------------------------------------------------------------------------------
+
+
+def _for_executors(spark: SparkSession, state: Any) -> Any:
+    """The state as an executor can use it: with its address and password, and nothing that is open."""
+    local = str(spark.conf.get("spark.master", "")).startswith("local")
+    copied = for_readers(state, local=local)
+    if copied is None:
+        remedy = f"Executors cannot read {state.name!r}: look up in a @task (state_query), or use a database server."
+        raise ConfigError(option=f"{_OPTION}(state)", value=type(state).__name__, remedy=remedy)
+    return copied
+
+
+def _asked(state: Any, function: Any, frame: DataFrame) -> list[str]:
+    """The columns that a query needs: all, or the key columns of a MapGet."""
+    if not isinstance(function, MapGet):
+        return list(frame.columns)
+    names, _ = function.names(state)
+    if missing := [name for name in names if name not in frame.columns]:
+        remedy = f"It has {', '.join(frame.columns)}. Name the columns of the key: query=MapGet(keys=[...])."
+        raise ConfigError(option=f"{_OPTION}(frame)", value=missing, remedy=remedy)
+    return list(names)
+
+
+def _types(state: Any, function: Any) -> dict[str, str]:
+    """The columns that a state with columns adds, by our types.
+
+    :raises ConfigError: it does not say.
+    """
+    if not isinstance(state, QueryableState) or not isinstance(function, MapGet):
+        what = type(function if isinstance(state, QueryableState) else state).__name__
+        remedy = f'{what} does not say what it adds: fields="name string, hub string".'
+        raise ConfigError(option=f"{_OPTION}(fields=)", value=None, remedy=remedy)
+    columns = state.columns
+    results = {
+        name: str(getattr(each, "result_type", "text")) for name, each in columns.composites.items()
+    }
+    known = {name: aggregator.type for name, aggregator in columns.values.items()} | results
+    _, names = function.names(state)
+    return {name: known[name] for name in names}
+
+
+def _ddl(types: Mapping[str, str]) -> str:
+    quoted = {name.replace("`", "``"): kind for name, kind in types.items()}
+    return ", ".join(f"`{name}` {_IN_SPARK.get(kind, 'string')}" for name, kind in quoted.items())
+
+
+def _struct(spark: SparkSession, fields: str) -> StructType:
+    try:
+        return spark.createDataFrame([], fields).schema
+    except Exception as error:
+        remedy = 'Give columns as in DDL: fields="name string, hub string".'
+        raise ConfigError(option=f"{_OPTION}(fields=)", value=fields, remedy=remedy) from error
+
+
+def _plain_types(added: StructType) -> bytes:
+    """The added columns as an Arrow schema, for values as a query gives them."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    data: bytes = to_arrow_schema(added).serialize().to_pybytes()
+    return data
+
+
+# --- in an executor -----------------------------------------------------------------------------------------------
+
+
+def answered(
+    salt: bytes, hidden: bytes, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Answer the rows of one partition, with the added fields: one look-up per batch."""
+    import pyarrow as pa
+
+    given, function, asked, types, schema = pickle.loads(revealed(salt, hidden))
+    state = resolved_state(given)
+    plain = () if schema is None else pa.ipc.read_schema(pa.py_buffer(schema))
+    names = list(types) if types is not None else [field.name for field in plain]
+    for batch in batches:
+        rows = from_arrow(batch.select(asked), {})
+        indices = list[int]()
+        added = list[Mapping[str, Any]]()
+        for number, fields in results_of(state, rows, function):
+            indices.append(number)
+            added.append(fields)
+        _check_fields(function, names, added)
+        kept = (
+            batch
+            if indices == list(range(batch.num_rows))
+            else batch.take(pa.array(indices, pa.int64()))
+        )
+        if types is not None:
+            columns = [each.combine_chunks() for each in to_arrow(added, types).columns]
+        else:
+            columns = [
+                pa.array([fields.get(each.name) for fields in added], each.type) for each in plain
+            ]
+        yield pa.RecordBatch.from_arrays(
+            [*kept.columns, *columns], names=[*batch.schema.names, *names]
+        )
+
+
+def _check_fields(function: Any, names: list[str], added: list[Mapping[str, Any]]) -> None:
+    for fields in added:
+        if unknown := [name for name in fields if name not in names]:
+            raise StateError(
+                state=type(function).__name__,
+                problem=f"its execute gives {', '.join(unknown)}, which is not among the fields {', '.join(names)}",
+                remedy="Name every field in batch.look_up(fields=...).",
+            )

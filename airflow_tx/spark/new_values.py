@@ -6,23 +6,39 @@ Source: trident-state seed (newValuesStream).
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import pickle
 import re
+import sys
+import sysconfig
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from airflow_tx.errors import StagingError, StateError
+from airflow_tx.errors import StagingError, StateError, TxError
+from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.staging import OutputRef, StagingArea, TryDir, read_manifest
-from airflow_tx.staging.area import quoted
-from airflow_tx.staging.output import Output, StagedFile, check_name
-from airflow_tx.state.arrow import schema_of, to_arrow
+from airflow_tx.staging.area import Output, StagedFile, check_name, quoted
+from airflow_tx.state.api import RowTally
+from airflow_tx.state.arrow import from_arrow, schema_of, to_arrow, types_of
 from airflow_tx.state.column_types import converted
+from airflow_tx.state.rows import combined_runs, has_reducers
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql import SparkSession
+
     from airflow_tx.state.api import QueryableState
+
+
+# --- new values ---
+
 
 # Keys of one look-up in a state.
 KEYS_A_LOOK_UP = 10_000
@@ -75,7 +91,7 @@ def stage_keys(
     :param chunk: of the writer.
     :raises StateError: one of them is not there, although it was written.
     """
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     if not keys:
@@ -191,3 +207,164 @@ def _put(
 ) -> Output:
     place.where.files.write(f"{place.folder}/{file}", content)
     return Output((StagedFile(file, len(content), rows),), columns)
+
+
+# --- secrets ---
+# What executors get beside code, such as a state with its password. No readable plan, setting or log shows it.
+#
+# It travels within the code of the tasks, under a key: a server may log the plans that it is given. The key is a
+# property of the session whose name Spark redacts.
+
+
+# The property of the session with the key for secrets that executors get. Spark redacts it by its name.
+KEY = "spark.airflow_tx.secret"
+_LOOKED_INTO = 1_000
+
+
+def pickled(told: Any) -> bytes:
+    """Pickle a value together with the user's own classes, because executors do not have the DAG file."""
+    from pyspark import cloudpickle as pyspark_cloudpickle
+
+    # It has no types of its own.
+    cloudpickle: Any = pyspark_cloudpickle
+    with ExitStack() as stack:
+        for name in sorted(_own_modules(told)):
+            cloudpickle.register_pickle_by_value(sys.modules[name])
+            stack.callback(cloudpickle.unregister_pickle_by_value, sys.modules[name])
+        data: bytes = cloudpickle.dumps(told)
+        return data
+
+
+def veiled(data: bytes, key: bytes) -> bytes:
+    """Veil data with a key that is used once. Veiling twice returns the data."""
+    stream = hashlib.shake_256(key).digest(len(data))
+    return (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big")
+
+
+def hidden_in(spark: SparkSession, data: bytes) -> tuple[bytes, bytes]:
+    """Veil data for `revealed` in the tasks of a session, however late they run.
+
+    :return: what makes its key one of its own, and the veiled data.
+    """
+    key = spark.conf.get(KEY, None)
+    if key is None:
+        key = os.urandom(32).hex()
+        spark.conf.set(KEY, key)
+    salt = os.urandom(16)
+    return salt, veiled(data, salt + bytes.fromhex(key))
+
+
+def revealed(salt: bytes, hidden: bytes) -> bytes:
+    """Reveal the data in a task of Spark.
+
+    :raises TxError: the task belongs to no query of the session, such as one of `df.rdd`.
+    """
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    key = None if task is None else task.getLocalProperty(KEY)
+    if not key:
+        raise TxError(
+            message="batch.look_up works in queries of DataFrames only. Use df, not df.rdd."
+        )
+    return veiled(hidden, salt + bytes.fromhex(key))
+
+
+def _own_modules(told: Any) -> set[str]:
+    """Find the user's own modules whose classes are in a value."""
+    installed = tuple({os.path.realpath(path) for path in sysconfig.get_paths().values()})
+    names = {type(part).__module__ for part in _parts(told, set())}
+    own = set[str]()
+    for name in names - {"__main__"}:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if (
+            file
+            and not name.startswith("airflow_tx.")
+            and not os.path.realpath(file).startswith(installed)
+        ):
+            own.add(name)
+    return own
+
+
+def _parts(told: Any, seen: set[int]) -> Iterator[Any]:
+    if id(told) in seen or len(seen) > _LOOKED_INTO:
+        return
+    seen.add(id(told))
+    yield told
+    if isinstance(told, Mapping):
+        inner = [*told.values()] if len(told) < _LOOKED_INTO else []
+    elif isinstance(told, (list, tuple)):
+        inner = [*told[:_LOOKED_INTO]]
+    else:
+        inner = [*getattr(told, "__dict__", {}).values()]
+    for part in inner:
+        yield from _parts(part, seen)
+
+
+# --- chunks ---
+# The work of an executor: it writes one partition of an update as one chunk of the grant, and reports the result.
+
+
+def write_chunk(hidden: bytes, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """Write one partition as the chunk of its number; a refusal is an answer, since Spark would only repeat it."""
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None, "only a task of Spark has a partition"
+    state, grant, schema, place = pickle.loads(
+        veiled(hidden, bytes.fromhex(task.getLocalProperty(KEY) or ""))
+    )
+    chunk = task.partitionId()
+    told: dict[str, Any] = {"chunk": chunk, "keys": 0, "rows": 0}
+    keys: list[Any] = []
+    rows = _counted(_rows(batches, pa.ipc.read_schema(pa.py_buffer(schema))), told)
+    where = {"txid": grant.txid, "attempt": grant.token.attempt, "chunk": chunk}
+    try:
+        keyed = combined_runs(rows, state) if has_reducers(state) else rows
+        if place is not None:
+            keyed = _noted(keyed, state.columns.keys, keys)
+        for first in keyed:
+            failpoint("spark.before_chunk", **where)
+            tally = RowTally(chain([first], keyed), state.added_up)
+            written = tally.written(state.write(grant, tally, chunk=chunk, complete=False))
+            told.update(written.to_json())
+            failpoint("spark.after_chunk", **where)
+        if place is not None and keys:
+            # A task that Spark runs twice stages twice; the one whose answer counts names its file.
+            told["part"] = asdict(stage_keys(place, state, keys, chunk=chunk))
+    except TxError as error:
+        reason = type(error).__name__
+        print(
+            f"airflow_tx: chunk {chunk} of {grant.token} refused: {reason}",
+            file=sys.stderr,
+            flush=True,
+        )
+        told.update(error=reason, fields=error.fields)
+    text = json.dumps(told, default=str)
+    return pa.RecordBatch.from_arrays([pa.array([text], pa.string())], names=["told"])
+
+
+def _counted(rows: Iterator[dict[str, Any]], told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Count the rows that go by."""
+    for row in rows:
+        told["rows"] += 1
+        yield row
+
+
+def _noted(
+    rows: Iterator[dict[str, Any]], names: Sequence[str], found: list[Any]
+) -> Iterator[dict[str, Any]]:
+    """Note the keys that go by."""
+    for row in rows:
+        found.append(tuple(row[name] for name in names))
+        yield row
+
+
+def _rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[dict[str, Any]]:
+    """The rows with the values that pyarrow reads from the files: so writers of both kinds make the same keys."""
+    import pyarrow as pa
+
+    for batch in batches:
+        arrays = [batch.column(field.name).cast(field.type) for field in schema]
+        yield from from_arrow(pa.RecordBatch.from_arrays(arrays, schema=schema), types_of(schema))

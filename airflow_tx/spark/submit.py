@@ -6,16 +6,58 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_tx.errors import ConfigError, FailedBatch, RowsRefused, TxError
-from airflow_tx.spark.release import WITH_JARS, check_release
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.attempt import TransactionAttempt
     from airflow_tx.staging import Descriptor, TryDir
+
+
+# --- release ---
+# The Spark of this Python: it comes in two packages, and whether they fit each other.
+
+
+WITH_JARS = "pip install 'airflow-provider-tx[pyspark]'"
+"""What installs Spark's programs and jars: spark-submit, a local Spark, and ZooKeeper."""
+
+
+def check_release() -> None:
+    """Refuse a folder `pyspark/` that is made of two releases.
+
+    The packages pyspark and pyspark-client own the same modules. The package that was installed last has written
+    them, and the jars belong to pyspark.
+
+    :raises ConfigError: both are installed, and they are not of one release.
+    """
+    found = {}
+    for package in ("pyspark", "pyspark-client"):
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    releases = {_release(each) for each in found.values()}
+    if len(releases) < 2:
+        return
+    client = found["pyspark-client"]
+    wanted = " ".join(f"'{package}=={_release(client)}.*'" for package in found)
+    remedy = (
+        f"pyspark-client is {client}, and both packages own the folder pyspark/, so they must be of one release. "
+        f"Install both again: pip install --force-reinstall --no-deps {wanted}"
+    )
+    raise ConfigError(option="pyspark", value=found["pyspark"], remedy=remedy)
+
+
+def _release(installed: str) -> str:
+    """Give the first two numbers of a version: a patch changes no interface between the modules and the jars."""
+    return ".".join(installed.split(".")[:2])
+
+
+# --- submit ---
+
 
 # Linux takes no longer single argument.
 _LONGEST_ARGUMENT = 128 * 1024 - 1
@@ -149,7 +191,7 @@ def driver_environment(
 
 def explain(where: TryDir, application: str, error: BaseException) -> TxError:
     """Make the error for a failed application: what it said itself, else what else is known."""
-    from airflow_tx.spark.failure import read_failure
+    from airflow_tx.spark.app import read_failure
 
     failure = read_failure(where)
     if failure and failure.on_purpose:

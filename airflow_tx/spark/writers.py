@@ -25,12 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx import errors
 from airflow_tx.errors import FenceOutranked, StateError, TxError
-from airflow_tx.protocol.attempt import Grant
-from airflow_tx.protocol.receipt import Written
-from airflow_tx.protocol.rows_digest import RowsDigest
+from airflow_tx.protocol.attempt import Grant, RowsDigest, Written
+from airflow_tx.spark.new_values import KEY, pickled, veiled
 from airflow_tx.spark.observed import observed_once
-from airflow_tx.spark.secrets import KEY, pickled, veiled
-from airflow_tx.staging.output import Output, StagedFile
+from airflow_tx.staging.area import Output, StagedFile
 from airflow_tx.state.api import FencedState
 
 if TYPE_CHECKING:
@@ -117,7 +115,7 @@ def run(spark: SparkSession, job: WriteJob, sealed: bytes) -> list[dict[str, Any
     hidden = veiled(sealed, key)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from airflow_tx.spark.chunks import write_chunk
+        from airflow_tx.spark.new_values import write_chunk
 
         yield write_chunk(hidden, batches)
 

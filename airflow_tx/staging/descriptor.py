@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.consumers import OutputName, names_from_json, names_to_json
+from airflow_tx.protocol.processing import OutputName, names_from_json, names_to_json
 
 DESCRIPTOR_FORMAT = 1
 

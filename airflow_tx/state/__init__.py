@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from airflow_tx.state.aggregators import Last as Last
     from airflow_tx.state.aggregators import Max as Max
     from airflow_tx.state.aggregators import Min as Min
+    from airflow_tx.state.aggregators import ReducerAggregator as ReducerAggregator
+    from airflow_tx.state.aggregators import StoredReducer as StoredReducer
     from airflow_tx.state.aggregators import Sum as Sum
     from airflow_tx.state.api import Fence as Fence
     from airflow_tx.state.api import FencedState as FencedState
@@ -30,37 +32,35 @@ if TYPE_CHECKING:
     from airflow_tx.state.memory import MemoryDatabase as MemoryDatabase
     from airflow_tx.state.memory import MemoryMap as MemoryMap
     from airflow_tx.state.memory import MemoryState as MemoryState
-    from airflow_tx.state.query import MapGet as MapGet
-    from airflow_tx.state.query import QueryFunction as QueryFunction
-    from airflow_tx.state.query import StateFactory as StateFactory
-    from airflow_tx.state.query import StateUpdater as StateUpdater
-    from airflow_tx.state.query import StaticState as StaticState
-    from airflow_tx.state.query import new_values_stream as new_values_stream
-    from airflow_tx.state.query import state_query as state_query
-    from airflow_tx.state.redis.guard import RedisGuard as RedisGuard
+    from airflow_tx.state.persisted import MapGet as MapGet
+    from airflow_tx.state.persisted import QueryFunction as QueryFunction
+    from airflow_tx.state.persisted import StateFactory as StateFactory
+    from airflow_tx.state.persisted import StateUpdater as StateUpdater
+    from airflow_tx.state.persisted import StaticState as StaticState
+    from airflow_tx.state.persisted import new_values_stream as new_values_stream
+    from airflow_tx.state.persisted import state_query as state_query
+    from airflow_tx.state.redis.map import RedisGuard as RedisGuard
     from airflow_tx.state.redis.map import RedisMap as RedisMap
     from airflow_tx.state.redis.state import RedisState as RedisState
-    from airflow_tx.state.reducers import ReducerAggregator as ReducerAggregator
-    from airflow_tx.state.reducers import StoredReducer as StoredReducer
     from airflow_tx.state.sketches import ApproxCountDistinct as ApproxCountDistinct
     from airflow_tx.state.sql.guard import SqlGuard as SqlGuard
     from airflow_tx.state.sql.state import SqlState as SqlState
-    from airflow_tx.state.trident.cached import CachedMap as CachedMap
-    from airflow_tx.state.trident.json_values import from_trident as from_trident
     from airflow_tx.state.trident.maps import BackingMap as BackingMap
+    from airflow_tx.state.trident.maps import CachedMap as CachedMap
+    from airflow_tx.state.trident.maps import CombinerValueUpdater as CombinerValueUpdater
     from airflow_tx.state.trident.maps import MapState as MapState
     from airflow_tx.state.trident.maps import NonTransactionalMap as NonTransactionalMap
     from airflow_tx.state.trident.maps import OpaqueMap as OpaqueMap
+    from airflow_tx.state.trident.maps import OpaqueValue as OpaqueValue
+    from airflow_tx.state.trident.maps import ReducerValueUpdater as ReducerValueUpdater
+    from airflow_tx.state.trident.maps import Replace as Replace
+    from airflow_tx.state.trident.maps import Snapshottable as Snapshottable
+    from airflow_tx.state.trident.maps import SnapshottableMap as SnapshottableMap
     from airflow_tx.state.trident.maps import TransactionalMap as TransactionalMap
-    from airflow_tx.state.trident.roll_back import RollBackMap as RollBackMap
-    from airflow_tx.state.trident.snapshot import Snapshottable as Snapshottable
-    from airflow_tx.state.trident.snapshot import SnapshottableMap as SnapshottableMap
-    from airflow_tx.state.trident.values import CombinerValueUpdater as CombinerValueUpdater
-    from airflow_tx.state.trident.values import OpaqueValue as OpaqueValue
-    from airflow_tx.state.trident.values import ReducerValueUpdater as ReducerValueUpdater
-    from airflow_tx.state.trident.values import Replace as Replace
-    from airflow_tx.state.trident.values import TransactionalValue as TransactionalValue
-    from airflow_tx.state.trident.values import ValueUpdater as ValueUpdater
+    from airflow_tx.state.trident.maps import TransactionalValue as TransactionalValue
+    from airflow_tx.state.trident.maps import ValueUpdater as ValueUpdater
+    from airflow_tx.state.trident.maps import from_trident as from_trident
+    from airflow_tx.state.trident.state import RollBackMap as RollBackMap
 
     __all__: list[str]
 else:

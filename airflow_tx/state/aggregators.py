@@ -5,15 +5,125 @@ NULL follows SQL: it is no value and changes nothing; a sum, minimum, set … of
 
 from __future__ import annotations
 
+import copy
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Context, Decimal, Inexact, InvalidOperation
-from typing import Any, ClassVar, Protocol, TypeAlias
+from json.encoder import encode_basestring
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeGuard, TypeVar
 
-from airflow_tx.errors import ConfigError
-from airflow_tx.state.column_types import CONVERT, KEY_TYPES, json_text
-from airflow_tx.state.reducers import StoredReducer
+from airflow_tx.errors import ConfigError, StateError
+from airflow_tx.state.column_types import (
+    CONVERT,
+    KEY_TYPES,
+    converted,
+    from_plain,
+    json_text,
+    largest,
+    size_of,
+    to_plain,
+)
+
+# --- reducers ---
+# Aggregators that take the rows themselves, as value columns: what a batch brings to a key are its rows, in order.
+#
+# Source: trident-state seed (persistentAggregate).
+
+
+_T = TypeVar("_T")
+
+
+class ReducerAggregator(Protocol[_T]):
+    """Trident's ReducerAggregator: it takes the rows themselves, one after another."""
+
+    def init(self) -> _T:
+        """Make the value of no rows at all."""
+
+    def reduce(self, current: _T, row: Any) -> _T:
+        """Compute the value after one more row.
+
+        :param current: yours: you may change it and return it.
+        """
+
+
+class StoredReducer(ReducerAggregator[_T], Protocol[_T]):
+    """A ReducerAggregator as a value column of a state: it takes the rows of a key into the value that is kept of it.
+
+    A row is a dict of everything that was emitted: the columns of the key, of other aggregators, and others. One key
+    may have several rows; they come in the order of the output. The stored value is the one that `reduce` gave for the
+    last row, in the type of the column; None is kept as NULL and starts from `init()`.
+
+    `reduce` is called again for the same rows, from the value before them, when a commit is tried again.
+    """
+
+    @property
+    def name(self) -> str:
+        """The type of the column in the state's description; stores do not know it."""
+
+    @property
+    def type(self) -> str:
+        """The column type of the value: bigint, text, json …"""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A reducer as stores see it: an aggregator that they cannot express, whose delta is the rows of a key.
+
+    A delta is gone through once for each reading of the stored values, so it must be a list or similar.
+    """
+
+    reducer: StoredReducer[Any]
+
+    @property
+    def name(self) -> str:
+        return self.reducer.name
+
+    @property
+    def type(self) -> str:
+        return self.reducer.type
+
+    def zero(self) -> Any:
+        return self.reducer.init()
+
+    def init(self, value: Any) -> list[Any]:
+        return [value]
+
+    def delta(self, rows: Any) -> Iterable[Mapping[str, Any]] | None:
+        """Check the rows of a key; None: there are none, and nothing changes. A TypeError if it is something else."""
+        if rows is None:
+            return None
+        if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
+            raise TypeError("is no list of rows, which a reducer takes")
+        if iter(rows) is rows:
+            raise TypeError("can be gone through only once: a reducer takes a list of rows")
+        return rows
+
+    def combine(self, stored: Any, rows: Any) -> Any:
+        """Compute the value after all rows; a key that is new starts from `init()`.
+
+        :raises ValueError: the reducer failed, and for which row.
+        """
+        # The reducer may change it, and a state may keep it as the value before.
+        value = self.reducer.init() if stored is None else copy.deepcopy(stored)
+        for row in rows:
+            try:
+                value = self.reducer.reduce(value, row)
+            except Exception as error:
+                raise ValueError(
+                    f"failed at row {str(row)[:200]} ({type(error).__name__}: {error})"
+                ) from error
+        return value
+
+
+def is_reducer(aggregator: Any) -> TypeGuard[StoredReducer[Any]]:
+    return hasattr(aggregator, "reduce") and not hasattr(aggregator, "combine")
+
+
+# --- aggregators ---
+
 
 # The default context would round to 28 digits without a word.
 _EXACT = Context(prec=1000, traps=[Inexact, InvalidOperation])
@@ -352,3 +462,346 @@ class Avg(_Typed):
         if total is None or not count:
             return None
         return _QUOTIENT.divide(total, count) if isinstance(total, Decimal) else total / count
+
+
+# --- columns ---
+# The columns of a keyed state: defined in a DAG file and checked there, shown in its repr and serialized form.
+
+
+RESERVED = "tx_"
+_NOTHING = "No row of this update was written."
+# Errors with which a conversion or an aggregator refuses a value.
+REFUSALS = (ValueError, TypeError, ArithmeticError)
+Cells = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of one state.
+
+    :param state: its name, for messages.
+    :param keys: key columns; none: one row for everything.
+    :param aggregators: aggregator per value column, as the user gave them.
+    :param types: key column -> type; a column without one gets the type of the first row that arrives.
+    :param max_value_bytes: a longer value is refused; None: any length.
+    :ivar values: aggregator per stored value column: composites such as Avg are taken apart.
+    """
+
+    state: str
+    keys: tuple[str, ...]
+    aggregators: Mapping[str, Aggregator]
+    types: Mapping[str, str]
+    max_value_bytes: int | None = None
+    values: Mapping[str, CombinerAggregator] = field(init=False, repr=False, compare=False)
+    composites: Mapping[str, CompositeAggregator] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        values = dict[str, Any]()
+        composites = dict[str, Any]()
+        parts = list[str]()
+        for name, aggregator in self.aggregators.items():
+            if hasattr(aggregator, "parts"):
+                composites[name] = aggregator
+                parts += aggregator.parts(name)
+                values.update(aggregator.parts(name))
+            else:
+                parts.append(name)
+                values[name] = Reduced(aggregator) if is_reducer(aggregator) else aggregator
+        object.__setattr__(self, "values", values)
+        object.__setattr__(self, "composites", composites)
+        names = [*self.keys, *parts, *composites]
+        problem = ""
+        if not values:
+            problem = "it has no value column"
+        elif len({name.lower() for name in names}) < len(names):
+            problem = f"a column is named twice in keys {list(self.keys)} and values {[*parts, *composites]}"
+        elif reserved := [name for name in names if not name or name.lower().startswith(RESERVED)]:
+            problem = f"columns named {reserved} ({RESERVED}* is reserved)"
+        elif unknown := {
+            k: t for k, t in self.types.items() if k not in self.keys or t not in KEY_TYPES
+        }:
+            problem = f"types={unknown}: not a key column, or not one of {', '.join(KEY_TYPES)}"
+        else:
+            problem = _unusable(values)
+        if problem:
+            raise ConfigError(
+                option=f"State {self.state!r}",
+                value=names,
+                remedy=f"{problem[0].upper()}{problem[1:]}.",
+            )
+
+    @property
+    def added_up(self) -> tuple[str, ...]:
+        """Name the value columns whose total over all keys is exactly the sum of all added values."""
+        exact = {"sum", "count"}
+        return tuple(
+            name
+            for name, each in self.values.items()
+            if each.name in exact and each.type == "bigint"
+        )
+
+    def expanded(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Put the parts of composite columns in place of their plain values; raises what the composite raises."""
+        for name, composite in self.composites.items():
+            if name in row and not set(row).intersection(composite.parts(name)):
+                rest = {column: value for column, value in row.items() if column != name}
+                row = {**rest, **composite.deltas(name, row[name])}
+        return row
+
+    # --- values ---------------------------------------------------------------------------------------------------
+
+    def combined(
+        self, key: Cells, stored: Cells | None, deltas: Cells, *, replacing: bool = False
+    ) -> Cells:
+        """Update values, for a store that reads and writes them; None is NULL.
+
+        :param stored: None: there is no such key yet.
+        :param deltas: as `portions` gives them.
+        :param replacing: whether a value that no number takes back becomes what its delta is.
+        :raises StateError: they cannot be combined, or the result does not fit into its column.
+        """
+        before = stored if stored is not None else (None,) * len(deltas)
+        return tuple(
+            b
+            if replacing and not can_invert(aggregator)
+            else self._combined(key, name, aggregator, a, b)
+            for (name, aggregator), a, b in zip(self.values.items(), before, deltas, strict=True)
+        )
+
+    def _combined(
+        self, key: Cells, name: str, aggregator: CombinerAggregator, a: Any, b: Any
+    ) -> Any:
+        # A reducer that has no value yet starts from one of its own.
+        if b is None or (a is None and not isinstance(aggregator, Reduced)):
+            return b if a is None else a
+        try:
+            value = aggregator.combine(a, b)
+            (value,) = converted(aggregator.type, [value])
+            self.check_sizes(aggregator.type, [value])
+        except REFUSALS as error:
+            problem, remedy = explained(name, aggregator, error)
+            problem = f"key {dict(zip(self.keys, key, strict=False))}: {problem}"
+            raise StateError(
+                state=self.state, problem=problem, remedy=f"{_NOTHING}{remedy}"
+            ) from error
+        return value
+
+    def check_sizes(self, kind: str, values: Sequence[Any]) -> None:
+        """Refuse, by a ValueError, values that are longer than this state takes."""
+        limit = self.max_value_bytes
+        if limit is None or largest(kind, values) <= limit:
+            return
+        size = max(size_of(kind, value) for value in values)
+        if size > limit:
+            raise ValueError(f"has {size} bytes, more than the {limit} that this state takes")
+
+    def completed(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Add the results of composite columns to a row that was read."""
+        results = {
+            name: composite.result({part: row[part] for part in composite.parts(name)})
+            for name, composite in self.composites.items()
+        }
+        return {**row, **results}
+
+    # --- shown ----------------------------------------------------------------------------------------------------
+
+    def serialized(self) -> dict[str, Any]:
+        return {
+            "keys": list(self.keys),
+            "values": {
+                name: {"aggregator": each.name, "type": each.type}
+                for name, each in self.values.items()
+            },
+            "types": dict(self.types),
+        }
+
+
+def checked_columns(
+    state: Any,
+    keys: Iterable[str],
+    values: Any,
+    types: Any = None,
+    max_value_bytes: int | None = None,
+    *,
+    option: str | None = None,
+) -> Columns:
+    """Check what the user of a keyed state gave as its columns.
+
+    :param option: where they were given; None: to its class.
+    :raises ConfigError: such as for one text as keys, whose letters would be taken for columns.
+    """
+
+    def refused(name: str, value: Any, remedy: str) -> ConfigError:
+        return ConfigError(
+            option=f"{option or type(state).__name__}({name}=)", value=value, remedy=remedy
+        )
+
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise refused("keys", keys, f"Give a list: keys=[{keys or 'day'!r}].")
+    if not isinstance(values, Mapping):
+        raise refused(
+            "values", values, 'Give an aggregator for each value column: values={"n": Count()}.'
+        )
+    if classes := {name: made.__name__ for name, made in values.items() if isinstance(made, type)}:
+        name, made = next(iter(classes.items()))
+        raise refused(
+            "values", values, f"Column {name!r} has a class, and needs an object of it: {made}()."
+        )
+    if types is not None and not isinstance(types, Mapping):
+        raise refused("types", types, 'Give the types of key columns: types={"day": "text"}.')
+    return Columns(state.name, tuple(keys), dict(values), dict(types or {}), max_value_bytes)
+
+
+def explained(column: str, aggregator: CombinerAggregator, error: Exception) -> tuple[str, str]:
+    """Say why values could not be combined, and what can be done about it."""
+    if aggregator.name != "sum" or not (
+        isinstance(error, ArithmeticError) or aggregator.type != "numeric"
+    ):
+        return f"the {aggregator.name} of column {column} {error}", ""
+    remedy = ' Use Sum("numeric") with a new table.'
+    problem = "leaves 64 bits" if aggregator.type == "bigint" else "is larger than any double"
+    if aggregator.type == "numeric":
+        problem = "needs more digits than can be added exactly (1000)"
+        remedy = ' Round the numbers before writing, or use Sum("double") with a new table.'
+    return f"the sum of column {column} {problem}", remedy
+
+
+def _unusable(values: Mapping[str, Any]) -> str:
+    for name, aggregator in values.items():
+        given = aggregator.reducer if isinstance(aggregator, Reduced) else aggregator
+        if not hasattr(aggregator, "combine"):
+            return f"column {name!r} has {given!r}, which is no aggregator: it has no combine(a, b) and no reduce"
+        if missing := [each for each in ("name", "type") if not hasattr(given, each)]:
+            return f"column {name!r} has {given!r}, which needs attributes of its own: {' and '.join(missing)}"
+        if aggregator.type not in CONVERT:
+            return f"column {name!r} has type {aggregator.type!r}, not one of {', '.join(CONVERT)}"
+        if aggregator.name in PUSHED_DOWN and not type(given).__module__.startswith("airflow_tx."):
+            return f"column {name!r} has an aggregator of your own named {aggregator.name!r}; give it another name"
+    return ""
+
+
+# --- keys ---
+# Keys of states: as tuples, as bytes, and in the types of the key columns.
+
+
+Key: TypeAlias = tuple[Any, ...]
+
+
+class KeyColumns(Protocol):
+    """What `Columns` says of the keys of a state."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+
+
+def as_key(key: Any) -> Key:
+    """Make a tuple of a key; what is no list or tuple is the key of one column."""
+    return tuple(key) if isinstance(key, (list, tuple)) else (key,)
+
+
+def canonical_number(value: Decimal) -> Decimal:
+    """Make one Decimal of all equal ones: no zeros at its end, no minus before 0."""
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    kept = "".join(map(str, digits)).rstrip("0")
+    if not kept:
+        return Decimal(0)
+    return Decimal((sign, tuple(map(int, kept)), exponent + len(digits) - len(kept)))
+
+
+def _key_plain(kind: str, value: Any) -> Any:
+    if kind == "double":
+        return value + 0.0  # -0.0 and 0.0 are equal, so they are one key
+    return str(canonical_number(value)) if kind == "numeric" else to_plain(kind, value)
+
+
+def encode_key(types: Sequence[str], key: Sequence[Any]) -> bytes:
+    """Write a key, as `converted` gives it, as bytes that only equal keys share: JSON, which people can read, too."""
+    return json_text(
+        [_key_plain(kind, value) for kind, value in zip(types, key, strict=True)]
+    ).encode()
+
+
+_QUICK: Mapping[str, Callable[[Any], str]] = {"text": encode_basestring, "bigint": str}
+
+
+def encode_keys(types: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
+    """Write many keys, given column by column, as `encode_key` does, in a tenth of the time."""
+    if not set(types) <= _QUICK.keys():
+        return [encode_key(types, key) for key in zip(*columns, strict=True)]
+    quoted = [map(_QUICK[kind], column) for kind, column in zip(types, columns, strict=True)]
+    return [f"[{','.join(key)}]".encode() for key in zip(*quoted, strict=True)]
+
+
+def decode_key(types: Sequence[str], data: bytes) -> Key:
+    return tuple(
+        from_plain(kind, plain) for kind, plain in zip(types, json.loads(data), strict=True)
+    )
+
+
+def partition_of(key: Sequence[Any], count: int) -> int:
+    """Choose one of `count` partitions: the same one for a key in every process."""
+    # -0.0 is 0.0.
+    text = repr([part + 0.0 if isinstance(part, float) else part for part in key])
+    return zlib.crc32(text.encode()) % count
+
+
+def wanted_keys(
+    columns: KeyColumns, keys: Sequence[Sequence[Any]], key_types: Mapping[str, str] | None
+) -> list[tuple[int, Key]]:
+    """Number the keys that a state may hold, in the types of its key columns.
+
+    Without keys that have a NULL, which no state holds, and without any before the first update.
+
+    :param key_types: as the first update decided; None: there was none.
+    :raises StateError: a key has too few or too many values, or one of another type.
+    """
+    normal = [as_key(key) for key in keys]
+    for number, key in enumerate(normal):
+        if len(key) != len(columns.keys):
+            problem = (
+                f"it has {len(columns.keys)} key columns ({', '.join(columns.keys) or 'none'})"
+            )
+            raise _no_key(columns, number, key, problem, "Give one value for each, in this order.")
+    whole = [(number, key) for number, key in enumerate(normal) if None not in key]
+    if key_types is None or not whole:
+        return []
+    if not columns.keys:
+        return whole
+    found = list[Sequence[Any]]()
+    for name, values in zip(
+        columns.keys, zip(*[key for _, key in whole], strict=True), strict=True
+    ):
+        kind = key_types[name]
+        try:
+            fitting = converted(kind, values)
+        except (ValueError, TypeError, ArithmeticError):
+            raise _misfit(columns, name, kind, whole, values) from None
+        # As with rows of an update: 0.0 and -0.0 are one key.
+        found.append([value + 0.0 for value in fitting] if kind == "double" else fitting)
+    return list(zip([number for number, _ in whole], zip(*found, strict=True), strict=True))
+
+
+def _misfit(
+    columns: KeyColumns,
+    name: str,
+    kind: str,
+    keys: Sequence[tuple[int, Key]],
+    values: Sequence[Any],
+) -> StateError:
+    for (number, key), value in zip(keys, values, strict=True):
+        try:
+            CONVERT[kind](value)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            return _no_key(
+                columns, number, key, f"{name} = {value!r} {error}", f"The column is a {kind}."
+            )
+    return _no_key(columns, *keys[0], f"{name} does not fit", f"The column is a {kind}.")
+
+
+def _no_key(columns: KeyColumns, number: int, key: Key, problem: str, remedy: str) -> StateError:
+    return StateError(
+        state=columns.state, problem=f"key {number} {str(key)[:200]}: {problem}", remedy=remedy
+    )

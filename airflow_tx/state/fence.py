@@ -18,8 +18,8 @@ from airflow_tx.errors import (
     StateDiffers,
 )
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.output import same_output
-from airflow_tx.protocol.skip import skip_refused
+from airflow_tx.protocol.end import skip_refused
+from airflow_tx.protocol.records import same_output
 from airflow_tx.state.api import Fence, Grant
 
 

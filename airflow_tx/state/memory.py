@@ -13,23 +13,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.attempt import Receipt
 from airflow_tx.state import fence
-from airflow_tx.state.aggregators import Aggregator
+from airflow_tx.state.aggregators import Aggregator, Cells, checked_columns, wanted_keys
 from airflow_tx.state.api import (
     Fence,
     StateKind,
     StateWrite,
     StoredReceipt,
+    StoredState,
     fenced_kind,
 )
-from airflow_tx.state.checked_rows import CheckedRows
 from airflow_tx.state.column_types import json_text, type_of
-from airflow_tx.state.columns import Cells, checked_columns
-from airflow_tx.state.keys import wanted_keys
+from airflow_tx.state.rows import CheckedRows
 from airflow_tx.state.sole_writer import SoleWriterState, replaces
-from airflow_tx.state.store_transaction import StoredState
-from airflow_tx.state.trident.values import OpaqueValue, StoredValue, Writer, updated_value
+from airflow_tx.state.trident.maps import OpaqueValue, StoredValue, Writer, updated_value
 
 _Stored = StoredValue[Cells]
 _V = TypeVar("_V")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
 
+from airflow_tx.state.aggregators import Cells
 from airflow_tx.state.api import QueryableState
-from airflow_tx.state.columns import Cells
 
 REPLACING = -1
 """The first chunk whose rows replace values that cannot be taken back; others of a grant have lower numbers."""

@@ -28,8 +28,13 @@ from airflow_tx.protocol.answers import Begun
 from airflow_tx.sources.trial import TrialSource
 from airflow_tx.spec import HasTransaction, TransactionSpec, spec_of
 from airflow_tx.staging import StagingArea
-from airflow_tx.state.persisted import PersistedState
-from airflow_tx.state.trial import AnyTrialState, TrialChange, TrialState, trial_state
+from airflow_tx.state.persisted import (
+    AnyTrialState,
+    PersistedState,
+    TrialChange,
+    TrialState,
+    trial_state,
+)
 from airflow_tx.store.memory import MemoryStore
 
 if TYPE_CHECKING:

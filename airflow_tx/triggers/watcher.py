@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote
 
@@ -19,12 +21,21 @@ from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from airflow_tx.config import Settings
 from airflow_tx.described import check_no_template
 from airflow_tx.errors import ConfigError, TxError
-from airflow_tx.triggers.base import Event, LedgerTrigger, until
+from airflow_tx.protocol.api import Paths, Store
+from airflow_tx.protocol.loss import position_now
+from airflow_tx.protocol.records import Binding, Counter, Skipped, TopologyRecord
+from airflow_tx.protocol.step import Reader
+from airflow_tx.protocol.view import has_topology, listed_topologies
+from airflow_tx.sources.api import rebuild
+from airflow_tx.triggers.base import Event, LedgerTrigger, WaitTrigger, until
 
 if TYPE_CHECKING:
-    from airflow_tx.protocol.api import Store
     from airflow_tx.protocol.ledger import Ledger
     from airflow_tx.protocol.records import History
+
+
+# --- watcher ---
+
 
 SCHEME = "airflow-tx"
 MOST_OPEN = 20
@@ -98,7 +109,7 @@ class CommitsProducer(SharedStreamProducer):
             yield found, found["last"]
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        from airflow_tx.protocol.watcher import note_handed_on
+        from airflow_tx.protocol.recovery import note_handed_on
 
         txid = max(item.broker_payload for item in batch)
         if not all(item.outcome.is_clean for item in batch):
@@ -112,9 +123,9 @@ class CommitsProducer(SharedStreamProducer):
         self._stored = txid
 
     def _next(self, store: Store) -> Event | None:
-        from airflow_tx.protocol.reader import Reader
         from airflow_tx.protocol.records import Counter
-        from airflow_tx.protocol.watcher import open_watcher
+        from airflow_tx.protocol.recovery import open_watcher
+        from airflow_tx.protocol.step import Reader
 
         ledger = self._ledger(store)
         trigger = self._trigger
@@ -196,3 +207,86 @@ def checked_uri(uri: SplitResult) -> SplitResult:
     if not uri.netloc or not uri.path.strip("/"):
         raise ValueError(f"URI {uri.geturl()} must be {SCHEME}://CONNECTION/ROOT/TOPOLOGY")
     return uri._replace(path=uri.path.rstrip("/"), query="", fragment="")
+
+
+# --- committed ---
+# Wakes a sensor when what it waits for is committed.
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CommittedTrigger(WaitTrigger):
+    """Fires when `commit_of` has an answer.
+
+    :param wanted: what is waited for.
+    """
+
+    wanted: dict[str, Any]
+
+    def event(self, store: Store) -> Event | None:
+        return commit_of(store, self.paths, self.wanted)
+
+
+def commit_of(store: Store, paths: Paths, wanted: Mapping[str, Any]) -> Event | None:
+    """Find the commit that is waited for; None: not yet.
+
+    :param wanted: `txid`, or `key` of a run, or `up_to` of a `source` (class path and arguments).
+    :return: `txid`; or `skipped`, who, when and why; or `unknown`, if the source cannot tell.
+    :raises UnreadableRecord: naming the record.
+    """
+    read = Reader(store)
+    current = read.peek_if_any(Counter, paths.current)
+    if current is None:
+        return None  # nothing has begun yet
+    if "up_to" in wanted:
+        return _reached(store, paths, wanted, last=current.txid - 1)
+    txid = wanted.get("txid")
+    if txid is None:
+        binding = read.peek_if_any(Binding, paths.run(wanted["key"]))
+        if binding is None:
+            return None
+        txid = binding.txid
+    return _final(read, paths, txid, current.txid)
+
+
+def missing_topology(store: Store, paths: Paths) -> str | None:
+    """Say that a topology has not begun, with the names that may be meant; None: it has begun."""
+    if has_topology(store, paths):
+        return None
+    names = listed_topologies(store, paths.root)
+    near = get_close_matches(paths.topology, names, n=_NAMED) or names[:_NAMED]
+    known = (
+        f"Topologies there: {', '.join(near)}{', ...' if len(names) > len(near) else ''}"
+        if near
+        else "It is empty"
+    )
+    return (
+        f"Topology {paths.topology!r} is not in the ledger at {paths.root}: it has not begun yet, or its name is "
+        f"another one. {known}. The sensor waits until it begins. To wait for another one, correct topology= or root= "
+        "in the DAG file, and clear this task."
+    )
+
+
+_NAMED = 3
+"""Names that are offered for a topology that is not there."""
+
+
+def _final(read: Reader, paths: Paths, txid: int, current: int) -> Event | None:
+    if txid >= current:
+        return None
+    skipped = read.peek_if_any(Skipped, paths.skipped(txid))
+    if skipped is None:
+        return {"txid": txid}
+    if skipped.readmitted_as is not None:
+        return _final(read, paths, skipped.readmitted_as, current)
+    return None if skipped.readmit is not None else {"txid": txid, "skipped": skipped.skip}
+
+
+def _reached(store: Store, paths: Paths, wanted: Mapping[str, Any], *, last: int) -> Event | None:
+    classpath, arguments = wanted["source"]
+    read = Reader(store)
+    zone = read.peek(TopologyRecord, paths.record).zone
+    with closing(rebuild(classpath, arguments).in_zone(zone)) as source:
+        reached = source.reaches(position_now(read, paths), wanted["up_to"])
+    if reached is None:
+        return {"unknown": True}
+    return {"txid": last} if reached else None

@@ -105,7 +105,7 @@ _DOORS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "airflow_tx.processing.batch": ("source", {"CurrentBatch": ("read",)}),
     "airflow_tx.staging.files": ("staging", {"LocalFiles": ("write", "read", "list", "remove_tree")}),
     "airflow_tx.staging.area": ("staging", {"StagingArea": ("check", "sweep")}),
-    "airflow_tx.commit.rows": ("staging", {"StagedRows": ("__init__", "__iter__", "batches")}),
+    "airflow_tx.commit.write": ("staging", {"StagedRows": ("__init__", "__iter__", "batches")}),
     "airflow_tx.state.sql.state": (
         "state", {"SqlState": ("raise_fence", "write", "raise_and_write", "pass_over", "fence")},
     ),

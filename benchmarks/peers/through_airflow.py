@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_tx.errors import TxError
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths
 from airflow_tx.testing.airflow import LocalAirflow, connection
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper

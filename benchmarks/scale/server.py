@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from airflow_tx.protocol.api import Create, Put, Requirement, Write
 from airflow_tx.store.client import ClientConfig, connect, disconnect
-from airflow_tx.store.watched import WatchedStore
-from airflow_tx.store.zookeeper import ZooKeeperStore
+from airflow_tx.store.zookeeper import WatchedStore, ZooKeeperStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 
 T = TypeVar("T")

@@ -6,10 +6,10 @@ from typing import Any
 
 from airflow_tx.commit.turn import read_line
 from airflow_tx.protocol import processing
+from airflow_tx.protocol.api import Paths
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord
+from airflow_tx.protocol.step import Reader
 from airflow_tx.protocol.view import topology_view, transaction_details
 from benchmarks.scale.filled import Repeatable
 from benchmarks.scale.server import COLUMNS, MeteredStore, ScaleZooKeeper, cost, metered, number, row, size, table

@@ -9,9 +9,9 @@ from typing import Any
 
 from airflow_tx.alarms import AlarmLimits, AlarmTopology
 from airflow_tx.coordinator.monitor import Monitor
-from airflow_tx.coordinator.snapshot import SnapshotReader
+from airflow_tx.coordinator.plan import SnapshotReader
+from airflow_tx.protocol.api import Paths
 from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.view import topologies, topology_view
 from airflow_tx.sources.lag import LagWatch
 from airflow_tx.sources.memory import MemorySource

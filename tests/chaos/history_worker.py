@@ -27,18 +27,16 @@ from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
 from airflow_tx.errors import OutcomeUnknown, StateOutcomeUnknown, TxError
-from airflow_tx.protocol import commit, skip
+from airflow_tx.protocol import commit, end
 from airflow_tx.protocol.answers import Begun, Joined
 from airflow_tx.protocol.attempt import Token, of_lane
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, TransactionRecord
-from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.step import Audit, Reader
 from airflow_tx.sources.api import Batch, SourceKind
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import RedisState, SqlState, Sum
-from airflow_tx.state.api import StateWrite
-from airflow_tx.state.store_transaction import StoredState
+from airflow_tx.state.api import StateWrite, StoredState
 from airflow_tx.store.client import ClientConfig, connect
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.topology.transaction import defined
@@ -168,7 +166,7 @@ def record_ends(recorder: Recorder, chance: random.Random) -> None:
 def _end_of(step: Any, args: Sequence[Any]) -> tuple[str, Token] | None:
     if isinstance(step, partial) and step.func is commit.commit:
         return "mark", step.keywords["token"]
-    return ("skip", args[0]) if step is skip.commit_skip else None
+    return ("skip", args[0]) if step is end.commit_skip else None
 
 
 class Steps(Numbers):
@@ -258,7 +256,7 @@ class World:
         with self.recorder.operation("current") as own:
             current = own.value = self._turn()
         ledger = self.spec.ledger(self.store)
-        ledger.run(skip.note_skip, current, _SKIPS)
+        ledger.run(end.note_skip, current, _SKIPS)
         take_skip(ledger, current, self.by_name, log=logging.getLogger("skip"))
 
     def total(self) -> None:

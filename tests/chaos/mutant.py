@@ -35,8 +35,8 @@ def written_again() -> Mutant:
     from airflow_tx.state.redis.fence import RedisFence
     from airflow_tx.state.redis.state import _RedisUpdate
     from airflow_tx.state.sql import schema, store
-    from airflow_tx.state.sql.guard_store import GuardStore
-    from airflow_tx.state.trident.values import OpaqueValue
+    from airflow_tx.state.sql.guard import GuardStore
+    from airflow_tx.state.trident.maps import OpaqueValue
     from tests.model.mutants import ONE, Mutant
 
     base = "sa.case((same, before), else_=prev if dialect.assigns_in_order else stored)"
@@ -61,7 +61,7 @@ def added_whole() -> Mutant:
 
 def bound_at_begin() -> Mutant:
     """Give the product without BOUND."""
-    from airflow_tx.protocol.wish import Restatement
+    from airflow_tx.protocol.replay import Restatement
     from tests.model.mutants import ONE, Mutant
 
     bound = "return replace(self.binding, restating={"

@@ -32,20 +32,19 @@ from airflow_tx import compat
 from airflow_tx.actions.action import ActionTarget
 from airflow_tx.actions.replay import FailedReplay, NamedReplay
 from airflow_tx.actions.skip import Readmission, TransactionSkip
-from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import Lane, NoLane
+from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import FailedBatch, RestateRefused
-from airflow_tx.journal.area import JournalArea
+from airflow_tx.journal.entry import JournalArea
 from airflow_tx.operators.commit import note_commit_failure
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.reading import LedgerReader
 from airflow_tx.protocol.records import Binding
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, most_restated, want, wishes, wishes_to_start, withdraw
+from airflow_tx.protocol.replay import WishRequest, most_restated, want, wishes, wishes_to_start, withdraw
+from airflow_tx.protocol.step import Audit, Reader
 from tests.chaos.bug import CHANGING, correct, is_corrected, mend, numbers_of
 from tests.chaos.dags.under_fire import number_of
 from tests.chaos.little_task import LittleTi, TasksSkipped, answered
@@ -220,7 +219,7 @@ RESTATING: Mapping[str, Callable[[FiredTopology, ActionTarget, Mapping[str, Any]
 
 def _backfill(topology: FiredTopology, ledger: Ledger, first: datetime, last: datetime) -> str:
     from airflow_tx.cli.backfill import BackfilledDates, left_to_do
-    from airflow_tx.cli.progress import Progress
+    from airflow_tx.cli.context import Progress
 
     dates = BackfilledDates(topology.spec, ledger, first, last)
     dates.check_order(note=True)
@@ -231,8 +230,8 @@ def _backfill(topology: FiredTopology, ledger: Ledger, first: datetime, last: da
 
 def verify(topology: FiredTopology, ti: LittleTi) -> str:
     """As `airflow tx verify --values`; raises if there is a finding."""
-    from airflow_tx.actions.changed_values import evidence_of
-    from airflow_tx.protocol.evidence import ledger_evidence
+    from airflow_tx.actions.request import evidence_of
+    from airflow_tx.protocol.chain import ledger_evidence
     from airflow_tx.protocol.verification import verified
 
     with topology.spec.store() as store:

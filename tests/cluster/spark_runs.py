@@ -32,7 +32,7 @@ class SparkRuns(Runs):
         self._submit(run, deploy_mode="cluster")
 
     def _submit(self, run: str, **options: Any) -> None:
-        from airflow_tx.operators.spark_submit import SparkBatchOperator
+        from airflow_tx.operators.spark import SparkBatchOperator
         from airflow_tx.processing.task import _KEY, Processing
         from airflow_tx.protocol.attempt import TaskTry
         from tests.integration.spark_runs import PushingTi

@@ -10,13 +10,11 @@ import pytest
 
 from airflow_tx.errors import LossRefused, SourceError, UnreadableRecord
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Create, Put, Store
+from airflow_tx.protocol.api import Create, Paths, Put, Store
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, Loss, Outside
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.loss import start_after
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import (
     RECORD_FORMAT,
     History,
@@ -26,6 +24,7 @@ from airflow_tx.protocol.records import (
     decode,
     encode,
 )
+from airflow_tx.protocol.step import Reader
 from airflow_tx.protocol.view import topology_view, transaction_details
 from airflow_tx.store.memory import MemoryStore
 from tests.contract.losses import AUDIT, Log, Topology

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from airflow_tx.acks.location import open_ackers
-from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.acks.stores import ZnodeAckers, open_ackers
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.testing.servers.zookeeper import LocalZooKeeper
 from tests.servers.redis import LocalRedis

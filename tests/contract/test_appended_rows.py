@@ -12,10 +12,10 @@ import pytest
 
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import StateError
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.attempt import Receipt
 from airflow_tx.protocol.records import History, decode
+from airflow_tx.protocol.replay import WishRequest, want
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.state import Count, DeltaTable, MemoryState, SqlState
 from tests.stage import Stage, StageRun, begin_run, update
 from tests.unit.bench import CountingStore, MemorySpec, Numbers

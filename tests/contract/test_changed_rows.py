@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import AlreadyFinal, ChangeRefused, FailedTransaction, Outranked, RowsChanged
-from airflow_tx.protocol import commit, replay, skip
+from airflow_tx.protocol import commit, end, replay
 from airflow_tx.protocol.answers import Begun, Granted, NotYet
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.attempt import TransactionAttempt
@@ -62,9 +62,9 @@ class Files(Pipeline):
         self.mark(self.acquire(begun, self.process(begun)))
 
     def skip(self, txid: int) -> None:
-        answer = self.ledger.run(skip.grant_skip, txid, {})
+        answer = self.ledger.run(end.grant_skip, txid, {})
         assert isinstance(answer, Granted)
-        self.ledger.run(skip.commit_skip, answer.grant.token, states=[])
+        self.ledger.run(end.commit_skip, answer.grant.token, states=[])
 
     def record(self, txid: int) -> TransactionRecord:
         node = self.store.get(self.paths.transaction(txid))
@@ -144,10 +144,10 @@ def test_a_skipped_batch_comes_back_with_the_rows_as_they_are_now(each_store: St
     files.contents[1] = "bad"
     files.begin("r1")
     files.begin("r2")
-    files.ledger.run(skip.note_skip, 1, AUDIT)
+    files.ledger.run(end.note_skip, 1, AUDIT)
     files.skip(1)
     files.contents[1] = "mended"
-    files.ledger.run(skip.note_readmission, 1, AUDIT)
+    files.ledger.run(end.note_readmission, 1, AUDIT)
     back = files.begin("r1")
     assert (back.attempt.txid, back.metadata, back.position) == (3, [1, "mended"], 2)
     files.contents[1] = "changed again"
@@ -162,7 +162,7 @@ def test_a_transaction_that_is_to_be_skipped_asks_the_source_for_nothing(
     files = Files(each_store, zookeeper_root)
     files.begin("r1")
     files.ledger.run(replay.note_changed, 1, {}, audit=AUDIT)
-    files.ledger.run(skip.note_skip, 1, AUDIT)
+    files.ledger.run(end.note_skip, 1, AUDIT)
     files.contents[1] = "mended"
     assert files.begin("r1").metadata == [1, "good"]
 

@@ -15,10 +15,9 @@ from airflow_tx.errors import (
     TopologyClaimed,
     UnreadableRecord,
 )
-from airflow_tx.protocol.api import Requirement, Store, Write
+from airflow_tx.protocol.api import Paths, Requirement, Store, Write
 from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.move import Mover
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import topologies, topology_view
 from airflow_tx.state import MemoryState, Sum

@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_tx.state import RedisState, SqlState
+from airflow_tx.state.sql.fence import ROWS_AT_ONCE
 from airflow_tx.state.sql.sqlite import ROWS_A_STATEMENT
-from airflow_tx.state.sql.table import ROWS_AT_ONCE
 from airflow_tx.testing.suites.aggregator_cases import Balance, steps
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.servers.mariadb import LocalMariaDB

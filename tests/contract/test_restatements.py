@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit import difference as forming
+from airflow_tx.commit import contributions as forming
 from airflow_tx.commit import write
-from airflow_tx.commit.contributions import old_side
-from airflow_tx.commit.difference import difference_of
-from airflow_tx.commit.rows import portions
+from airflow_tx.commit.contributions import difference_of, old_side
+from airflow_tx.commit.write import portions
 from airflow_tx.errors import NotTakenBack
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import (
@@ -33,7 +32,7 @@ from airflow_tx.state import (
     Sum,
 )
 from airflow_tx.state.redis.state import RedisState
-from airflow_tx.state.trident.aggregate import TridentAggregate
+from airflow_tx.state.trident.state import TridentAggregate
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.contributions import contribution, place, restate
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import RequirementFailed, UnreadableRecord
-from airflow_tx.protocol.api import Create, Put, Store, Write
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.api import Create, Paths, Put, Store, Write
+from airflow_tx.protocol.reading import RotatingTransactionalState
 from airflow_tx.protocol.records import Counter, Metadata, encode
-from airflow_tx.protocol.rotating_state import RotatingTransactionalState
+from airflow_tx.protocol.step import Reader
 
 Change = Callable[[RotatingTransactionalState], tuple[Write, ...]]
 

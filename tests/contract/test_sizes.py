@@ -14,8 +14,7 @@ from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.view import topology_view
-from airflow_tx.sources.api import Batch, Json, TransactionalSource
-from airflow_tx.sources.sizing import FIRST_ROWS, BatchSize
+from airflow_tx.sources.api import FIRST_ROWS, Batch, BatchSize, Json, TransactionalSource
 from airflow_tx.spec import TransactionSpec
 from tests.integration.pipeline import Pipeline
 from tests.stage import begin_run

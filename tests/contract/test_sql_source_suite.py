@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_tx.sources.sql.shards import PartitionedSqlSource
-from airflow_tx.sources.sql.source import SqlSource
+from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
 from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.suites.source_case import Row
 from airflow_tx.testing.suites.source_suite import SourceSuite

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from airflow_tx.errors import StaleAttempt, UnknownTransaction, UnreadableRecord
-from airflow_tx.protocol import commit, processing, recovery, run_slots
+from airflow_tx.protocol import commit, processing, recovery
 from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.api import Create, Delete, Put, Store
 from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.recovery import ReplayRequest
-from airflow_tx.protocol.run_slots import Waiter
-from airflow_tx.protocol.skip import commit_skip, grant_skip, note_readmission, note_skip
+from airflow_tx.protocol.end import commit_skip, grant_skip, note_readmission, note_skip
+from airflow_tx.protocol.recovery import ReplayRequest, Waiter
 from airflow_tx.protocol.status import TransactionView
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import topologies, topology_view, transaction_details
@@ -280,12 +279,12 @@ def test_a_waiter_that_yielded_says_for_whom(pipeline: Pipeline) -> None:
     pipeline.begin("r1")
     pipeline.process(pipeline.begin("r2"))
     waiter = Waiter("r2", 2, "000099", 1)
-    pipeline.ledger.run(run_slots.bid, waiter)
-    pipeline.ledger.run(run_slots.note_yield, waiter)
+    pipeline.ledger.run(recovery.bid, waiter)
+    pipeline.ledger.run(recovery.note_yield, waiter)
     assert of(pipeline, 2).yielded == 1
     told = "the run of transaction 1, to which it gave its run slot; then it is started again"
     assert of(pipeline, 2).waiting_for == told
-    pipeline.ledger.run(run_slots.came_back, "r2")
+    pipeline.ledger.run(recovery.came_back, "r2")
     assert of(pipeline, 2).yielded is None
     assert of(pipeline, 2).waiting_for == "transaction 1.1 (run r1, PROCESSING)"
 

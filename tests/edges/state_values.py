@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from hypothesis import strategies as st
 
-from airflow_tx.commit.rows import rows_to_write
+from airflow_tx.commit.write import rows_to_write
 from airflow_tx.errors import StagingError, StateError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging import StagingArea, with_content, write_manifest, write_rows

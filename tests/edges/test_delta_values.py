@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.state import DeltaTable
-from airflow_tx.state.lake.python_rows import write_python_rows
+from airflow_tx.state.lake.files import write_python_rows
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.edges.state_values import EXACT, NUMBERS, OTHERS, plain
 from tests.lake import read_back

@@ -27,14 +27,14 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from airflow_tx import CommitOperator, Transaction, persistent_aggregate
-from airflow_tx.actions import dag_server, dags, ledger_places
+from airflow_tx.actions import dag_server, dags
 from airflow_tx.cli import context
 from airflow_tx.cli.definition import get_tx_cli_commands
 from airflow_tx.config import Settings
-from airflow_tx.hooks import kept_client, zookeeper
-from airflow_tx.plugin.api import access, app, dag_process, lag_board, ledger_client, ledger_snapshots, redaction
+from airflow_tx.hooks import zookeeper
+from airflow_tx.plugin.api import access, app, dag_process, lag_board, snapshots
 from airflow_tx.protocol.batch import Loss
-from airflow_tx.protocol.repair import state_lost
+from airflow_tx.protocol.rebuild import state_lost
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state.aggregators import Sum
@@ -146,11 +146,11 @@ def here(topology: Topology, store: KeptStore, airflow: None, monkeypatch: pytes
     monkeypatch.setenv("AIRFLOW__TX__ROOT", ROOT)
     conn_id = Settings.load().zookeeper_conn_id
     client = SimpleNamespace(store=lambda: store, store_of_steps=lambda: store, failed=lambda: None)
-    monkeypatch.setattr(ledger_client, "_clients", {(os.getpid(), conn_id): client})
-    monkeypatch.setattr(ledger_places, "_places", ledger_places.LedgerPlaces())
-    monkeypatch.setattr(ledger_snapshots, "_snapshots", ledger_snapshots.LedgerSnapshots())
-    monkeypatch.setattr(redaction, "_connections", list)
-    monkeypatch.setattr(kept_client, "shared_store", lambda conn_id: store)
+    monkeypatch.setattr(snapshots, "_clients", {(os.getpid(), conn_id): client})
+    monkeypatch.setattr(dags, "_places", dags.LedgerPlaces())
+    monkeypatch.setattr(snapshots, "_snapshots", snapshots.LedgerSnapshots())
+    monkeypatch.setattr(access, "_connections", list)
+    monkeypatch.setattr(zookeeper, "shared_store", lambda conn_id: store)
     monkeypatch.setattr(dag_process, "_dag_process", HereProcess())
     monkeypatch.setattr(lag_board, "_lag_board", lag_board.LagBoard(HereProcess()))  # type: ignore[arg-type]
 

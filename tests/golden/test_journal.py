@@ -8,11 +8,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from airflow_tx.journal.area import JournalArea
-from airflow_tx.journal.entry import Contribution, Entry, KeptFile
+from airflow_tx.journal.entry import Contribution, Entry, JournalArea, KeptFile
 from airflow_tx.staging import StagingArea
-from airflow_tx.state.aggregators import Avg, Count, Sum
-from airflow_tx.state.columns import Columns
+from airflow_tx.state.aggregators import Avg, Columns, Count, Sum
 from tests.golden.written import check_golden
 
 DAY = "2013-01-31"

@@ -11,8 +11,7 @@ import sqlalchemy
 from airflow_tx.protocol import loss
 from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.batch import Loss
-from airflow_tx.protocol.rebuild_plan import HeldState
-from airflow_tx.protocol.repair import Repairs
+from airflow_tx.protocol.rebuild import HeldState, Repairs
 from airflow_tx.state.aggregators import Sum
 from airflow_tx.state.api import StateKind
 from airflow_tx.state.sql.state import SqlState

@@ -25,10 +25,9 @@ from airflow_tx import (
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Json, Source
-from airflow_tx.sources.kafka import topics
-from airflow_tx.sources.kafka.offsets import KafkaOffsets
-from airflow_tx.sources.kafka.positions import Extent, LastMessage, OffsetsSnapshot, position_json
-from airflow_tx.sources.redis.server import RedisDatabase
+from airflow_tx.sources.kafka import source as topics
+from airflow_tx.sources.kafka.offsets import Extent, KafkaOffsets, LastMessage, OffsetsSnapshot, position_json
+from airflow_tx.sources.redis.source import RedisDatabase
 from airflow_tx.testing.airflow import connection
 from tests.golden.fake_redis import FakeRedis
 from tests.golden.written import check_golden

@@ -19,10 +19,10 @@ from airflow_tx import (
     RunPartitionSource,
     SqlSource,
 )
-from airflow_tx.compat.intervals import IntervalSchedule
+from airflow_tx.compat.runs import IntervalSchedule
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.sources.api import Source, rebuild
-from airflow_tx.sources.run.next_interval import NextIntervalSource
+from airflow_tx.sources.run.data_interval import NextIntervalSource
 from airflow_tx.state import (
     Avg,
     CachedMap,
@@ -42,14 +42,10 @@ from airflow_tx.state import (
     TransactionalMap,
 )
 from airflow_tx.state.persisted import PersistedState
-from airflow_tx.state.trident.aggregate import TridentAggregate
+from airflow_tx.state.trident.state import TridentAggregate
 from airflow_tx.triggers.base import LedgerTrigger
-from airflow_tx.triggers.committed import CommittedTrigger
-from airflow_tx.triggers.messages import MessagesTrigger
-from airflow_tx.triggers.order import OrderTrigger
-from airflow_tx.triggers.ready import ReadyTrigger
-from airflow_tx.triggers.turn import TurnTrigger
-from airflow_tx.triggers.watcher import CommitsTrigger
+from airflow_tx.triggers.turn import MessagesTrigger, OrderTrigger, ReadyTrigger, TurnTrigger
+from airflow_tx.triggers.watcher import CommitsTrigger, CommittedTrigger
 from tests.golden.written import check_golden
 
 LIMITS: dict[str, Any] = {"max_rows_per_batch": 10, "max_bytes_per_batch": 1000, "target_seconds": 2.5}

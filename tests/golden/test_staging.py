@@ -7,10 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.consumers import OutputName
-from airflow_tx.staging.area import StagingArea
+from airflow_tx.protocol.processing import OutputName
+from airflow_tx.staging.area import MANIFEST, StagingArea, write_manifest, write_rows
 from airflow_tx.staging.descriptor import Ackers, Descriptor, Input
-from airflow_tx.staging.manifest import MANIFEST, write_manifest, write_rows
 from tests.golden.written import check_golden
 
 ATTEMPT = TransactionAttempt(3, 2, "b17")

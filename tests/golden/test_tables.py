@@ -5,8 +5,8 @@ from __future__ import annotations
 from airflow_tx.protocol.attempt import Token, TransactionAttempt
 from airflow_tx.state.api import Fence
 from airflow_tx.state.appended import staged_folder
-from airflow_tx.state.lake.manifest import TableFile
-from airflow_tx.state.lake.raised_fence import RaisedFence
+from airflow_tx.state.lake.schema import TableFile
+from airflow_tx.state.lake.state import RaisedFence
 from tests.golden.written import check_golden
 
 

@@ -10,19 +10,16 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_tx.commit.handoff import take_skip
-from airflow_tx.protocol import processing, skip
+from airflow_tx.protocol import end, processing
 from airflow_tx.protocol.answers import Begun, Granted, Processed, Replaced
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
+from airflow_tx.protocol.api import Paths, Store
+from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt, Written
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest, acquire, commit
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.receipt import Written
+from airflow_tx.protocol.replay import WishRequest, want
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, want
-from airflow_tx.state.api import FencedState
-from airflow_tx.state.row_tally import RowTally
+from airflow_tx.state.api import FencedState, RowTally
 
 
 class Clock:
@@ -189,7 +186,7 @@ class Pipeline:
 
     def skip(self, txid: int) -> None:
         """A person skips an open transaction whose turn it is."""
-        self.ledger.run(skip.note_skip, txid, Audit("ada", "why"))
+        self.ledger.run(end.note_skip, txid, Audit("ada", "why"))
         states = {state.name: state for state in self.states}
         take_skip(self.ledger, txid, states, log=logging.getLogger(__name__))
 

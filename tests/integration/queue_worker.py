@@ -14,8 +14,7 @@ from typing import Any
 
 from airflow_tx import compat
 from airflow_tx.failpoints import failpoint
-from airflow_tx.processing.begin import ask
-from airflow_tx.processing.outcome import note_committed
+from airflow_tx.processing.begin import ask, note_committed
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun
 from airflow_tx.sources.rabbit.source import RabbitQueueSource
 from airflow_tx.spec import TransactionSpec

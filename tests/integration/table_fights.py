@@ -28,8 +28,8 @@ from airflow_tx.state.api import Grant
 from airflow_tx.state.lake import delta
 from airflow_tx.state.lake import state as table_state
 from airflow_tx.state.lake.delta import DeltaStore
-from airflow_tx.state.lake.manifest import FENCES
-from airflow_tx.state.lake.raised_fence import RaisedFence
+from airflow_tx.state.lake.schema import FENCES
+from airflow_tx.state.lake.state import RaisedFence
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.lake import read_back, staged
 

@@ -25,7 +25,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import airflow_tx.state.lake
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.api import Grant
-from airflow_tx.state.lake.raised_fence import replaced_by
+from airflow_tx.state.lake.state import replaced_by
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.lake import read_back, staged
 

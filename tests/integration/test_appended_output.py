@@ -12,8 +12,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.errors import StagingError, TxError
-from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
-from airflow_tx.operators.spark_submit import SparkBatchOperator
+from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
 from airflow_tx.processing.batch import inputs_of, rows_of_output
 from airflow_tx.processing.task import _KEY
 from airflow_tx.state import DeltaTable, MemoryState, Sum

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import FenceForeign, Outranked, TopologyClaimed
-from airflow_tx.protocol import recovery, run_slots, skip
+from airflow_tx.protocol import end, recovery
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.recovery import ReplayRequest
-from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.protocol.recovery import ReplayRequest, Waiter
+from airflow_tx.protocol.step import Reader
 from airflow_tx.staging import StagingArea
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from tests.integration.cli_runs import AUDIT, DAG_ID, Runs, fail, granted, one_line, state_of
@@ -284,7 +283,7 @@ def test_a_replay_starts_the_run_again_and_leaves_live_ones_alone(
     for run in ("r2", "r3", "r4", "r5"):
         pipeline.begin(run)
     runs.make(r1="success", r2="failed", r3="running", r5="queued")
-    pipeline.ledger.run(skip.note_skip, 3, AUDIT)
+    pipeline.ledger.run(end.note_skip, 3, AUDIT)
 
     for arguments, said in (
         ((), "Give either the txids to replay, or --failed."),
@@ -377,10 +376,10 @@ def test_replay_failed_goes_by_records_and_brings_back_those_that_made_room(
     fail(pipeline, first)
     for run in ("r2", "r3", "r4"):
         pipeline.process(pipeline.begin(run))
-    pipeline.ledger.run(skip.note_skip, 4, AUDIT)
+    pipeline.ledger.run(end.note_skip, 4, AUDIT)
     for waiter in (Waiter("r3", 3, "000300", 1), Waiter("room", None, "000400", 1)):
-        pipeline.ledger.run(run_slots.bid, waiter)
-        pipeline.ledger.run(run_slots.note_yield, waiter)
+        pipeline.ledger.run(recovery.bid, waiter)
+        pipeline.ledger.run(recovery.note_yield, waiter)
     runs.make(r1="failed", r2="running", r3="failed", r4="failed", room="failed")
     listed = airflow.json("tx", "list", "flights", root=root)
     assert (listed[0]["status"], listed[0]["run_id"], listed[0]["txid"]) == ("YIELDED", "room", None)
@@ -474,9 +473,9 @@ def test_a_skip_lets_those_go_on_that_had_made_room(
     pipeline.begin("r1")
     pipeline.process(pipeline.begin("r2"))
     for waiter in (Waiter("r2", 2, "000300", 1), Waiter("room", None, "000400", 1)):
-        pipeline.ledger.run(run_slots.bid, waiter)
-        pipeline.ledger.run(run_slots.note_yield, waiter)
-    pipeline.ledger.run(skip.note_skip, 2, AUDIT)
+        pipeline.ledger.run(recovery.bid, waiter)
+        pipeline.ledger.run(recovery.note_yield, waiter)
+    pipeline.ledger.run(end.note_skip, 2, AUDIT)
     runs.make(r1="queued", r2="failed", room="failed")
     told = airflow.json("tx", "skip", "flights", "1", "--why", "wrong", "--yes", root=zookeeper_root)
     # r2 has nothing to come back for: its transaction is skipped, too.

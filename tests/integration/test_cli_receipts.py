@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.journal.area import JournalArea
-from airflow_tx.journal.entry import Entry
-from airflow_tx.protocol.api import Delete, Put, SystemClock, SystemIds
+from airflow_tx.journal.entry import Entry, JournalArea
+from airflow_tx.protocol.api import Delete, Paths, Put, SystemClock, SystemIds
+from airflow_tx.protocol.attempt import Receipt
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.receipt import Receipt
 from airflow_tx.protocol.records import Binding, encode
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import SqlState, Sum

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.journal.area import JournalArea
-from airflow_tx.journal.entry import Entry
+from airflow_tx.journal.entry import Entry, JournalArea
 from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.commit import AcquireRequest, acquire
-from airflow_tx.protocol.wish import wishes
+from airflow_tx.protocol.replay import wishes
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import Sum
-from airflow_tx.state.columns import Columns
+from airflow_tx.state.aggregators import Columns
 from tests.integration.cli_runs import Runs, one_line, state_of
 from tests.integration.commands import DAG, Commands
 from tests.integration.pipeline import Pipeline

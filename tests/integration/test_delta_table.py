@@ -21,13 +21,11 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from airflow_tx.errors import FenceOutranked, SkipRefused, StateBehind, StateDiffers, StateError
 from airflow_tx.state import DeltaTable
-from airflow_tx.state.api import Grant
+from airflow_tx.state.api import Grant, RowTally
 from airflow_tx.state.appended import STAGED
 from airflow_tx.state.lake.delta import DeltaStore
-from airflow_tx.state.lake.manifest import FENCES
-from airflow_tx.state.lake.state import SWEPT_EVERY
-from airflow_tx.state.lake.sweep import FENCES_KEPT, NOTES
-from airflow_tx.state.row_tally import RowTally
+from airflow_tx.state.lake.schema import FENCES
+from airflow_tx.state.lake.state import FENCES_KEPT, NOTES, SWEPT_EVERY
 from airflow_tx.testing.suites.state_tools import Grants, about_to_skip
 from tests.lake import read_back, staged
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.spark.appended import write_appended
+from airflow_tx.spark.batch import write_appended
 from airflow_tx.spark.observed import RowsObserver
 from airflow_tx.staging import AppendTo
 from airflow_tx.state import DeltaTable
 from airflow_tx.state.appended import Misfit, staged_folder
-from airflow_tx.state.lake.files import staged_files
-from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.python_rows import write_python_rows
+from airflow_tx.state.lake.delta import Folder
+from airflow_tx.state.lake.files import staged_files, write_python_rows
 from airflow_tx.testing.suites.state_tools import Grants
 from examples.readers import READERS, are_installed
 from tests.servers.jars import delta_jars

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_tx.actions.request import ActionName
-from airflow_tx.protocol import run_slots, skip
+from airflow_tx.protocol import end, recovery
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside
-from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.protocol.recovery import Waiter
 from airflow_tx.protocol.view import open_records
 from tests.integration.cli_runs import AUDIT, Runs, fail, granted
 from tests.integration.commands import DAG, Commands
@@ -137,7 +137,7 @@ def one_failed_one_live(world: World) -> None:
 
 def a_live_one_to_be_skipped(world: World) -> None:
     one_failed_one_live(world)
-    world.pipeline.ledger.run(skip.note_skip, 2, AUDIT)
+    world.pipeline.ledger.run(end.note_skip, 2, AUDIT)
 
 
 def two_open_without_runs(world: World) -> None:
@@ -154,11 +154,11 @@ def some_yielded(world: World) -> None:
     one_failed(world)
     world.pipeline.begin("r2")
     world.pipeline.begin("r3")
-    world.pipeline.ledger.run(skip.note_skip, 3, AUDIT)
+    world.pipeline.ledger.run(end.note_skip, 3, AUDIT)
     for number, run in enumerate(("gone", "still", "waits")):
         waiter = Waiter(run, None, f"00040{number}", 1)
-        world.pipeline.ledger.run(run_slots.bid, waiter)
-        world.pipeline.ledger.run(run_slots.note_yield, waiter)
+        world.pipeline.ledger.run(recovery.bid, waiter)
+        world.pipeline.ledger.run(recovery.note_yield, waiter)
     world.runs.make(r2="running", r3="failed", still="running", waits="failed")
 
 
@@ -180,7 +180,7 @@ def one_skipped(world: World) -> None:
 
 def one_readmitted(world: World) -> None:
     one_skipped(world)
-    world.pipeline.ledger.run(skip.note_readmission, 1, AUDIT)
+    world.pipeline.ledger.run(end.note_readmission, 1, AUDIT)
     world.pipeline.begin("r1")
 
 

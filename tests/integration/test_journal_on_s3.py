@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import EntryDiffers, EntryMissing
-from airflow_tx.journal.area import JournalArea, StagedFiles
-from airflow_tx.journal.entry import Entry
+from airflow_tx.journal.entry import Entry, JournalArea, StagedFiles
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging import StagingArea, write_rows
-from airflow_tx.state.aggregators import Count
-from airflow_tx.state.columns import Columns
+from airflow_tx.state.aggregators import Columns, Count
 from tests.servers.s3 import Bucket, LocalS3
 
 DAY = "2013-01-31"

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from confluent_kafka import Producer
 
 from airflow_tx.errors import RowsRefused
-from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
+from airflow_tx.operators.spark import SparkConnectBatchOperator
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.spark.connect import session

@@ -12,7 +12,7 @@ import pytest
 from airflow_tx import append
 from airflow_tx.commit.update import Update
 from airflow_tx.coordinator.lane import Lane
-from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
+from airflow_tx.operators.spark import SparkConnectBatchOperator
 from airflow_tx.protocol.answers import NoData
 from airflow_tx.spark import connect
 from airflow_tx.staging import TryDir

@@ -10,15 +10,13 @@ import pytest
 
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.errors import RequirementFailed, StoreUnavailable, TooMuchMetadata
-from airflow_tx.protocol import skip
+from airflow_tx.protocol import end
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Create, Put, Requirement, Store, Write
+from airflow_tx.protocol.api import Create, Put, Requirement, Store, Write, ack_name
 from airflow_tx.protocol.attempt import Grant, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.paths import ack_name
-from airflow_tx.protocol.rebuild_plan import HeldState
+from airflow_tx.protocol.rebuild import HeldState, Repairs
 from airflow_tx.protocol.records import Ack, TopologyRecord, TransactionRecord, decode, encode
-from airflow_tx.protocol.repair import Repairs
 from airflow_tx.protocol.step import Audit
 from airflow_tx.state import Sum
 from airflow_tx.state.api import FencedState
@@ -118,7 +116,7 @@ def test_it_is_replayed_and_only_the_acks_of_its_new_attempt_count(store: ZooKee
 def test_it_is_skipped(store: ZooKeeperStore, zookeeper_root: str) -> None:
     pipeline = Wide(store, zookeeper_root, tasks=0)
     pipeline.map(pipeline.begin("r1"))
-    pipeline.ledger.run(skip.note_skip, 1, Audit("ann", "test"))
+    pipeline.ledger.run(end.note_skip, 1, Audit("ann", "test"))
     take_skip(pipeline.ledger, 1, {}, log=Logger())
     assert (pipeline.kept(), pipeline.garbage()) == ((), [])
     assert pipeline.run("r2") == 2

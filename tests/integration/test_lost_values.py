@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_tx.errors import StateBehind, StateDiffers
 from airflow_tx.state import SqlGuard, SqlState, Sum
-from airflow_tx.state.sql import imprint
+from airflow_tx.state.sql import fence
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.integration.databases import query
 from tests.servers.mariadb import LocalMariaDB
@@ -28,7 +28,7 @@ Make = Callable[[], SqlState]
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A table that is counted, or one of which some rows are looked up."""
     if request.param == "large":
-        monkeypatch.setattr(imprint, "COUNTED", 1)
+        monkeypatch.setattr(fence, "COUNTED", 1)
     return str(request.param)
 
 
@@ -176,7 +176,7 @@ def test_another_key_column_leaves_nothing_to_look_up(url: str, table: str, gran
 def test_keys_of_every_type_are_looked_up(
     url: str, table: str, grants: Grants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imprint, "COUNTED", 0)
+    monkeypatch.setattr(fence, "COUNTED", 0)
     types = {"a": "text", "b": "double", "c": "numeric", "d": "date", "e": "timestamptz", "f": "boolean", "g": "bytes"}
     moment = dt.datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=dt.timezone(dt.timedelta(hours=1)))
     key = {"a": "ä'\\", "b": 0.1, "c": Decimal("1.50"), "d": moment.date(), "e": moment, "f": True, "g": b"\0"}
@@ -193,7 +193,7 @@ def test_keys_of_every_type_are_looked_up(
 def test_a_table_whose_key_is_a_column_of_ours_is_refused_when_it_was_emptied(
     url: str, table: str, grants: Grants, shape: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(imprint, "COUNTED", 0 if shape else 1000)
+    monkeypatch.setattr(fence, "COUNTED", 0 if shape else 1000)
     keys = [*shape, *(f"{name}2" for name in shape)]
     state = SqlState.from_url(url, table=table, keys=keys, values={"n": Sum()})
     for txid in (1, 2):
@@ -217,7 +217,7 @@ def test_no_order_of_commits_kills_and_replays_is_taken_for_a_loss(
     state = SqlState.from_url(f"sqlite:///{path}", table="t", keys=["key"], values={"n": Sum()}, kind=kind)
     grants, txid, attempt = Grants(), 1, 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(imprint, "COUNTED", most)
+        patch.setattr(fence, "COUNTED", most)
         for step, keys in steps:
             grant = grants(txid, attempt)
             if step == "killed":

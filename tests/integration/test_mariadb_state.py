@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from airflow_tx.errors import ConfigError, StateError, StateLocked, StateOutcomeUnknown, StateUnavailable
 from airflow_tx.state import Last, Max, SqlState, Sum
-from airflow_tx.state.sql import engines
+from airflow_tx.state.sql import dialect
 from airflow_tx.testing.suites.state_tools import Grants, rows, totals
 from tests.integration.databases import query
 from tests.servers.mariadb import DATABASE, MARIADB_PASSWORD, MARIADB_USER, LocalMariaDB
@@ -353,7 +353,7 @@ def test_a_missing_driver_is_named_with_the_extra_that_brings_it(
     url: str, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pymysql", None)
-    monkeypatch.setattr(engines, "_engines", {})  # one that an earlier test has left has its driver
+    monkeypatch.setattr(dialect, "_engines", {})  # one that an earlier test has left has its driver
     with pytest.raises(ConfigError, match=r"pip install 'airflow-provider-tx\[mysql\]'"):
         _state(url, table).read()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.acks.location import open_ackers
+from airflow_tx.acks.stores import open_ackers
 from airflow_tx.errors import MessagesFailed, MessagesLost
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.store.client import ClientConfig, connect, disconnect

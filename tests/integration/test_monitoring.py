@@ -18,7 +18,7 @@ from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
 from airflow_tx.compat import MetricKind
 from airflow_tx.metrics import Metric
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths
 from airflow_tx.testing.deadline import run_command
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.server import free_ports

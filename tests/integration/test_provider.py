@@ -22,7 +22,7 @@ def test_airflow_shows_what_the_provider_is(commands: Commands) -> None:
 
 def test_airflow_lists_the_link_to_a_transaction(commands: Commands) -> None:
     listed = commands.json("providers", "links", root="/unused")
-    assert "airflow_tx.plugin.links.TransactionLink" in {each["extra_link_class_name"] for each in listed}
+    assert "airflow_tx.plugin.plugin.TransactionLink" in {each["extra_link_class_name"] for each in listed}
 
 
 def test_airflow_lists_every_trigger_of_the_provider(commands: Commands) -> None:

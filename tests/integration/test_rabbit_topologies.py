@@ -13,13 +13,12 @@ import pytest
 from pika import BasicProperties  # type: ignore[import-untyped]
 
 from airflow_tx.errors import UnreadableRecord
-from airflow_tx.processing.outcome import note_committed
+from airflow_tx.processing.begin import note_committed
 from airflow_tx.protocol.answers import Begun, NoData
-from airflow_tx.protocol.api import Requirement, Write
+from airflow_tx.protocol.api import Paths, Requirement, Write
 from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.move import Mover
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.repair import Repairs
+from airflow_tx.protocol.rebuild import Repairs
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import open_records
 from airflow_tx.sources.rabbit.source import RabbitQueueSource

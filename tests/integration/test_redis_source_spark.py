@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_tx.errors import RowsRefused, SourceError
-from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
-from airflow_tx.operators.spark_submit import SparkBatchOperator
+from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.redis import source as redis_source
 from airflow_tx.sources.redis.numbered import RedisNumberedSource
 from airflow_tx.sources.redis.source import RedisSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
-from airflow_tx.spark.failure import Failure
+from airflow_tx.spark.app import Failure
 from airflow_tx.staging import read_output
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from tests.integration.spark_runs import Topology

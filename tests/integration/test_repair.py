@@ -32,11 +32,10 @@ from airflow_tx.errors import (
     UnknownTransaction,
     UnreadableRecord,
 )
-from airflow_tx.protocol import processing, skip
+from airflow_tx.protocol import end, processing
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TaskTry, Token
-from airflow_tx.protocol.rebuild_plan import HeldState
-from airflow_tx.protocol.repair import Repairs, ResetIncomplete, rename_state, state_lost
+from airflow_tx.protocol.rebuild import HeldState, Repairs, ResetIncomplete, rename_state, state_lost
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import repairs, topology_view
 from airflow_tx.state import Sum
@@ -243,10 +242,10 @@ def test_a_state_renamed_in_the_dag_never_starts_from_nothing_unnoticed(
     with pytest.raises(StateRenamed, match=f"no longer a.totals, which has transaction 1.*{advice}"):
         pipeline.run("r2")
     begun = pipeline.begin("r2")
-    pipeline.ledger.run(skip.note_skip, begun.attempt.txid, AUDIT)
+    pipeline.ledger.run(end.note_skip, begun.attempt.txid, AUDIT)
     with pytest.raises(StateRenamed):
         take_skip(pipeline.ledger, 2, {state.name: state for state in pipeline.states}, log=None)
-    pipeline.ledger.run(skip.withdraw_skip, 2)
+    pipeline.ledger.run(end.withdraw_skip, 2)
     pipeline.ledger.run(state_lost, "a.totals", AUDIT)  # forgotten
     pipeline.run("r2")
     assert pipeline.totals() == [2]
@@ -421,12 +420,12 @@ def test_rows_that_a_readmission_alone_holds_are_kept(
     pipeline.run("r1")
     pipeline.begin("r2")
     pipeline.skip(2)
-    pipeline.ledger.run(skip.note_readmission, 2, AUDIT)
+    pipeline.ledger.run(end.note_readmission, 2, AUDIT)
     assert pipeline.begin("r2").attempt.txid == 3
     Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
     view = topology_view(store, pipeline.paths)
     assert [(each.txid, each.status) for each in view.transactions if each.txid == 2] == [(2, "SKIPPED")]
-    pipeline.ledger.run(skip.note_readmission, 2, AUDIT)
+    pipeline.ledger.run(end.note_readmission, 2, AUDIT)
     assert pipeline.run("r2") == 3
     assert pipeline.totals() == [1 + 2]
 
@@ -449,7 +448,7 @@ def test_a_skip_that_the_ledger_has_lost_is_taken_from_the_states(
     Repairs(pipeline.ledger).ledger_lost(held_by(pipeline), pipeline.request, AUDIT)
     with pytest.raises(SkippedTransaction, match="airflow tx readmit flights 2"):
         pipeline.begin("r2")
-    pipeline.ledger.run(skip.note_readmission, 2, AUDIT)
+    pipeline.ledger.run(end.note_readmission, 2, AUDIT)
     assert pipeline.run("r2") == 3
     assert pipeline.totals() == [1 + 2]
 

@@ -10,9 +10,8 @@ from airflow_tx.commit.turn import Wait, read_line
 from airflow_tx.errors import IncompleteBatch
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.api import Create, Paths, Put
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Counter, History, Metadata, Outcome, encode
 from airflow_tx.protocol.view import transaction_details
 from airflow_tx.store.zookeeper import ZooKeeperStore

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from airflow_tx import failpoints
-from airflow_tx.commit import difference as forming
+from airflow_tx.commit import contributions as forming
 from airflow_tx.commit import write
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.errors import FenceOutranked, Outranked
 from airflow_tx.failpoints import FailpointError
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, want
+from airflow_tx.protocol.replay import WishRequest, want
+from airflow_tx.protocol.step import Audit, Reader
 from airflow_tx.staging import StagingArea, write_manifest, write_rows
 from airflow_tx.state import Count, SqlState, Sum
 from airflow_tx.state.redis.state import RedisState

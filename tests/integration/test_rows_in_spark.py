@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_tx.protocol.consumers import RowsRead
-from airflow_tx.protocol.rows_digest import RowsDigest
+from airflow_tx.protocol.attempt import RowsDigest
+from airflow_tx.protocol.processing import RowsRead
 from airflow_tx.spark.connect import session
 from airflow_tx.spark.observed import RowsObserver
-from airflow_tx.staging.parquet import batches_in
+from airflow_tx.staging.area import batches_in
 from airflow_tx.staging.row_hash import digest_of_batch
 from airflow_tx.state import Max, MemoryState
-from airflow_tx.state.combined_rows import combined
+from airflow_tx.state.rows import combined
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 from airflow_tx.testing.suites.state_tools import Grants
 

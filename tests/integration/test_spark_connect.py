@@ -11,8 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx.errors import ConfigError
-from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
-from airflow_tx.operators.spark_submit import SparkBatchOperator
+from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.connect import SparkUnreachable, session
 from airflow_tx.spark.submit import ApplicationFailed

@@ -18,8 +18,7 @@ import sqlalchemy as sa
 
 from airflow_tx.commit.update import partition_persist
 from airflow_tx.errors import ConfigError
-from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
-from airflow_tx.operators.spark_submit import SparkBatchOperator
+from airflow_tx.operators.spark import SparkBatchOperator, SparkConnectBatchOperator
 from airflow_tx.spark.batch import Batch
 from airflow_tx.spark.connect import session
 from airflow_tx.staging import read_output

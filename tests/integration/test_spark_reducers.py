@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.commit import write
-from airflow_tx.operators.spark_connect import SparkConnectBatchOperator
+from airflow_tx.operators.spark import SparkConnectBatchOperator
 from airflow_tx.processing.batch import rows_of_output
 from airflow_tx.staging import read_output
 from airflow_tx.state import Count, RedisState, SqlState, Sum

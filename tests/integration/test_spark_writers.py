@@ -18,11 +18,11 @@ import sqlalchemy as sa
 
 from airflow_tx.commit import commit as committing
 from airflow_tx.commit import write
-from airflow_tx.commit.rows import StagedRows
+from airflow_tx.commit.write import StagedRows
 from airflow_tx.errors import ConfigError, OutputChanged, RowsDiffer, StateError
 from airflow_tx.failpoints import VARIABLE
+from airflow_tx.protocol.replay import WishRequest, want
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.spark.writers import WritersFailed
 from airflow_tx.state import CombinerAggregator, Count, SqlState, Sum
 from airflow_tx.testing.deadline import run_command
@@ -388,7 +388,7 @@ FLAT = """
 import json, sys, logging
 from types import SimpleNamespace
 from airflow_tx.commit import write
-from airflow_tx.commit.rows import StagedRows
+from airflow_tx.commit.write import StagedRows
 from airflow_tx.commit.update import Update
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.staging import StagingArea

@@ -20,8 +20,7 @@ from sqlalchemy.engine import Connection
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, Source
-from airflow_tx.sources.sql.shards import PartitionedSqlSource
-from airflow_tx.sources.sql.source import SqlSource
+from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
 from airflow_tx.testing.airflow import connection
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.server import free_port

@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch
-from airflow_tx.sources.sql.shards import PartitionedSqlSource
-from airflow_tx.sources.sql.source import SqlSource
+from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
 from airflow_tx.testing.airflow import connection
 from tests.servers import mariadb as of_mariadb
 from tests.servers import postgres as of_postgres

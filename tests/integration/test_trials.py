@@ -30,7 +30,7 @@ from airflow_tx import (
 )
 from airflow_tx.compat import prepare_test
 from airflow_tx.errors import TrialRefused
-from airflow_tx.journal.area import JournalArea
+from airflow_tx.journal.entry import JournalArea
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.spec import spec_of
 from airflow_tx.state import Avg, Count, MemoryMap, MemoryState, OpaqueMap, SqlGuard, SqlState, Sum

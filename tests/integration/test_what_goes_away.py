@@ -16,12 +16,12 @@ import sqlalchemy as sa
 from airflow_tx.errors import SourceError, StateBehind, StateUnavailable
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.repair import state_lost
+from airflow_tx.protocol.rebuild import state_lost
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.sources.files.source import PartitionedFileSource
 from airflow_tx.state import SqlState, Sum
-from airflow_tx.state.sql import imprint
+from airflow_tx.state.sql import fence
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from tests.integration.databases import query
 from tests.servers.postgres import LocalPostgres, postgres_program
@@ -160,7 +160,7 @@ def test_a_table_that_lost_values_while_its_fence_stayed_is_refused_by_the_next_
     how: str,
     counted_up_to: int,
 ) -> None:
-    monkeypatch.setattr(imprint, "COUNTED", counted_up_to)
+    monkeypatch.setattr(fence, "COUNTED", counted_up_to)
     url = postgres.url(postgres.new_database())
     topology = Numbered(store, zookeeper_root, counted(url, "shop"))
     topology.run("r1")

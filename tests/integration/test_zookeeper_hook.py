@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from airflow_tx.errors import ConfigError, StoreRefused, StoreUnavailable
-from airflow_tx.hooks import kept_client
-from airflow_tx.hooks.kept_client import shared_store, shared_watched_store
-from airflow_tx.hooks.zookeeper import ZooKeeperHook
-from airflow_tx.plugin.api.ledger_client import LedgerClient
+from airflow_tx.hooks import zookeeper as kept_client
+from airflow_tx.hooks.zookeeper import ZooKeeperHook, shared_store, shared_watched_store
+from airflow_tx.plugin.api.snapshots import LedgerClient
 from airflow_tx.store.client import disconnect
 from airflow_tx.testing.eventually import eventually
 from airflow_tx.testing.servers.server import find_java, pyspark_jars

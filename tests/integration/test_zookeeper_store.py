@@ -16,7 +16,7 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     ThrottledOpError,
 )
 
-from airflow_tx.coordinator.snapshot import SnapshotReader
+from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.errors import OutcomeUnknown, StoreDeclined, StoreRefused, StoreUnavailable, TooMuchMetadata
 from airflow_tx.protocol.api import Create, Node, Put, Unchanged
 from airflow_tx.protocol.view import topologies, topology_view

@@ -11,16 +11,15 @@ from typing import Any
 
 from airflow_tx.commit.handoff import take_skip, undoable
 from airflow_tx.commit.write import take_other_output
-from airflow_tx.protocol import commit, processing, recovery, skip
+from airflow_tx.protocol import commit, end, processing, recovery
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, Committed, Granted, Processed, Replaced
-from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.api import Create, Paths, Put
 from airflow_tx.protocol.attempt import Grant, TaskTry, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, RestatedBatch, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.json_text import digest
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.reading import RotatingTransactionalState, stale_successors
 from airflow_tx.protocol.records import (
     Binding,
     Counter,
@@ -31,9 +30,8 @@ from airflow_tx.protocol.records import (
     decode,
 )
 from airflow_tx.protocol.recovery import ReplayRequest
-from airflow_tx.protocol.rotating_state import RotatingTransactionalState, stale_successors
-from airflow_tx.protocol.step import Audit, Decision, Stamp
-from airflow_tx.protocol.wish import WishRequest, held_at, want
+from airflow_tx.protocol.replay import WishRequest, held_at, want
+from airflow_tx.protocol.step import Audit, Decision, Reader, Stamp
 from airflow_tx.state.api import FencedState
 
 Deltas = Mapping[str, int]
@@ -149,7 +147,7 @@ class Topology:
 
     def note_skip(self, txid: int) -> Any:
         """A person wants `txid` skipped; nobody has come to do it yet."""
-        return self.ledger().run(skip.note_skip, txid, Audit("ada", "rows that break the job"))
+        return self.ledger().run(end.note_skip, txid, Audit("ada", "rows that break the job"))
 
     def take_skip(self, txid: int) -> Any:
         """Whoever finds a noted skip does it, from grant to mark."""
@@ -166,7 +164,7 @@ class Topology:
 
     def readmit(self, txid: int) -> Any:
         """A person wants `txid` back."""
-        return self.ledger().run(skip.note_readmission, txid, Audit("ada", "the job is mended"))
+        return self.ledger().run(end.note_readmission, txid, Audit("ada", "the job is mended"))
 
     def want(self, txid: int, *, key: str = "", changed_rows: bool = False) -> Any:
         """A person wants `txid` restated."""
@@ -383,7 +381,7 @@ class Skipper:
     def ask(self) -> Any:
         """Only the question for the turn."""
         found = undoable({state.name: state for state in self.topology.states}, self.txid)
-        return self.ledger.run(skip.grant_skip, self.txid, found)
+        return self.ledger.run(end.grant_skip, self.txid, found)
 
     def acquire(self) -> Skipper:
         granted = self.ask()
@@ -405,9 +403,7 @@ class Skipper:
 
     def mark(self) -> Any:
         assert self.grant is not None
-        return self.ledger.run(
-            skip.commit_skip, self.grant.token, states=[state.name for state in self.topology.states]
-        )
+        return self.ledger.run(end.commit_skip, self.grant.token, states=[state.name for state in self.topology.states])
 
 
 class Processing:

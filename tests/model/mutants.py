@@ -21,29 +21,14 @@ from airflow_tx.commit import commit as writing
 from airflow_tx.commit import handoff as taking
 from airflow_tx.commit import turn
 from airflow_tx.errors import AlreadyFinal, IncompleteBatch, SkippedTransaction, TooMuchContention, TxError
-from airflow_tx.protocol import (
-    begin,
-    commit,
-    end,
-    processing,
-    rebuild,
-    rebuild_plan,
-    recovery,
-    repair,
-    replay,
-    rotating_state,
-    run_slots,
-    skip,
-    step,
-    version,
-    wish,
-)
+from airflow_tx.protocol import begin, commit, end, processing, reading, rebuild, recovery, replay, step
+from airflow_tx.protocol import end as skip
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.rotating_state import RotatingTransactionalState
+from airflow_tx.protocol.reading import RotatingTransactionalState
+from airflow_tx.protocol.step import Reader
 from airflow_tx.state import Sum, fence
 from airflow_tx.state.memory import MemoryState
-from airflow_tx.state.trident.values import OpaqueValue
+from airflow_tx.state.trident.maps import OpaqueValue
 from airflow_tx.store.memory import MemoryStore
 from tests.model import (
     test_actions,
@@ -413,7 +398,7 @@ MUTANTS = (
     ),
     Mutant(
         "a partition that takes no part loses its place",
-        ((rotating_state.position_after, "{**(before or {}), **(after or {})}", "{**(after or {})}"),),
+        ((reading.position_after, "{**(before or {}), **(after or {})}", "{**(after or {})}"),),
         _trace(
             test_partitions,
             "test_a_partition_that_takes_no_part_for_ten_transactions_keeps_its_place",
@@ -456,48 +441,48 @@ MUTANTS = (
     ),
     Mutant(
         "all that come after one that moved are replayed",
-        ((rotating_state.stale_successors, "opened[txid].base != ended", "found or opened[txid].base != ended"),),
+        ((reading.stale_successors, "opened[txid].base != ended", "found or opened[txid].base != ended"),),
         _trace(test_recovery.TestChain, "test_the_example_row_for_row"),
     ),
     Mutant(
         "whoever wants may yield",
-        ((run_slots.note_yield, 'topology.bid["run_id"] != waiter.run_id', "False"),),
+        ((recovery.note_yield, 'topology.bid["run_id"] != waiter.run_id', "False"),),
         _trace(test_yields, "test_a_leader_that_died_does_not_hold_up_the_others", waiting=True),
     ),
     Mutant(
         "two yield for one offer",
-        ((run_slots.note_yield, "bid=None, ", ""),),
+        ((recovery.note_yield, "bid=None, ", ""),),
         _trace(test_yields, "test_after_one_has_yielded_the_next_must_bid_anew", waiting=True),
     ),
     Mutant(
         "the last offer leads",
-        ((run_slots.bid, "found.rank >= waiter.rank", "False"),),
+        ((recovery.bid, "found.rank >= waiter.rank", "False"),),
         _trace(test_yields, "test_a_later_try_of_the_leader_leads", waiting=True),
     ),
     Mutant(
         "an old entry lets one yield out of turn",
-        ((run_slots.note_yield, '{}).get("blocking") == waiter.blocking', "{})"),),
+        ((recovery.note_yield, '{}).get("blocking") == waiter.blocking', "{})"),),
         _trace(test_yields, "test_an_entry_of_an_earlier_turn_lets_nobody_yield_out_of_turn", waiting=True),
     ),
     # --- what people act on
     Mutant(
         "whoever was shown a transaction acts on it as it is now",
-        ((version.note_action, "_version(txids, records) != version", "False"),),
+        ((recovery.note_action, "_version(txids, records) != version", "False"),),
         PRESS,
     ),
     Mutant(
         "an action leaves its transaction of the version that it was",
-        ((version.note_action, "replace(found, op=stamp.op)", "found"),),
+        ((recovery.note_action, "replace(found, op=stamp.op)", "found"),),
         PRESS,
     ),
     Mutant(
         "an action is noted on the first of its transactions alone",
-        ((version.note_action, "in records.items()", "in list(records.items())[:1]"),),
+        ((recovery.note_action, "in records.items()", "in list(records.items())[:1]"),),
         _trace(test_actions, "test_who_acts_on_several_outdates_what_was_shown_of_each"),
     ),
     Mutant(
         "a version is of the first of its transactions alone",
-        ((version._version, "in sorted(set(txids))", "in sorted(set(txids))[:1]"),),
+        ((recovery._version, "in sorted(set(txids))", "in sorted(set(txids))[:1]"),),
         _trace(test_actions, "test_who_acts_on_one_outdates_what_was_shown_of_several"),
     ),
     # --- restatements
@@ -519,7 +504,13 @@ MUTANTS = (
     ),
     Mutant(
         "a run is bound to its restatement once that begins",
-        ((wish.Restatement.bound, 'replace(self.binding, restating={"txid": txid, "birth": birth})', "Binding(txid)"),),
+        (
+            (
+                replay.Restatement.bound,
+                'replace(self.binding, restating={"txid": txid, "birth": birth})',
+                "Binding(txid)",
+            ),
+        ),
         RESTATED_AND_SKIPPED,
     ),
     Mutant(
@@ -569,17 +560,17 @@ MUTANTS = (
     ),
     Mutant(
         "a restatement is known by its txid alone",
-        ((wish.restating, 'record.birth != noted["birth"]', "False"),),
+        ((replay.restating, 'record.birth != noted["birth"]', "False"),),
         _restated(test_restatements, "test_a_txid_that_is_given_again_is_not_taken_for_the_restatement"),
     ),
     Mutant(
         "a wish is fulfilled more than once",
-        ((wish.Restatement.writes, "return (Delete(paths.wish(self.binding.txid)),)", "return ()"),),
+        ((replay.Restatement.writes, "return (Delete(paths.wish(self.binding.txid)),)", "return ()"),),
         _restated(test_restatements.TestSkipOfARestatement, "test_the_restated_transaction_counts"),
     ),
     Mutant(
         "a state that went back is not looked at",
-        ((wish.check_held, "txid < first", "False"),),
+        ((replay.check_held, "txid < first", "False"),),
         _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),
     ),
     Mutant(
@@ -597,12 +588,12 @@ MUTANTS = (
     ),
     Mutant(
         "which columns a state has is not looked at",
-        ((wish.held_at, "topology.columns.get(state)", "None"),),
+        ((replay.held_at, "topology.columns.get(state)", "None"),),
         _restated(test_restatements.TestWant, "test_a_difference_from_before_a_column_was_dropped_is_formed_again"),
     ),
     Mutant(
         "a value is replaced to which another transaction has contributed since",
-        ((wish.held_at, "topology.states.get(state)", "None"),),
+        ((replay.held_at, "topology.states.get(state)", "None"),),
         Trace(
             partial(
                 test_restatements.TestWant().test_a_difference_that_replaces_values_is_formed_again_once_another_transaction_has_written,
@@ -614,7 +605,7 @@ MUTANTS = (
     ),
     Mutant(
         "a state that went back is not noted",
-        ((repair.state_lost, "taken_back_from={**topology.taken_back_from, state: current.txid},", ""),),
+        ((rebuild.state_lost, "taken_back_from={**topology.taken_back_from, state: current.txid},", ""),),
         _restated(test_restatements.TestWant, "test_a_state_that_went_back_after_the_wish_refuses_its_begin"),
     ),
     Mutant(
@@ -647,7 +638,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rebuilt ledger binds the run to the skipped restatement",
-        ((rebuild_plan._bound, 'or batch["skip"] is not None', ""),),
+        ((rebuild._bound, 'or batch["skip"] is not None', ""),),
         _rebuilt(
             "test_at_one_that_was_skipped_the_restated_transaction_counts_and_nothing_comes_back",
             gone=False,
@@ -679,7 +670,7 @@ MUTANTS = (
     ),
     Mutant(
         "a skipped transaction is of no version",
-        ((version._records, " or read.find(Skipped, paths.skipped(txid))", ""),),
+        ((recovery._records, " or read.find(Skipped, paths.skipped(txid))", ""),),
         _trace(test_actions, "test_of_two_who_want_a_skipped_transaction_back_one_is_refused"),
     ),
 )

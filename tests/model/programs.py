@@ -15,15 +15,13 @@ from airflow_tx.actions.replay import NamedReplay
 from airflow_tx.actions.skip import NotInEffect, TransactionSkip
 from airflow_tx.commit import run_slots
 from airflow_tx.commit.case import CommitCase, CommitPart
-from airflow_tx.commit.commit import Commit
+from airflow_tx.commit.commit import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
 from airflow_tx.commit.handoff import pass_on, take_skip
-from airflow_tx.commit.phase import FIRST_OF_PHASE, mark_in_phase, write_in_phase
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.compat import TaskFunction
-from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
-from airflow_tx.coordinator.lane_commit import LaneCommit, LaneOutputs, LaneTurn, lane_run
 from airflow_tx.coordinator.lane_plan import LanePlan, LaneTask
-from airflow_tx.coordinator.lane_tasks import LaneTransaction
+from airflow_tx.coordinator.lane_tasks import LaneCommit, LaneOutputs, LaneTransaction, LaneTurn, lane_run
+from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import FailedBatch, FenceOutranked, Outranked, PreviewOutdated, Refused, TxError
 from airflow_tx.operators.commit import final_errors
@@ -32,13 +30,12 @@ from airflow_tx.processing.outputs import RETURN_KEY, returned
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun, WindowFull
 from airflow_tx.protocol.attempt import LANE_TRY, TaskTry
+from airflow_tx.protocol.end import note_readmission
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, TransactionRecord
-from airflow_tx.protocol.run_slots import Waiter, bid
-from airflow_tx.protocol.skip import note_readmission
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, want
+from airflow_tx.protocol.recovery import Waiter, bid
+from airflow_tx.protocol.replay import WishRequest, want
+from airflow_tx.protocol.step import Audit, Reader
 from tests.model.machine import Env
 from tests.model.product import LOG, ModelSpec, ModelTi, run_id, run_info, spec_of, states_of, updates_of
 from tests.model.shapes import TASK, Shape

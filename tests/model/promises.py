@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_tx.errors import UnreadableRecord
-from airflow_tx.protocol.attempt import of_lane
-from airflow_tx.protocol.evidence import ledger_evidence
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.attempt import Receipt, of_lane
+from airflow_tx.protocol.chain import ledger_evidence
+from airflow_tx.protocol.reading import RotatingTransactionalState
 from airflow_tx.protocol.records import Ack, History, Phase, decode
-from airflow_tx.protocol.rotating_state import RotatingTransactionalState
+from airflow_tx.protocol.step import Reader
 from airflow_tx.protocol.verification import verified
 from tests.model.product import memory_state
 from tests.model.programs import spans

@@ -7,8 +7,7 @@ from dataclasses import replace
 from airflow_tx.errors import RepairRefused
 from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.rebuild_plan import HeldState
-from airflow_tx.protocol.repair import Repairs
+from airflow_tx.protocol.rebuild import HeldState, Repairs
 from airflow_tx.protocol.step import Audit
 from tests.model.machine import Env
 from tests.model.product import memory_state

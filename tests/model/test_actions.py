@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_tx.errors import PreviewOutdated
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TransactionRecord
-from airflow_tx.protocol.version import note_action, version_of
+from airflow_tx.protocol.recovery import note_action, version_of
+from airflow_tx.protocol.step import Reader
 from tests.model.driver import Run, Topology
 
 

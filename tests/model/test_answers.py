@@ -12,12 +12,10 @@ from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.errors import FailedTransaction, IncompleteBatch
 from airflow_tx.protocol.answers import NotYet
-from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.api import Paths, Put
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, encode
-from airflow_tx.protocol.step import Decision, Stamp
+from airflow_tx.protocol.step import Decision, Reader, Stamp
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock, Run, Topology

@@ -30,16 +30,15 @@ from airflow_tx.protocol.answers import (
 )
 from airflow_tx.protocol.api import Delete, Put
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.chain import ledger_evidence
 from airflow_tx.protocol.commit import note_commit_failed
-from airflow_tx.protocol.evidence import ledger_evidence
+from airflow_tx.protocol.end import note_readmission, withdraw_skip
 from airflow_tx.protocol.json_text import digest
-from airflow_tx.protocol.rebuild_plan import HeldState
+from airflow_tx.protocol.rebuild import HeldState, Repairs, note_change, rename_state, state_lost
 from airflow_tx.protocol.records import Binding, Phase, encode
-from airflow_tx.protocol.repair import Repairs, note_change, rename_state, state_lost
-from airflow_tx.protocol.skip import note_readmission, withdraw_skip
+from airflow_tx.protocol.replay import Wish, WishRequest, want, wishes, withdraw
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.verification import verified
-from airflow_tx.protocol.wish import Wish, WishRequest, want, wishes, withdraw
 from tests.model.conftest import counts
 from tests.model.driver import Run, Topology
 

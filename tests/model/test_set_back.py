@@ -12,7 +12,7 @@ import pytest
 
 from airflow_tx.commit.handoff import undoable
 from airflow_tx.errors import ChangeRefused, FenceOutranked, OutputChanged, SkipRefused
-from airflow_tx.protocol import skip
+from airflow_tx.protocol import end
 from airflow_tx.protocol.replay import note_changed
 from airflow_tx.protocol.step import Audit
 from tests.model.conftest import counts
@@ -85,7 +85,7 @@ class TestSkip:
             first.raise_fences()
         with pytest.raises(SkipRefused, match="state s0 already, which cannot undo"):
             second.raise_fences()
-        transactional.ledger().run(skip.withdraw_skip, 1)
+        transactional.ledger().run(end.withdraw_skip, 1)
         with pytest.raises(OutputChanged):
             replayed(run, {"a": 1, "c": 1})
         assert transactional.totals() == {"a": 1, "b": 1}

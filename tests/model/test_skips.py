@@ -19,7 +19,7 @@ from airflow_tx.errors import (
     StateMissing,
     UnknownTransaction,
 )
-from airflow_tx.protocol import skip
+from airflow_tx.protocol import end
 from airflow_tx.protocol.answers import AlreadyCommitted, AlreadySkipped, Committed, Done, NotYet, ToBeSkipped
 from airflow_tx.protocol.records import Outcome, Phase
 from tests.model.conftest import counts
@@ -79,7 +79,7 @@ class TestTrace2:
         with pytest.raises(SkipRefused, match="state s0 already, which cannot undo"):
             transactional.take_skip(1)
         assert transactional.phase(1) is Phase.COMMITTING
-        transactional.ledger().run(skip.withdraw_skip, 1)
+        transactional.ledger().run(end.withdraw_skip, 1)
         run.whole(1, {"a": 1})
         assert transactional.totals() == {"a": 1}
 
@@ -271,8 +271,8 @@ class TestWhileItIsSkipped:
         self, two_states: Topology, steps: list[str]
     ) -> None:
         run, dead = _skip_that_dies(two_states, steps)
-        assert two_states.ledger().run(skip.withdraw_skip, 1) == Done()
-        assert two_states.ledger().run(skip.withdraw_skip, 1) == Done()
+        assert two_states.ledger().run(end.withdraw_skip, 1) == Done()
+        assert two_states.ledger().run(end.withdraw_skip, 1) == Done()
         with pytest.raises(FailedTransaction):
             run.commit()
         run.whole(2, {"a": 1, "b": 1})
@@ -285,7 +285,7 @@ class TestWhileItIsSkipped:
         run.processed(1, {"a": 1})
         committer = run.written()
         topology.note_skip(1)
-        topology.ledger().run(skip.withdraw_skip, 1)
+        topology.ledger().run(end.withdraw_skip, 1)
         with pytest.raises(Outranked):
             committer.mark()
         run.process({"a": 1})
@@ -364,7 +364,7 @@ class TestAnswers:
         assert topology.note_skip(2) == AlreadySkipped(2)
         assert topology.skipper(2).ask() == AlreadySkipped(2)
         with pytest.raises(AlreadyFinal, match="airflow tx readmit"):
-            topology.ledger().run(skip.withdraw_skip, 2)
+            topology.ledger().run(end.withdraw_skip, 2)
         for txid in (-1, 0, 3):
             with pytest.raises(UnknownTransaction):
                 topology.note_skip(txid)
@@ -397,7 +397,7 @@ class TestAnswers:
 
         ledger.store = Late()
         with pytest.raises(UnknownTransaction):
-            ledger.run(skip.withdraw_skip, 2)
+            ledger.run(end.withdraw_skip, 2)
         assert topology.allocated == 2
 
 

@@ -24,17 +24,15 @@ from hypothesis.stateful import (
 )
 
 from airflow_tx.errors import TxError
-from airflow_tx.protocol import commit, processing, recovery, run_slots, skip
+from airflow_tx.protocol import commit, end, processing, recovery
 from airflow_tx.protocol.answers import Begun, Granted, Processed
-from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.api import Paths, Store
 from airflow_tx.protocol.attempt import TaskTry, Token
 from airflow_tx.protocol.batch import Batch, BeginRequest, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.recovery import ReplayRequest
-from airflow_tx.protocol.repair import state_lost
-from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.protocol.rebuild import state_lost
+from airflow_tx.protocol.recovery import ReplayRequest, Waiter
 from airflow_tx.protocol.step import Audit
 from airflow_tx.store.client import ClientConfig, connect, disconnect
 from airflow_tx.store.memory import MemoryStore
@@ -257,17 +255,17 @@ class StoresAgree(RuleBasedStateMachine):
     def ask_to_skip(self, pick: int, what: str) -> None:
         txid, audit = self.begun[self.run(pick)][-1].attempt.txid, Audit("me", "test")
         if what == "note":
-            self.both("person", lambda ledger: ledger.run(skip.note_skip, txid, audit))
+            self.both("person", lambda ledger: ledger.run(end.note_skip, txid, audit))
         elif what == "withdraw":
-            self.both("person", lambda ledger: ledger.run(skip.withdraw_skip, txid))
+            self.both("person", lambda ledger: ledger.run(end.withdraw_skip, txid))
         else:
-            self.both("person", lambda ledger: ledger.run(skip.note_readmission, txid, audit))
+            self.both("person", lambda ledger: ledger.run(end.note_readmission, txid, audit))
 
     @precondition(lambda self: self.begun)
     @rule(pick=PICK, undoable=st.sampled_from([True, True, False]))
     def grant_skip(self, pick: int, undoable: bool) -> None:
         txid = self.begun[self.run(pick)][-1].attempt.txid
-        answer = self.both("person", lambda ledger: ledger.run(skip.grant_skip, txid, {"s": undoable}))
+        answer = self.both("person", lambda ledger: ledger.run(end.grant_skip, txid, {"s": undoable}))
         if isinstance(answer, Granted):
             self.skips.setdefault(txid, []).append(answer.grant.token)
 
@@ -276,7 +274,7 @@ class StoresAgree(RuleBasedStateMachine):
     def commit_skip(self, pick: int, age: int, process: str) -> None:
         txids = sorted(self.skips)
         if token := _aged(self.skips[txids[pick % len(txids)]], age):
-            self.both(process, lambda ledger: ledger.run(skip.commit_skip, token, states=["s"]))
+            self.both(process, lambda ledger: ledger.run(end.commit_skip, token, states=["s"]))
 
     @precondition(lambda self: set(self.begun) - self.committed)
     @rule(back=st.booleans())
@@ -287,7 +285,7 @@ class StoresAgree(RuleBasedStateMachine):
         self.ask_to_skip(pick, "note")
         self.grant_skip(pick, True)
         if token := _aged(self.skips.get(self.begun[first][-1].attempt.txid), 0):
-            self.both("person", lambda ledger: ledger.run(skip.commit_skip, token, states=["s"]))
+            self.both("person", lambda ledger: ledger.run(end.commit_skip, token, states=["s"]))
         if back:
             self.ask_to_skip(pick, "readmit")
             request = self.asks(first, f"{next(self.tries):06}", False)
@@ -307,11 +305,11 @@ class StoresAgree(RuleBasedStateMachine):
             return  # no ledger yet
         waiter = Waiter(run, txid, f"{run}-try", blocking)
         if what == "bid":
-            self.both(run, lambda ledger: ledger.run(run_slots.bid, waiter, overdue="3000" if lapsed else ""))
+            self.both(run, lambda ledger: ledger.run(recovery.bid, waiter, overdue="3000" if lapsed else ""))
         elif what == "give way":
-            self.both(run, lambda ledger: ledger.run(run_slots.note_yield, waiter))
+            self.both(run, lambda ledger: ledger.run(recovery.note_yield, waiter))
         else:
-            self.both("coordinator", lambda ledger: ledger.run(run_slots.came_back, run))
+            self.both("coordinator", lambda ledger: ledger.run(recovery.came_back, run))
 
     @precondition(lambda self: self.begun)
     @rule(pick=PICK, age=AGE, counts=st.booleans(), lapsed=st.booleans(), unblock=st.booleans())

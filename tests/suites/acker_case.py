@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from airflow_tx.acks.api import AckerStore
-from airflow_tx.acks.collector import Collector
-from airflow_tx.acks.reference import Origin
-from airflow_tx.acks.root_emitter import RootEmitter
+from airflow_tx.acks.messages import Collector, RootEmitter
+from airflow_tx.acks.stores import AckerStore
+from airflow_tx.acks.tree import Origin
 from airflow_tx.protocol.attempt import TaskTry
 
 SPLIT = TaskTry("split", -1, "try-1")

@@ -6,11 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_tx.acks.api import AckerStore
-from airflow_tx.acks.collector import Collector
-from airflow_tx.acks.reference import Origin, Reference
-from airflow_tx.acks.root_emitter import RootEmitter
-from airflow_tx.acks.tree import Portion
+from airflow_tx.acks.messages import Collector, RootEmitter
+from airflow_tx.acks.stores import AckerStore
+from airflow_tx.acks.tree import Origin, Portion, Reference
 from airflow_tx.errors import AckersBehind, EmittedBefore, StaleMessage, UnknownMessage
 from airflow_tx.protocol.attempt import TaskTry
 from tests.suites.acker_case import SPLIT, MakeStore, emitter, opened

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_tx.acks.api import AckerStore
-from airflow_tx.acks.collector import Collector
-from airflow_tx.acks.reference import Origin, Reference
-from airflow_tx.acks.root_emitter import RootEmitter
-from airflow_tx.acks.tree import Portion
+from airflow_tx.acks.messages import Collector, RootEmitter
+from airflow_tx.acks.stores import AckerStore
+from airflow_tx.acks.tree import Origin, Portion, Reference
 from airflow_tx.errors import MessageDone, MixedAnchors, UnknownMessage
 from tests.suites.acker_case import SPLIT, AckerCase, MakeStore, opened
 

@@ -31,8 +31,7 @@ from airflow.timetables.base import TimeRestriction
 from airflow_tx import compat
 from airflow_tx.compat import IntervalSchedule
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.sources.run.next_interval import NextIntervalSource
+from airflow_tx.sources.run.data_interval import DataIntervalSource, NextIntervalSource
 
 FIRST = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DAY = timedelta(days=1)
@@ -170,7 +169,7 @@ def test_commands_list_every_interval_from_a_date_to_another_when_the_clocks_cha
 ) -> None:
     dag = DAG("d", schedule=scheduled.timetable, start_date=FIRST, catchup=False)
     kept = DagSerialization.from_dict(DagSerialization.to_dict(dag))
-    monkeypatch.setattr("airflow_tx.compat.intervals._backfilled_dag", lambda dag_id, session: kept)
+    monkeypatch.setattr("airflow_tx.compat.runs._backfilled_dag", lambda dag_id, session: kept)
     starts = [start for start, _ in scheduled.intervals]
     for number, start in enumerate(starts):
         found = compat.scheduled_intervals("d", start, starts[-1])

@@ -14,21 +14,21 @@ import pytest
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
-from airflow_tx.acks.reference import Origin
-from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.acks.stores import ZnodeAckers
+from airflow_tx.acks.tree import Origin
 from airflow_tx.alarms import AlarmTopology
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.coordinator.monitor import Monitor
-from airflow_tx.coordinator.snapshot import SnapshotReader
+from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.errors import FailedBatch
 from airflow_tx.metrics import Cadence, Metric, oldest_seconds, send_commit, send_failure
-from airflow_tx.operators.begin import BeginTransactionOperator
+from airflow_tx.operators.commit import BeginTransactionOperator
 from airflow_tx.processing.begin import allocate
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TaskTry
+from airflow_tx.protocol.end import note_skip
 from airflow_tx.protocol.records import Phase, TransactionRecord
-from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.memory import MemorySource
 from tests.stage import begin_run

@@ -11,9 +11,8 @@ from fastapi import APIRouter, Depends, HTTPException, status
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from airflow_tx import compat
-from airflow_tx.actions.action import ActionTarget, PersonalAction
-from airflow_tx.actions.ledger_places import ledger_places
-from airflow_tx.actions.preview import EffectLine, PreviewAnswer
+from airflow_tx.actions.action import ActionTarget, EffectLine, PersonalAction, PreviewAnswer
+from airflow_tx.actions.dags import ledger_places
 from airflow_tx.actions.request import ActionName, ActionRequest
 from airflow_tx.config import Settings
 from airflow_tx.errors import Refused, TxError, UnreadableRecord, without_controls
@@ -26,14 +25,11 @@ from airflow_tx.plugin.api.access import (
     Name,
     check_same_origin,
 )
-from airflow_tx.plugin.api.dag_process import dag_process
-from airflow_tx.plugin.api.ledger_client import ledger_client
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot, ledger_snapshots
-from airflow_tx.plugin.api.questions import questions
-from airflow_tx.plugin.api.topology_routes import Problem, topology_for
-from airflow_tx.protocol.api import SystemClock, SystemIds
+from airflow_tx.plugin.api.dag_process import dag_process, questions
+from airflow_tx.plugin.api.routes import Problem, topology_for
+from airflow_tx.plugin.api.snapshots import TopologySnapshot, ledger_client, ledger_snapshots
+from airflow_tx.protocol.api import Paths, SystemClock, SystemIds
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import TopologyRecord
 from airflow_tx.protocol.step import Audit
 

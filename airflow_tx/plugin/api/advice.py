@@ -12,16 +12,10 @@ from airflow_tx.actions.request import ActionName
 from airflow_tx.errors import typed
 from airflow_tx.plugin.api.access import SEE_TASKS, Access
 from airflow_tx.plugin.api.airflow_runs import COMMIT, TaskBar, failed_tasks
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.protocol.health import (
-    HealthCode,
-    failure,
-    topology_health,
-    transaction_remedy,
-)
-from airflow_tx.protocol.person import Words
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.protocol.records import Phase
-from airflow_tx.protocol.status import TransactionView
+from airflow_tx.protocol.status import TransactionView, Words
+from airflow_tx.protocol.view import HealthCode, failure, topology_health, transaction_remedy
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, FastAPI, HTTPException, Request, status
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import FileResponse, JSONResponse
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airflow_tx.errors import Refused, StoreError, TxError, UnreadableRecord
-from airflow_tx.plugin.api import action_routes, bundle, topology_routes
-from airflow_tx.plugin.api.dag_process import NotAnsweredThere
-from airflow_tx.plugin.api.ledger_client import SILENT, LedgerAway
-from airflow_tx.plugin.api.questions import AGAIN_AFTER, Busy
-from airflow_tx.plugin.api.redaction import redacted
+from airflow_tx.plugin.api import action_routes, routes
+from airflow_tx.plugin.api.access import redacted
+from airflow_tx.plugin.api.dag_process import AGAIN_AFTER, Busy, NotAnsweredThere
+from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway
+
+# --- bundle ---
+# The bundle of the page: one file, which a browser keeps until it changes.
+
+
+BUNDLE = Path(__file__).resolve().parents[1] / "board" / "main.umd.cjs"
+_YEAR = 365 * 24 * 3600
+
+bundle_router = APIRouter(prefix="/board")
+
+
+@cache
+def bundle_digest() -> str:
+    """Digest the bundle, for an address that changes whenever it does; "" if there is none."""
+    return hashlib.sha256(BUNDLE.read_bytes()).hexdigest()[:16] if BUNDLE.is_file() else ""
+
+
+@bundle_router.get("/main.umd.cjs", include_in_schema=False, response_class=FileResponse)
+def get_bundle(user: GetUserDep) -> FileResponse:
+    """Send the page."""
+    if not BUNDLE.is_file():
+        raise HTTPException(
+            status.HTTP_404_NOT_FOUND, "The page was not built: see airflow_tx/plugin/ui."
+        )
+    headers = {"Cache-Control": f"private, max-age={_YEAR}, immutable"}
+    return FileResponse(BUNDLE, media_type="text/javascript", headers=headers)
+
+
+# --- app ---
+
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +108,9 @@ def make_app() -> FastAPI:
         openapi_url=None,
         generate_unique_id_function=lambda route: route.name,
     )
-    app.include_router(topology_routes.topology_router)
+    app.include_router(routes.topology_router)
     app.include_router(action_routes.action_router)
-    app.include_router(bundle.bundle_router)
+    app.include_router(bundle_router)
     for error, answer in _ANSWERS.items():
         app.add_exception_handler(error, answer)
     app.add_middleware(BoundedBody)
@@ -140,3 +174,20 @@ _ANSWERS = {
     TxError: _problem(409),
     Exception: _unexpected,
 }
+
+
+# --- schema ---
+# `python -m airflow_tx.plugin.api.app`: writes the OpenAPI description that the client of the page is made from.
+
+
+OPENAPI = Path(__file__).resolve().parents[1] / "ui" / "openapi.json"
+
+
+def openapi_text() -> str:
+    """Describe the API, for `ui/openapi.json`."""
+    schema = {**make_app().openapi(), "servers": [{"url": PREFIX}]}
+    return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    OPENAPI.write_text(openapi_text())

@@ -9,14 +9,12 @@ from itertools import takewhile
 from math import ceil
 
 from airflow_tx.alarms import AlarmLimits
-from airflow_tx.plugin.api.activity import round_step
+from airflow_tx.plugin.api.activity import begun_at, ranked, round_step
 from airflow_tx.plugin.api.lag_board import LagPoint
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.row_filter import begun_at, ranked
-from airflow_tx.plugin.api.timeline import TimelineWindow
-from airflow_tx.protocol.person import moment
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.plugin.api.topologies import TimelineWindow
 from airflow_tx.protocol.records import Outcome
-from airflow_tx.protocol.status import TransactionView
+from airflow_tx.protocol.status import TransactionView, moment
 
 MOST_POINTS = 40
 MOST_COUNTED = 1000

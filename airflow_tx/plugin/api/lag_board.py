@@ -13,8 +13,8 @@ from typing import Any
 from airflow_tx.alarms import AlarmLimits
 from airflow_tx.errors import TxError
 from airflow_tx.plugin.api.dag_process import DagProcess, dag_process
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.protocol.person import Words
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.protocol.status import Words
 
 
 @dataclass(frozen=True, kw_only=True)

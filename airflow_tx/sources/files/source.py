@@ -3,24 +3,540 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from urllib.parse import unquote
 
-from airflow_tx.errors import PartitionUnavailable
+from airflow_tx.errors import OtherSource, PartitionUnavailable, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind, TransactionalSource
-from airflow_tx.sources.files.base import FolderSource
-from airflow_tx.sources.files.storage import below
+from airflow_tx.sources.api import (
+    Batch,
+    BatchSize,
+    EmittedRows,
+    Json,
+    Limit,
+    Source,
+    SourceKind,
+    TransactionalSource,
+    source_kind,
+)
+from airflow_tx.sources.files.storage import (
+    Disk,
+    FilePath,
+    FilesPosition,
+    Fingerprint,
+    Look,
+    Storage,
+    below,
+    change_of,
+    split_glob,
+    unspellable,
+    words_of,
+)
 from airflow_tx.sources.partitioned import PartitionedTransactionalSource
 from airflow_tx.staging.files import Listed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_tx.sources.files.objects import BatchFiles
+
+
+# --- arguments ---
+# The arguments of the sources of files: what names the files, how they are read, and how many make a batch.
+
+
+class FolderArguments(Source):
+    """The arguments of `FileSource` and `PartitionedFileSource`."""
+
+    columns_cost: ClassVar[bool] = True
+    unit: ClassVar[str] = "files"
+    always_written = ("files_per_batch", "format", "options", "schema", "base", "kind")
+    in_repr = ("files_per_batch", "max_bytes_per_batch", "target_seconds", "kind")
+
+    def __init__(
+        self,
+        path_glob: str,
+        files_per_batch: int | None = None,
+        format: str = "csv",
+        options: Mapping[str, Any] | None = None,
+        schema: str | None = None,
+        *,
+        base: str | None = None,
+        kind: str = "transactional",
+        max_bytes_per_batch: int | None = None,
+        conn_id: str | None = None,
+        spark_folder: str | None = None,
+        target_seconds: float | None = None,
+        missing_columns: str = "refuse",
+        min_age: float = 0,
+    ) -> None:
+        """Take what names the files, and how they are read.
+
+        :param path_glob: such as ``data/flights/*.csv``, on a disk that every worker and every Spark driver mounts at
+            the same path; or ``s3://bucket/flights/*.csv``, as Airflow's ObjectStoragePath takes it. A relative one
+            is below `base`, else below the folder in AIRFLOW_TX_DATA, else below AIRFLOW_HOME, all as `begin`
+            finds them: the folder travels with the batch.
+        :param files_per_batch: at most so many files a transaction; by default one, or any number that
+            `max_bytes_per_batch` and `target_seconds` allow.
+        :param format: a format of Spark's reader; without Spark csv, json (a row a line), parquet and text (a row a
+            line, in the column ``value``).
+        :param options: options of that reader. csv has a header unless ``{"header": False}``; flights with ``NA`` for
+            "no value" need ``{"nullValue": "NA"}``.
+        :param schema: Spark DDL, such as ``day INT, carrier STRING``; without it, the schema of a csv file is found in
+            the first files of the topology: its fields are strings, unless ``{"inferSchema": True}`` is an option.
+        :param base: the folder that a relative glob starts from.
+        :param kind: ``transactional`` or ``opaque``.
+        :param max_bytes_per_batch: at most so many bytes a transaction, by the sizes of the files; one file always
+            fits.
+        :param conn_id: of an object storage: the Airflow connection, unless it is found without one.
+        :param spark_folder: of an object storage: what Spark calls the folder before the first wildcard; by default
+            the same with Hadoop's scheme (``s3a`` for ``s3``).
+        :param target_seconds: of a `FileSource`: as many files as are processed in so many seconds, as the last ones.
+        :param missing_columns: of csv files with a header and a `schema`: ``refuse`` files that have other columns, or
+            ``null`` finds columns by their names, and a column that a file lacks is NULL.
+        :param min_age: seconds. A file that changed less than so long ago waits, by the time that its storage gives it
+            and the clock of this machine. Of names in order, what comes behind the file waits, too.
+        """
+        name = type(self).__name__
+        if not path_glob.strip():
+            remedy = "Name files, such as data/flights/*.csv or s3://bucket/flights/*.csv."
+            raise self.unusable("path_glob", path_glob, remedy)
+        self._check_glob(path_glob)
+        if files_per_batch is not None and (
+            not isinstance(files_per_batch, int) or files_per_batch < 1
+        ):
+            raise self.unusable(
+                "files_per_batch", files_per_batch, "Give a whole number from 1 on."
+            )
+        size = BatchSize.checked(
+            name, max_rows=None, max_bytes=max_bytes_per_batch, target_seconds=target_seconds
+        )
+        if target_seconds is not None and self.partitioned:
+            remedy = "Leave it out and give files_per_batch, or use FileSource."
+            raise self.unusable("target_seconds", target_seconds, remedy)
+        self.path_glob = path_glob
+        self.files_per_batch = (
+            1 if files_per_batch is None and not size.arguments() else files_per_batch
+        )
+        self.format = format
+        self.options = dict(options or {})
+        self.schema = schema
+        self.base = base
+        self.kind = source_kind(kind, name)
+        self.max_bytes_per_batch = size.max_bytes
+        self.conn_id = conn_id
+        self.spark_folder = spark_folder
+        self.target_seconds = target_seconds
+        self.missing_columns = missing_columns
+        if (why := self._no_missing_columns()) is not None:
+            raise self.unusable("missing_columns", missing_columns, why)
+        if type(min_age) not in (int, float) or not 0 <= min_age < inf:
+            raise self.unusable("min_age", min_age, "Give seconds, such as 60.")
+        self.min_age = min_age
+        if target_seconds is not None:
+            self.batch_size = BatchSize.of_files(target_seconds)
+            self.limit = self.batch_size.limit()
+        self.normalize(files_per_batch=self.files_per_batch, options=self.options)
+        self._storage = self._make_storage()
+        self._emitted: list[
+            tuple[TransactionAttempt, BatchFiles]
+        ] = []  # to Spark, of the newest attempt
+        self._looks: dict[
+            tuple[TransactionAttempt, str, str], Look
+        ] = {}  # of files, before they were read
+
+    def _check_glob(self, path_glob: str) -> None:
+        """Refuse a glob that only another source of files can use."""
+
+    def _no_missing_columns(self) -> str | None:
+        """Say why `missing_columns` cannot be used; None: it can be."""
+        from airflow_tx.rows.spark import columns_of
+        from airflow_tx.sources.files.objects import reader_options
+        from airflow_tx.sources.files.schema import CsvFormat
+
+        if self.missing_columns == "refuse":
+            return None
+        if self.missing_columns != "null":
+            return "Say 'refuse' or 'null'."
+        if self.format == "json":
+            return "Leave it out: with a schema, a field that a JSON object lacks is NULL."
+        if self.format != "csv":
+            return "Leave it out: it is for csv files."
+        if self.schema is None:
+            return "Give the columns, too, such as schema='day INT, carrier STRING'."
+        try:
+            columns_of(self.schema)
+            written = CsvFormat.of(reader_options("csv", self.options))
+        except ValueError as error:
+            return f"Leave it out: {error}."
+        return None if written.header else "Leave it out: the files have no header."
+
+    def _make_storage(self) -> Storage:
+        if "://" in self.path_glob:
+            if self.base is not None:
+                raise self.unusable(
+                    "base", self.base, "Leave it out: the glob names an object storage."
+                )
+            bucket = split_glob(self.path_glob)[0].partition("://")[2].partition("/")[0]
+            if "@" in bucket:
+                # A password could be there, too.
+                raise self.unusable(
+                    "path_glob", "...@...", "Name the connection apart: conn_id=..."
+                )
+            if not bucket and not self.path_glob.startswith(("file:///", "local:///")):
+                remedy = "Name the bucket, without wildcards, such as s3://bucket/flights/*.csv."
+                raise self.unusable("path_glob", self.path_glob, remedy)
+            from airflow_tx.sources.files.objects import Objects
+
+            return Objects(self.path_glob, self.conn_id, self.spark_folder)
+        for name, value in {"conn_id": self.conn_id, "spark_folder": self.spark_folder}.items():
+            if value is not None:
+                remedy = f"{self.path_glob!r} is on a disk; name an object storage, such as s3://bucket/*.csv."
+                raise self.unusable(name, value, remedy)
+        return Disk(self.path_glob, self.base)
+
+    def connections(self) -> Mapping[str, str]:
+        return {self.conn_id: self._storage.conn_type} if self.conn_id else {}
+
+    def _limits(self) -> str:
+        limits = {
+            "files_per_batch": self.files_per_batch,
+            "max_bytes_per_batch": self.max_bytes_per_batch,
+            "min_age": self.min_age or None,
+        }
+        given = [f"{name}={value}" for name, value in limits.items() if value is not None]
+        return ", ".join(given if self.limit.rows is None else [*given, self.limit.reason])
+
+
+# --- base ---
+# The common part of the sources of files: which files come next, and the rows of some.
+
+
 log = logging.getLogger(__name__)
+
+MOST_SCHEMA = 250_000
+"""Bytes of the schema of csv files: a record of the ledger holds it twice, and a million bytes in all."""
+
+
+def first_of(names: Iterable[str]) -> str:
+    """List some names for people."""
+    first = list(islice(names, 21))
+    return ", ".join(first[:20]) + (" ..." if len(first) > 20 else "")
+
+
+class FolderSource(FolderArguments):
+    """The base of `FileSource` and `PartitionedFileSource`."""
+
+    def _next(
+        self, folder: str, listing: Mapping[str, Listed], position: FilesPosition
+    ) -> Batch | None:
+        """Decide the next files of a folder."""
+        opaque = self.kind is SourceKind.OPAQUE
+        if not opaque and (late := position.late(listing)):
+            log.warning(
+                "%r: %d file(s) will not be read, they came after %r was taken: %s. Rename them to sort after it (%s).",
+                self, len(late), position.last, first_of(late), folder,
+            )  # fmt: skip
+        new = self._new(listing, position)
+        files = list(self._chosen(folder, {name: listing[name] for name in new}))
+        if not files:
+            return None
+        chosen = [file["name"] for file in files]
+        after = position.after(chosen, None if opaque else listing)
+        rows = self._rows_of(folder, files)
+        why = Limit(reason=self._limits()).reason_for(len(files), len(new), self.unit)
+        return Batch(rows, after.to_json(), len(files), why, self.unit)
+
+    def _schema(self, positions: Iterable[Any], metadata: Iterable[Any]) -> Any:
+        """Return the schema that a batch is read with, as positions keep it; None: the source declares one.
+
+        :param positions: before the batch; `metadata`: of the batch, of each folder.
+        """
+        from airflow_tx.sources.files.objects import recorded_schema
+
+        if self.schema is not None or self.format != "csv":
+            return None
+        found = recorded_schema(self._storage, self.options, positions, metadata)
+        if found is not None and len(found["columns"]) > MOST_SCHEMA:
+            problem = f"the names of its columns take {len(found['columns'])} bytes, and the ledger keeps {MOST_SCHEMA}"
+            raise self.refused(
+                problem, "Nothing was taken. Declare the columns in the DAG, by schema=."
+            )
+        return found
+
+    def _new(self, listing: Iterable[str], position: FilesPosition) -> list[str]:
+        return (
+            position.not_taken(listing) if self.kind is SourceKind.OPAQUE else position.new(listing)
+        )
+
+    def _chosen(self, folder: str, new: Mapping[str, Listed]) -> Iterator[dict[str, Any]]:
+        """Yield the next ones within the limits, with their fingerprints."""
+        opened = self._storage.opened(folder)
+        most = min(self.files_per_batch or inf, self.limit.rows or inf)
+        count = 0
+        size = 0
+        for name, listed in self._finished(folder, new):
+            if count >= most:
+                return
+            if refused := unspellable(below(folder, name)):
+                raise self.refused(*refused)
+            try:
+                if self.max_bytes_per_batch is not None:
+                    size += opened.size(name, listed)
+                    if count and size > self.max_bytes_per_batch:
+                        return
+                found = self._storage.fingerprint(folder, name, listed.info)
+            except OSError as error:
+                if self.kind is SourceKind.OPAQUE and isinstance(error, FileNotFoundError):
+                    continue  # It was there a moment ago; whenever it comes back, it is taken.
+                problem = f"file {below(folder, name)} cannot be read ({error.strerror or error})"
+                raise self.refused(problem, "Let it be readable.") from None
+            count += 1
+            yield {"name": name, **found}
+
+    def _finished(self, folder: str, new: Mapping[str, Listed]) -> Iterator[tuple[str, Listed]]:
+        """Leave out files that changed a moment ago, and, of names in order, what comes behind them."""
+        now = time.time()
+        ages: dict[str, float] = {}
+        try:
+            for name, listed in new.items():
+                with suppress(OSError):  # a file that cannot be read is named where it is read
+                    if (
+                        self.min_age
+                        and (age := now - self._storage.modified(folder, name)) < self.min_age
+                    ):
+                        ages[name] = age
+                        if self.kind is SourceKind.OPAQUE:
+                            continue
+                        return
+                yield name, listed
+        finally:
+            if ages:
+                named = first_of(f"{name} ({age:.0f} s)" for name, age in ages.items())
+                log.log(
+                    logging.INFO if min(ages.values()) >= 0 else logging.WARNING,
+                    "%r: %d file(s) wait, by min_age=%s: %s. The storage gives the times, in seconds ago by "
+                    "the clock of this machine (%s).",
+                    self, len(ages), self.min_age, named, folder,
+                )  # fmt: skip
+
+    def decide_again(self, attempt: TransactionAttempt, metadata: Any) -> Json:
+        folder = str(metadata["folder"])
+        files: list[Json] = []
+        for file in metadata["files"]:
+            found = self._found(folder, file["name"])
+            if found is None:
+                problem = f"file {below(folder, file['name'])} is missing or unreadable"
+                raise self.refused(
+                    problem, "Put it there, if only one without rows, then clear this task."
+                )
+            files.append({"name": file["name"], **found})
+        return {**metadata, **self._rows_of(folder, files)}
+
+    def _rows_of(self, folder: str, files: list[Any]) -> Any:
+        """Make the metadata of files."""
+        changed = self._storage.changed(folder, (file["name"] for file in files))
+        return {"folder": folder, "files": files, **({"changed": changed} if changed else {})}
+
+    def changed_since(self, metadata: Any) -> str | None:
+        folder = str(metadata["folder"])
+        found = {
+            below(folder, file["name"]): change_of(file, other)
+            for file in metadata["files"]
+            if (other := self._storage.other(folder, file, metadata.get("changed"))) is not None
+        }
+        if not found:
+            return None
+        named = first_of(f"{path}: {how}" for path, how in found.items())
+        return f"{len(found)} file(s) changed: {named}"
+
+    def refuses_again(self, metadata: Any) -> str | None:
+        return self._storage.lacks(str(metadata["folder"]), metadata["files"])
+
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
+        files = self._verified(attempt, metadata)
+        for path in files.paths if spark is not None or self.format == "parquet" else ():
+            with self._readable(attempt, files, path):
+                files.check_columns(path)
+        if spark is None:
+            return self._rows(attempt, files)
+        self._emitted = [*(each for each in self._emitted if each[0] == attempt), (attempt, files)]
+        with self._readable(attempt, files, files.paths[0]):
+            return files.frame(spark)
+
+    def _rows(self, attempt: TransactionAttempt, files: BatchFiles) -> Iterator[Mapping[str, Any]]:
+        for path in files.paths:
+            with self._readable(attempt, files, path):
+                yield from files.rows(path)
+
+    def check_read(self, attempt: TransactionAttempt) -> None:
+        if (changed := self._changed(attempt)) is not None:
+            raise changed
+
+    def _changed(self, attempt: TransactionAttempt) -> SourceError | None:
+        """Find a file that is not the one it was before it was read."""
+        for (of, folder, name), before in self._looks.items():
+            now = self._look(folder, name) if of == attempt else before
+            if now != before:
+                problem = f"file {below(folder, name)} changed while it was read: {change_of(before, now)}"
+                return self.refused(problem, self._restore(attempt, gone=now is None))
+        return None
+
+    def contains(self, metadata: Any, what: str) -> bool | None:
+        paths = [below(metadata["folder"], file["name"]) for file in metadata["files"]]
+        return any(path == what or path.endswith(f"/{what}") for path in paths)
+
+    def reaches(self, position: Any, what: str) -> bool | None:
+        taken = self._position(position)
+        # By their names in order, so that nothing up to this one will be taken any more.
+        return what in taken.taken or (self.kind is not SourceKind.OPAQUE and what <= taken.last)
+
+    def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+        from airflow_tx.sources.files.objects import said_by_spark
+
+        if (found := said_by_spark(error)) is None:
+            return None
+        if (changed := self._changed(attempt)) is not None:
+            return changed
+        for of, files in self._emitted:
+            misfit = files.misfit(str(error)) if of == attempt else None
+            if misfit is not None:
+                return self._unreadable(
+                    attempt, f"{misfit[0]}: {misfit[1]}", files.declarable(*misfit)
+                )
+        return self._unreadable(attempt, found)
+
+    @contextmanager
+    def _readable(
+        self, attempt: TransactionAttempt, files: BatchFiles, path: FilePath
+    ) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.check_read(attempt)
+            remedy = "Let this process read it, then clear the task."
+            raise self.refused(f"{path}: {error}", remedy) from None
+        except ValueError as error:
+            self.check_read(attempt)  # a half-replaced file does not show its old or new content
+            declared = files.declarable(path, error)
+            raise self._unreadable(attempt, f"{path}: {error}", declared) from None
+
+    def _unreadable(
+        self, attempt: TransactionAttempt, problem: str, arguments: str | None = None
+    ) -> SourceError:
+        remedy = (
+            f"Correct the file, then: {self.command('replay', attempt.txid, '--changed-rows')}; or "
+        )
+        if arguments is None:
+            remedy += "correct the source's options and schema, then clear the task."
+        else:
+            remedy += f"give the source {arguments}, then clear the task."
+        return self.rows_refused(problem, remedy)
+
+    def _root(self) -> str:
+        folder = self._storage.root()
+        if folder is None:
+            remedy = "Give an absolute path, or base=, or set AIRFLOW_TX_DATA to the folder it starts from."
+            problem = "its path is relative, and AIRFLOW_TX_DATA and AIRFLOW_HOME are not set"
+            raise self.refused(problem, remedy)
+        with self._listable(folder):
+            if not self._storage.is_folder(folder):
+                raise self.refused(
+                    f"folder {folder} does not exist", "Make it, mount it, or correct the path."
+                )
+        return folder
+
+    @contextmanager
+    def _listable(self, folder: str) -> Iterator[None]:
+        """Refuse a listing that is not whole: what sorts behind what is missing would be taken before it."""
+        try:
+            yield
+        except OSError as error:
+            problem = (
+                f"folder {error.filename or folder} cannot be listed ({error.strerror or error})"
+            )
+            remedy = "Nothing was taken. Let this process list it and all folders below it, then clear the task."
+            raise self.refused(problem, remedy) from error
+
+    def _files(self, folder: str, pattern: str) -> dict[str, Listed]:
+        """List the files of a folder that match; the files of a folder that matches would be in no batch.
+
+        :raises OSError: a folder cannot be listed.
+        """
+        found = self._storage.entries(folder, pattern)
+        folders = [name for name, each in found.items() if each.is_folder]
+        # "**" finds the files of a folder that matches, too.
+        if folders and "**" not in self._storage.pattern.split("/")[-2:]:
+            problem = f"folder {below(folder, folders[0])} matches the glob, which names files"
+            remedy = "Nothing was taken. Move it elsewhere, or, if every match is a folder, name their files: "
+            raise self.refused(problem, f"{remedy}'{self.path_glob}/*'. Then clear the task.")
+        return {name: each for name, each in found.items() if not each.is_folder}
+
+    def _position(self, value: Json) -> FilesPosition:
+        try:
+            return FilesPosition.from_json(value)
+        except ValueError as error:
+            raise OtherSource(source=repr(self), problem=f"position {error}") from None
+
+    def _verified(self, attempt: TransactionAttempt, metadata: Any) -> BatchFiles:
+        from airflow_tx.sources.files.objects import BatchFiles, reader_options
+        from airflow_tx.sources.files.schema import unpacked
+
+        folder = str(metadata["folder"])
+        looks = dict(self._looks)
+        for file in metadata["files"]:
+            expected = {key: file[key] for key in ("size", "digest")}
+            look = self._look(folder, file["name"])
+            found = None if look is None else self._found(folder, file["name"], expected, look)
+            if look is None or found != expected:
+                problem = f"file {below(folder, file['name'])} was {words_of(expected)}, and is {words_of(found)}"
+                raise self.refused(problem, self._restore(attempt, gone=found is None))
+            looks.setdefault((attempt, folder, file["name"]), look)
+        self._looks = looks  # a copy of this source has its own
+        names = [file["name"] for file in metadata["files"]]
+        root = self._storage.path(folder)
+        return BatchFiles(
+            paths=[root / name for name in names],
+            for_spark=[self._storage.for_spark(folder, name) for name in names],
+            format=self.format,
+            options=reader_options(self.format, self.options),
+            declared=self.schema,
+            found=unpacked(metadata.get("schema")),
+            by_name=self.missing_columns == "null",
+        )
+
+    def _restore(self, attempt: TransactionAttempt, *, gone: bool) -> str:
+        instead = (
+            f"or take its current content: {self.command('replay', attempt.txid, '--changed-rows')}"
+        )
+        if gone:
+            instead = f"if it is gone permanently: {self.command('skip', attempt.txid)}"
+        return f"Restore its earlier content, then clear the task; {instead}"
+
+    def _look(self, folder: str, name: str) -> Look | None:
+        with suppress(OSError):
+            return self._storage.look(folder, name)
+        return None
+
+    def _found(
+        self, folder: str, name: str, expected: Fingerprint | None = None, info: Look | None = None
+    ) -> Fingerprint | None:
+        with suppress(OSError):
+            return self._storage.fingerprint(folder, name, info, like=expected)
+        return None
+
+
+# --- source ---
+
 
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 

@@ -6,31 +6,508 @@ Source: storm-transactional-topologies (TransactionalKafkaSpout, OpaqueTransacti
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_tx.errors import OtherSource
+from airflow_tx.connections.kafka import KafkaAddress
+from airflow_tx.errors import OtherSource, PartitionUnavailable, RowsRefused, SourceError, TxError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.api import Batch, Json, SourceKind
-from airflow_tx.sources.kafka import rows as kafka_rows
-from airflow_tx.sources.kafka.log import KafkaLog
-from airflow_tx.sources.kafka.offsets import KafkaUnreachable
-from airflow_tx.sources.kafka.positions import (
+from airflow_tx.sources.api import Batch, EmittedRows, Json, SourceKind
+from airflow_tx.sources.kafka import offsets as kafka_rows
+from airflow_tx.sources.kafka.offsets import (
+    EARLIEST,
     LATEST,
+    Extent,
+    KafkaOffsets,
+    KafkaRefused,
+    KafkaUnreachable,
+    LastMessage,
     OffsetRange,
     OffsetsSnapshot,
+    consumer_of,
     end_position,
+    ends_partition,
     last_message_json,
     last_message_of,
+    needed,
     position_json,
+    some_messages,
     split_name,
 )
-from airflow_tx.sources.kafka.topics import KafkaTopics
-from airflow_tx.sources.partitions import Gone, LogDecision
+from airflow_tx.sources.message import declared_columns, is_number_below, is_number_within
+from airflow_tx.sources.partitions import (
+    Gone,
+    LogBatch,
+    LogDecision,
+    LogSnapshot,
+    LogSource,
+    PartitionLog,
+)
 
 if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+    from pyspark.sql import SparkSession
+
     from airflow_tx.protocol.batch import Loss
+    from airflow_tx.rows.spark import ColumnType
+
+
+# --- log ---
+# One partition of Kafka as a log: which offsets come next, and which are gone. Pure.
+
+
+@dataclass(frozen=True)
+class KafkaSnapshot(LogSnapshot):
+    """The rows after an offset.
+
+    :param begins: whether the partition gets a position now even if it has no rows.
+    """
+
+    begins: bool = False
+
+
+@dataclass(frozen=True)
+class KafkaLog(PartitionLog):
+    """What Kafka said of one partition.
+
+    :param name: of the partition.
+    :param source: repr of the source.
+    :param topic_id: id of the topic that has this name now.
+    :param extent: its offsets; None: the topic has no such partition now.
+    :param away: why it cannot be reached; None: it can.
+    :param new: whether no batch has taken up its topic.
+    :param latest: whether a new topic is read from its end on.
+    :param other: the last message before the position, if it is another one than was taken.
+    """
+
+    name: str
+    source: str
+    topic_id: str | None = None
+    extent: Extent | None = None
+    away: str | None = None
+    new: bool = False
+    latest: bool = False
+    other: LastMessage | None = None
+
+    def snapshot(self, position: Any) -> KafkaSnapshot:
+        if self.away is not None:
+            raise PartitionUnavailable(partition=self.name, source=self.source, reason=self.away)
+        if position is None:
+            return self._first()
+        end = position["offset"] if self.extent is None else self.extent.end
+        return KafkaSnapshot(position, max(end - position["offset"], 0), self._gone(position))
+
+    def backlog(self, position: Any) -> int:
+        """Count the rows after a position, also rows that wait for an open transaction of Kafka."""
+        return super().backlog(position) + (self.extent.waiting if self.extent else 0)
+
+    def _first(self) -> KafkaSnapshot:
+        """Begin a partition.
+
+        One that came after its topic was taken up begins at 0: what is missing there was never read. It gets that
+        position first, with no rows. The next decision finds what is gone, as of any other partition.
+        """
+        assert self.extent is not None
+        start = 0
+        if self.new:
+            start = self.extent.end if self.latest else self.extent.first
+        lacks = start < self.extent.first
+        available = 0 if lacks else self.extent.end - start
+        return KafkaSnapshot(
+            position_json(self.topic_id, start), available, begins=self.new or lacks
+        )
+
+    def take(self, snapshot: KafkaSnapshot, most: int | None) -> LogBatch | None:
+        available = snapshot.available or 0
+        count = available if most is None else min(available, most)
+        if not count and not snapshot.begins:
+            return None
+        start = snapshot.position["offset"]
+        end = start + count
+        return LogBatch(
+            {"topic_id": self.topic_id, "from": start, "to": end},
+            position_json(
+                self.topic_id,
+                end,
+                snapshot.position.get("life", 0),
+                last_message_of(snapshot.position),
+            ),
+            count,
+            start=position_json(self.topic_id, start),
+            at_most=True,
+            ended=count == available,
+        )
+
+    def _gone(self, position: Any) -> Gone | None:
+        offset = position["offset"]
+        life = position.get("life", 0)
+        if (
+            None not in (self.topic_id, position["topic_id"])
+            and self.topic_id != position["topic_id"]
+        ):
+            what = f"{self.name}: all from offset {offset} on of topic {position['topic_id']}, which was deleted; "
+            what += f"the topic of this name is now {self.topic_id}, "
+            what += (
+                f"from offset {self.extent.first} on" if self.extent else "without this partition"
+            )
+            return Gone(
+                what,
+                position_json(self.topic_id, self.extent.first if self.extent else 0, life + 1),
+            )
+        if self.extent is None:
+            return None
+        first = self.extent.first
+        end = self.extent.end
+        if offset < first:
+            what = f"{self.name}: offsets {offset} to {first - 1}, the first one left is {first}"
+            return Gone(what, position_json(self.topic_id, first, life))
+        if offset > end:
+            what = f"{self.name}: offset {offset} was reached, and the partition now ends at {end}: it was cut, and "
+            what += f"what is written again at offsets {end} to {offset - 1} is new"
+            return Gone(what, position_json(self.topic_id, end, life + 1))
+        if self.other is not None:
+            what = f"{self.name}: it was cut and written again: offset {self.other.offset} has another message than "
+            what += f"was taken, and new messages before offset {offset} are in no batch"
+            return Gone(what, position_json(self.topic_id, offset, life + 1, self.other))
+        return None
+
+
+# --- last message ---
+# The last message that was taken of a partition, by which a partition that was cut and written again is known.
+#
+# Offsets alone do not tell: once as many messages are written again, the partition ends where it did, or behind that.
+
+
+_BACK = 2
+"""Offsets that are read first: the last message, and the marker behind it if it was written in a transaction."""
+_FURTHER = 16
+# One message of each partition is wanted, not the messages that follow it.
+_FETCHED = {"fetch.message.max.bytes": 65536, "queued.max.messages.kbytes": 16384}
+
+
+def last_messages(
+    address: KafkaAddress, ranges: Mapping[str, OffsetRange], timeout: float
+) -> dict[str, LastMessage]:
+    """Find the last message of each range, of all partitions at once; a range without a message has none.
+
+    :param timeout: seconds without any answer after which it gives up.
+    :raises KafkaUnreachable: no answer came.
+    """
+    found: dict[str, LastMessage] = {}
+    left = {name: each for name, each in ranges.items() if each.count > 0}
+    if not left:
+        return found
+    back = _BACK
+    with consumer_of(address, **_FETCHED) as consumer:
+        while left:
+            ends = {
+                name: OffsetRange(max(each.start, each.end - back), each.end)
+                for name, each in left.items()
+            }
+            last = _read_last(address, consumer, ends, timeout)
+            found.update({name: _described(message) for name, message in last.items()})
+            left = {
+                name: OffsetRange(each.start, ends[name].start)
+                for name, each in left.items()
+                if name not in found and each.start < ends[name].start
+            }
+            back *= _FURTHER
+    return found
+
+
+def _read_last(
+    address: KafkaAddress, consumer: Consumer, ranges: Mapping[str, OffsetRange], timeout: float
+) -> dict[str, Message]:
+    kafka = needed("confluent_kafka")
+    places = {name: kafka.TopicPartition(*split_name(name)) for name in ranges}
+    for name, place in places.items():
+        place.offset = ranges[name].start
+    consumer.assign(list(places.values()))
+    names = {(place.topic, place.partition): name for name, place in places.items()}
+    found: dict[str, Message] = {}
+    left = set(ranges)
+    give_up = time.monotonic() + timeout
+    while left:
+        messages = some_messages(consumer)
+        for message in messages:
+            name = names[message.topic() or "", message.partition() or 0]
+            ended = ends_partition(address, message)
+            offset = message.offset() or 0
+            if not ended and offset < ranges[name].end:
+                found[name] = message
+            if name in left and (ended or offset + 1 >= ranges[name].end):
+                left.remove(name)
+                consumer.incremental_unassign([places[name]])
+        if messages:
+            give_up = time.monotonic() + timeout
+        elif time.monotonic() > give_up:
+            reason = f"partition {min(left)} gave no row for {timeout:g} s"
+            raise KafkaUnreachable(conn_id=address.conn_id, reason=reason)
+    return found
+
+
+def _described(message: Message) -> LastMessage:
+    offset = message.offset()
+    assert offset is not None
+    value = message.value()
+    told = (message.timestamp(), message.key(), message.headers(), value is None)
+    digest = blake2b(repr(told).encode(), digest_size=8)
+    digest.update(value.encode() if isinstance(value, str) else value or b"")
+    return LastMessage(offset, digest.hexdigest())
+
+
+# --- topics ---
+# The arguments of a Kafka source, and its emitter half: the rows at given offsets.
+
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_OURS = frozenset(
+    {"assign", "subscribe", "subscribepattern", "failondataloss", "includeheaders"}
+    | {
+        "startingoffsets",
+        "startingtimestamp",
+        "startingoffsetsbytimestamp",
+        "startingoffsetsbytimestampstrategy",
+    }
+    | {"endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"}
+    | {"kafka.isolation.level", "kafka.bootstrap.servers", "kafka.group.id"}
+)
+_OF_THE_CONNECTION = ("kafka.sasl.", "kafka.ssl.", "kafka.security.")
+_RETRIED = "Nothing is lost; the task can be tried again."
+
+
+class KafkaTopics(LogSource):
+    """The base of `KafkaSource`: what the two halves share, and the emitter half."""
+
+    rows_can_change: ClassVar[bool] = False
+    always_written = ("starting", "value_schema", "timeout", "kind", "options")
+    in_repr = ("topic", "kind")
+
+    def __init__(
+        self,
+        conn_id: str = "kafka_default",
+        *,
+        topic: str,
+        starting: str = EARLIEST,
+        value_schema: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        timeout: float = 10.0,
+        **limits: Any,
+    ) -> None:
+        super().__init__(**limits)
+        self.conn_id = conn_id
+        self.topics = self._topics(topic)
+        if starting not in (EARLIEST, LATEST):
+            remedy = 'Give "earliest" (all rows that Kafka still has) or "latest" (only new rows).'
+            raise self.unusable("starting", starting, remedy)
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0:
+            raise self.unusable("timeout", timeout, "Give seconds, a number above 0.")
+        self.starting = starting
+        self.value_schema = value_schema
+        self.options = self._options(options or {})
+        self.timeout = timeout
+        self._offsets: KafkaOffsets | None = None
+        self.normalize(topic=",".join(self.topics), options=self.options)
+
+    def _topics(self, given: str) -> tuple[str, ...]:
+        topics = [each.strip() for each in given.split(",")] if isinstance(given, str) else []
+        if (
+            not topics
+            or not all(_TOPIC.fullmatch(each) for each in topics)
+            or len(set(topics)) < len(topics)
+        ):
+            remedy = "Give the name of a topic, or several with commas between them, each once."
+            raise self.unusable("topic", given, remedy)
+        return tuple(topics)
+
+    def _options(self, given: Mapping[str, Any]) -> dict[str, str]:
+        for name in given:
+            if str(name).lower() in _OURS:
+                raise self.unusable("options", name, "The source sets it: leave it out.")
+            if str(name).lower().startswith(_OF_THE_CONNECTION):
+                remedy = "Logins belong into the connection; settings of the Java client go into its extra `spark`."
+                raise self.unusable("options", name, remedy)
+        return {str(name): str(value) for name, value in given.items()}
+
+    def connections(self) -> Mapping[str, str]:
+        return {self.conn_id: "kafka"}
+
+    def close(self) -> None:
+        self._offsets = None
+
+    # --- the rows ----------------------------------------------------------------------------------------------------
+
+    def emit_batch(
+        self, attempt: TransactionAttempt, metadata: Json, spark: SparkSession | None = None
+    ) -> EmittedRows:
+        offsets = self._checked(attempt, metadata)
+        if spark is None:
+            return self._rows(attempt, offsets)
+        try:
+            return kafka_rows.read_frame(
+                spark, self._address(), offsets, self.options, self._columns()
+            )
+        except Exception as error:
+            known = self.explain_error(attempt, error)
+            if known is None:
+                raise
+            raise known from error
+
+    def emit_partition_batch(
+        self,
+        attempt: TransactionAttempt,
+        partition: str,
+        metadata: Json,
+        spark: SparkSession | None = None,
+    ) -> EmittedRows:
+        return self.emit_batch(attempt, {partition: metadata}, spark)
+
+    def partition_contains(self, partition: str, metadata: Any, what: str) -> bool:
+        return is_number_within(what, metadata["from"], metadata["to"])
+
+    def partition_reaches(self, partition: str, position: Any, what: str) -> bool | None:
+        return is_number_below(what, position["offset"])
+
+    def explain_error(self, attempt: TransactionAttempt, error: Exception) -> TxError | None:
+        if where := kafka_rows.misfit_in(error):
+            return self._misfit(where, attempt)
+        if kafka_rows.lacks_connector(error):
+            remedy = f'Give it the jars: SparkBatchOperator(packages="{kafka_rows.CONNECTOR}"), or spark.jars.'
+            return self.refused("Spark has no connector to Kafka", remedy)
+        if kafka_rows.lost_rows(error):
+            return self._gone_rows(attempt, "they were deleted while Spark read them")
+        return None
+
+    def _rows(
+        self, attempt: TransactionAttempt, offsets: Mapping[str, OffsetRange]
+    ) -> Iterator[Mapping[str, Any]]:
+        try:
+            with self._refusals(_RETRIED):
+                yield from kafka_rows.read_messages(
+                    self._address(), offsets, self.timeout, self._columns()
+                )
+        except kafka_rows.MisfitMessage as error:
+            raise self._misfit(str(error), attempt) from None
+        except kafka_rows.OffsetsGone as error:
+            raise self._gone_rows(attempt, str(error)) from None
+
+    def _columns(self) -> Mapping[str, ColumnType] | None:
+        return declared_columns(self, "value_schema", self.value_schema)
+
+    def _misfit(self, what: str, attempt: TransactionAttempt) -> RowsRefused:
+        remedy = "Correct value_schema, then clear the task"
+        if "column timestamp" in what:
+            remedy = "Read the batch with Spark, without this column"
+        skip = self.command("skip", attempt.txid)
+        remedy += f"; or take the batch out of the way: {skip}"
+        return self.rows_refused(f"a message does not fit: {what}", remedy)
+
+    def _checked(self, attempt: TransactionAttempt, metadata: Any) -> dict[str, OffsetRange]:
+        """Read the offsets of metadata, and check that Kafka has all of them."""
+        if not isinstance(metadata, dict) or not metadata:
+            raise OtherSource(
+                source=repr(self), problem=f"{str(metadata)[:80]!r} names no partition"
+            )
+        with self._refusals(_RETRIED):
+            snapshot = self._snapshot(sorted({split_name(name)[0] for name in metadata}))
+            for name, rows in metadata.items():
+                self._check_there(attempt, snapshot, name, rows)
+            ends = {name: end_position(rows) for name, rows in metadata.items()}
+            if others := self._other_messages(snapshot, ends):
+                what = "; ".join(
+                    f"{name}: offset {last.offset} has another message than was taken"
+                    for name, last in others.items()
+                )
+                raise self._gone_rows(attempt, what)
+        return {name: OffsetRange(rows["from"], rows["to"]) for name, rows in metadata.items()}
+
+    def _check_there(
+        self, attempt: TransactionAttempt, snapshot: OffsetsSnapshot, name: str, rows: Any
+    ) -> None:
+        if name in snapshot.away:
+            raise self.refused(
+                f"partition {name} cannot be reached: {snapshot.away[name]}", _RETRIED
+            )
+        extent = snapshot.extents.get(name)
+        wanted = f"{name}: offsets {rows['from']} to {rows['to'] - 1}"
+        if extent is None:
+            raise self._gone_rows(attempt, f"{wanted}, the topic or partition was deleted")
+        if None not in (extent.topic_id, rows["topic_id"]) and extent.topic_id != rows["topic_id"]:
+            raise self._gone_rows(
+                attempt, f"{wanted} of topic {rows['topic_id']}, now it is {extent.topic_id}"
+            )
+        if (
+            rows["to"] > rows["from"]
+            and not extent.first <= rows["from"] <= rows["to"] <= extent.end
+        ):
+            raise self._gone_rows(attempt, f"{wanted}, it has {extent.first} to {extent.end - 1}")
+
+    # --- Kafka -------------------------------------------------------------------------------------------------------
+
+    def _address(self) -> KafkaAddress:
+        return KafkaAddress.of_connection(self.conn_id, what=type(self).__name__)
+
+    def _snapshot(self, topics: Sequence[str] | None = None) -> OffsetsSnapshot:
+        wanted = topics or self.topics
+        if self._offsets is not None:
+            with suppress(KafkaUnreachable):
+                return self._offsets.snapshot(wanted)
+        # A client that was connected to a node which is lost may look for no other node. A new client does.
+        self._offsets = KafkaOffsets(self._address(), self.timeout)
+        return self._offsets.snapshot(wanted)
+
+    def _other_messages(
+        self, snapshot: OffsetsSnapshot, positions: Mapping[str, Any]
+    ) -> dict[str, LastMessage]:
+        """Find partitions whose last message before a position is another one than was taken: which one it is now."""
+        taken = {}
+        ranges = {}
+        for name, position in positions.items():
+            last = last_message_of(position)
+            extent = snapshot.extents.get(name)
+            if last is None or extent is None or extent.end < position["offset"]:
+                continue
+            if None in (extent.topic_id, position["topic_id"]) or (
+                extent.topic_id == position["topic_id"]
+            ):
+                taken[name] = last
+                ranges[name] = OffsetRange(max(last.offset, extent.first), position["offset"])
+        found = self._last_messages(ranges)
+        return {name: last for name, last in found.items() if last != taken[name]}
+
+    def _last_messages(self, ranges: Mapping[str, OffsetRange]) -> dict[str, LastMessage]:
+        try:
+            return last_messages(self._address(), ranges, self.timeout)
+        except kafka_rows.OffsetsGone as error:  # retention deleted them since the snapshot
+            raise KafkaUnreachable(conn_id=self.conn_id, reason=str(error)) from None
+
+    @contextmanager
+    def _refusals(self, if_unreachable: str | None = None) -> Iterator[None]:
+        """Turn a refusal of Kafka into one of the source; and no answer, too, if there is a remedy for it."""
+        try:
+            yield
+        except KafkaRefused as error:
+            remedy = f"Correct user, password and certificates of connection {self.conn_id}, or the user's rights."
+            raise self.refused(str(error).rstrip("."), remedy) from None
+        except KafkaUnreachable as error:
+            if if_unreachable is None:
+                raise
+            raise self.refused(str(error).rstrip("."), if_unreachable) from None
+
+    def _gone_rows(self, attempt: TransactionAttempt, what: str) -> SourceError:
+        remedy = f"If they cannot be had again: {self.command('skip', attempt.txid)}."
+        if self.kind is SourceKind.OPAQUE:
+            remedy = "Clear begin: the replay has the rows that are left, or says what is lost."
+        return self.refused(f"rows of transaction {attempt.txid} are gone: {what}", remedy)
+
+
+# --- source ---
+
 
 log = logging.getLogger(__name__)
 

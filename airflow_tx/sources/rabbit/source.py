@@ -2,32 +2,364 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from uuid import uuid4
 
-from airflow_tx.connections.rabbit import RabbitBroker
-from airflow_tx.errors import OtherSource, SourceError
+from airflow_tx.connections.rabbit import RabbitBroker, require_pika
+from airflow_tx.errors import FailedBatch, OtherSource, SourceError
 from airflow_tx.failpoints import failpoint
 from airflow_tx.protocol.batch import WHOLE, Loss
-from airflow_tx.sources.api import Batch, EmittedRows, Json, Source
-from airflow_tx.sources.message import declared_columns
-from airflow_tx.sources.rabbit.rows import QueueRows
-from airflow_tx.sources.rabbit.session import MOST, Delivery, QueueSession
-from airflow_tx.sources.rabbit.taken import (
-    QueueMessage,
-    TakenMessages,
-    is_staged,
-    read_ids,
-    read_taken,
+from airflow_tx.rows.spark import ColumnType
+from airflow_tx.sources.api import Batch, BatchSize, EmittedRows, Json, Limit, Source
+from airflow_tx.sources.message import (
+    declared_columns,
+    message_ddl,
+    parsed_message,
+    spark_and_arrow,
 )
-from airflow_tx.sources.sizing import BatchSize, Limit
+from airflow_tx.staging.area import TAKEN, quoted
+from airflow_tx.staging.files import open_files
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.protocol.attempt import TransactionAttempt
+
+
+# --- taken ---
+# Messages that were taken from a queue, in the staging area: until their transaction is committed they are only
+# there.
+#
+# ::
+#
+# <root>/@taken/<queue>/messages/<number>/<random>   the messages of a batch that begins at this number
+# <root>/@taken/<queue>/ids/<number>/<random>        digests of the last ids before this number
+# <root>/@taken/<queue>/committed/<txid>/<number>    the batch at this number is committed
+#
+# The root belongs to one incarnation of a topology. So a renamed topology keeps what it has taken, and another ledger
+# with the same names does not find it. Nothing is overwritten, and only what the ledger names counts: two processes
+# may stage at one number.
+
+
+DIGEST_SIZE = 16
+
+
+@dataclass(frozen=True)
+class QueueMessage:
+    """A message of a queue.
+
+    :param message_id: "" if the publisher has set none.
+    :param headers: as JSON.
+    """
+
+    message_id: str
+    routing_key: str
+    headers: str
+    body: bytes
+
+    def identity(self, by: str) -> bytes:
+        """Digest the identity of a message: its id, or for "content" the whole message."""
+        own = json.loads(self.headers)
+        parts = [self.message_id.encode()]
+        if by == "content":
+            # What brokers add differs from one delivery to the next.
+            kept = {name: value for name, value in own.items() if not name.startswith("x-")}
+            parts = [
+                self.routing_key.encode(),
+                json.dumps(kept, sort_keys=True).encode(),
+                self.body,
+            ]
+        digest = blake2b(digest_size=DIGEST_SIZE)
+        for part in parts:
+            digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.digest()
+
+
+def read_taken(uri: str) -> list[QueueMessage]:
+    """Read the messages that `TakenMessages.stage` has staged.
+
+    :raises FileNotFoundError: they are not there.
+    """
+    folder, _, name = uri.rpartition("/")
+    lines = map(json.loads, open_files(folder).read(name).splitlines())
+    return [QueueMessage(id_, key, headers, b64decode(body)) for id_, key, headers, body in lines]
+
+
+def is_staged(uri: str) -> bool:
+    """Ask whether a file of the staging area is there."""
+    folder, _, name = uri.rpartition("/")
+    return name in open_files(folder).list("")
+
+
+def read_ids(uri: str) -> dict[bytes, None]:
+    """Read the digests that `TakenMessages.stage` has staged, in their order.
+
+    :raises FileNotFoundError: they are not there.
+    """
+    folder, _, name = uri.rpartition("/")
+    content = open_files(folder).read(name)
+    return dict.fromkeys(
+        content[at : at + DIGEST_SIZE] for at in range(0, len(content), DIGEST_SIZE)
+    )
+
+
+class TakenMessages:
+    """The messages that a topology has taken from one queue.
+
+    :param root: of the staging area of the topology.
+    """
+
+    def __init__(self, root: str, queue: str) -> None:
+        self._files = open_files(root)
+        self._folder = f"{TAKEN}/{quoted(queue)}"
+
+    def stage(self, number: int, messages: Sequence[QueueMessage]) -> str:
+        """Stage the messages of a batch that begins at this number; returns their URI."""
+        # No Parquet: to load what writes it takes `begin` longer than all else that it does.
+        lines = [
+            json.dumps(
+                [each.message_id, each.routing_key, each.headers, b64encode(each.body).decode()]
+            )
+            for each in messages
+        ]
+        return self._write(f"messages/{number}/{uuid4().hex}", "\n".join(lines).encode())
+
+    def stage_ids(self, number: int, ids: Iterable[bytes]) -> str:
+        """Stage the digests of the last ids before this number; returns their URI."""
+        return self._write(f"ids/{number}/{uuid4().hex}", b"".join(ids))
+
+    def left(self, number: int) -> list[QueueMessage]:
+        """Read what is staged from this number on, where the ledger stands: no transaction has it."""
+        done = {
+            start
+            for txid in self._numbers("committed")
+            for start in self._numbers(f"committed/{txid}")
+        }
+        found = list[QueueMessage]()
+        for at in self._numbers("messages"):
+            if at >= number and at not in done:
+                folder = f"{self._folder}/messages/{at}"
+                for name in sorted(self._files.list(folder)):
+                    found += read_taken(self._files.uri(f"{folder}/{name}"))
+        return found
+
+    def note_committed(self, txid: int, number: int) -> None:
+        """Note that a transaction is committed which has the batch at this number."""
+        self._write(f"committed/{txid}/{number}", b"")
+
+    def remove_before(self, txid: int) -> None:
+        """Remove the batches of committed transactions before `txid`; of a skipped one they stay, to be re-admitted."""
+        for each in self._numbers("committed"):
+            if each >= txid:
+                continue
+            for number in self._numbers(f"committed/{each}"):
+                self._remove(f"messages/{number}")
+                for at in self._numbers("ids"):
+                    # A rebuilt ledger may begin this very transaction again.
+                    if at < number:
+                        self._remove(f"ids/{at}")
+            self._remove(f"committed/{each}")
+
+    def _numbers(self, folder: str) -> list[int]:
+        return sorted(
+            int(name) for name in self._files.list(f"{self._folder}/{folder}") if name.isdecimal()
+        )
+
+    def _write(self, name: str, content: bytes) -> str:
+        self._files.write(f"{self._folder}/{name}", content)
+        return self._files.uri(f"{self._folder}/{name}")
+
+    def _remove(self, name: str) -> None:
+        self._files.remove_tree(f"{self._folder}/{name}")
+
+
+# --- rows ---
+# Messages of a queue as rows.
+
+
+@dataclass(frozen=True)
+class QueueRows:
+    """The row of a message.
+
+    :param where: the queue, in words.
+    :param columns: of the JSON object that a message is; None: it is a text.
+    """
+
+    where: str
+    columns: Mapping[str, ColumnType] | None
+    skip: str
+
+    def of(self, messages: Sequence[QueueMessage]) -> list[dict[str, Any]]:
+        """Make the rows; FailedBatch names a message that cannot be read."""
+        return [self._row(each) for each in messages]
+
+    def frame(self, spark: SparkSession, messages: Sequence[QueueMessage]) -> DataFrame:
+        """Make a DataFrame of them, in this process: they are at most as many as a broker hands out."""
+        import pyarrow as pa  # type: ignore[import-untyped]
+
+        message = "STRING" if self.columns is None else message_ddl(self.columns)
+        ddl = f"message_id STRING, routing_key STRING, headers STRING, message {message}"
+        struct, columns = spark_and_arrow(spark, ddl)
+        rows = pa.Table.from_pylist(self.of(messages), schema=columns)
+        return spark.createDataFrame(rows, schema=struct)
+
+    def _row(self, message: QueueMessage) -> dict[str, Any]:
+        row = asdict(message)
+        body = row.pop("body")
+        try:
+            return {**row, "message": parsed_message(body, self.columns)}
+        except ValueError as error:
+            raise self._unreadable(row, str(error)) from None
+
+    def _unreadable(self, row: Mapping[str, Any], why: str) -> FailedBatch:
+        return FailedBatch(
+            f"Message {row['message_id']!r} of {self.where} cannot be read: {why}. "
+            f"Let the task take it as a text, without schema, or: {self.skip}"
+        )
+
+
+# --- session ---
+# One connection to a broker, for one queue. A received message belongs to the broker until it is acked.
+
+
+MOST = 65_535
+"""Messages that a broker hands out at most before the first one is acked: the number has 16 bits."""
+_SILENCE = 5.0
+"""Seconds after which messages that the queue had count as taken by another consumer."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message that was received.
+
+    :param tag: by which it is acked.
+    :param earlier: how often it was delivered before, as far as the queue counts.
+    :param properties: of pika, to publish it elsewhere unchanged.
+    """
+
+    tag: int
+    message: QueueMessage
+    earlier: int
+    properties: Any
+
+
+class QueueSession:
+    """A queue, as one process sees it.
+
+    :param source: repr of the source that it belongs to, for messages.
+    """
+
+    def __init__(self, broker: RabbitBroker, queue: str, source: str) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._source = source
+        require_pika(needed_by=source)
+        with self._failures():
+            self._connection = broker.connect()
+            self._channel = self._connection.channel()
+
+    @property
+    def where(self) -> str:
+        return f"queue {self._queue} of connection {self._broker.conn_id}"
+
+    def ready(self) -> int:
+        """Count the messages that wait in the queue."""
+        with self._failures():
+            return int(self._channel.queue_declare(self._queue, passive=True).method.message_count)
+
+    def receive(self, wanted: int) -> list[Delivery]:
+        """Receive so many messages; fewer, if others take them."""
+        found = list[Delivery]()
+        with self._failures():
+            # Messages that it hands out and that are not received are delivered and counted again.
+            self._channel.basic_qos(prefetch_count=wanted)
+            for method, properties, body in self._channel.consume(
+                self._queue, inactivity_timeout=_SILENCE
+            ):
+                if method is None:
+                    break
+                found.append(self._delivery(method, properties, body))
+                if len(found) == wanted:
+                    break
+            self._channel.cancel()
+        return found
+
+    def ack(self, tag: int, *, multiple: bool = False) -> None:
+        """Let the broker forget a message, or all received ones up to it; certain after the next answer."""
+        with self._failures():
+            self._channel.basic_ack(tag, multiple=multiple)
+
+    def set_aside(self, delivery: Delivery, queue: str) -> None:
+        """Move a message into another queue: there before it is gone here, so it may be there twice.
+
+        :raises SourceError: there is no such queue.
+        """
+        from pika.exceptions import NackError, UnroutableError  # type: ignore[import-untyped]
+
+        with self._failures():
+            self._channel.confirm_delivery()
+            try:
+                self._channel.basic_publish(
+                    "", queue, delivery.message.body, delivery.properties, mandatory=True
+                )
+            except (NackError, UnroutableError):
+                problem = f"message {delivery.message.message_id!r} of {self.where} cannot be set aside in {queue}"
+                raise self.refused(
+                    problem, f"Declare the queue {queue}, with room in it."
+                ) from None
+        self.ack(delivery.tag)
+
+    def close(self) -> None:
+        """Give back to the queue what was received and not acked."""
+        from pika.exceptions import AMQPError
+
+        with suppress(AMQPError, OSError):
+            self._connection.close()
+
+    def refused(self, problem: str, remedy: str) -> SourceError:
+        return SourceError(source=self._source, problem=problem, remedy=remedy)
+
+    def _delivery(self, method: Any, properties: Any, body: bytes) -> Delivery:
+        headers: Mapping[str, Any] = properties.headers or {}
+        deaths = [
+            each.get("count", 0)
+            for each in headers.get("x-death", ())
+            if each.get("queue") == self._queue
+        ]
+        earlier = int(headers.get("x-delivery-count", 0)) + sum(map(int, deaths))
+        text = json.dumps(headers, sort_keys=True, default=str)
+        message = QueueMessage(properties.message_id or "", method.routing_key, text, body)
+        return Delivery(method.delivery_tag, message, earlier, properties)
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn what pika raises into one line."""
+        from pika.exceptions import AMQPError, ChannelClosedByBroker
+
+        try:
+            yield
+        except ChannelClosedByBroker as error:
+            remedy = "Correct it, then clear the task."
+            if error.reply_code == 404:
+                remedy = "Declare the queue, or correct its name; it is never made here."
+            raise self.refused(f"{self.where}: {error.reply_text}", remedy) from None
+        except (AMQPError, OSError) as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            remedy = "Nothing is lost: what was received and not acked is delivered again."
+            raise self.refused(
+                f"{self.where}: the broker cannot be reached ({text})", remedy
+            ) from None
+
+
+# --- source ---
+
 
 log = logging.getLogger(__name__)
 

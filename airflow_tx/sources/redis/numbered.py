@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_tx.errors import PartitionUnavailable
 from airflow_tx.sources.api import Batch, Json
+from airflow_tx.sources.message import is_number_below, is_number_within
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
-from airflow_tx.sources.redis.counted import CountedMessages, Cursor, pages
-from airflow_tx.sources.redis.log import RedisMessage, spelled
-from airflow_tx.sources.redis.server import RedisDatabase
-from airflow_tx.sources.redis.source import RedisSource, texts
-from airflow_tx.sources.row_numbers import is_number_below, is_number_within
+from airflow_tx.sources.redis.list import CountedMessages, Cursor, pages
+from airflow_tx.sources.redis.source import RedisDatabase, RedisMessage, RedisSource, spelled, texts
 
 if TYPE_CHECKING:
     from airflow_tx.protocol.attempt import TransactionAttempt

@@ -2,24 +2,289 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, product
-from typing import TYPE_CHECKING, Any, ClassVar
+from hashlib import blake2b
+from itertools import chain, islice, product
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from airflow_tx.connections.redis import parameters_of_connection
-from airflow_tx.errors import PartitionUnavailable, SourceError
+from airflow_tx.connections.redis import (
+    RedisFailure,
+    make_client,
+    parameters_of_connection,
+    redis_failures,
+)
+from airflow_tx.errors import (
+    ConfigError,
+    OtherSource,
+    PartitionUnavailable,
+    RowsRefused,
+    SourceError,
+)
+from airflow_tx.rows.spark import ColumnType
 from airflow_tx.sources.api import EmittedRows, Json
-from airflow_tx.sources.message import declared_columns
-from airflow_tx.sources.partitions import Gone, LogSource
-from airflow_tx.sources.redis.log import MessageLog, Part, RedisLog
-from airflow_tx.sources.redis.server import RedisDatabase, RedisPartition
+from airflow_tx.sources.message import (
+    declared_columns,
+    message_ddl,
+    parsed_message,
+    spark_and_arrow,
+)
+from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, LogSource, PartitionLog
 
 if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_tx.protocol.attempt import TransactionAttempt
+
+
+# --- server ---
+# A database of a Redis server, as a source reads it: its failures become errors of this package.
+
+
+@dataclass(frozen=True)
+class RedisPartition:
+    """The place of a partition, from the arguments; without a number, the database is the connection's."""
+
+    conn_id: str
+    database: int | None
+    key: str
+
+    @property
+    def server(self) -> str:
+        return self.conn_id if self.database is None else f"{self.conn_id}/{self.database}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.server}:{self.key}" if self.key else self.server
+
+
+@dataclass(frozen=True)
+class RedisDatabase:
+    """The place of a partition. It can be pickled; its repr shows no address.
+
+    :param partition: its name.
+    :param source: repr of the source that it belongs to, for messages.
+    :param conn_id: of the Airflow connection.
+    :param parameters: of `redis.Redis`, the password among them.
+    :param skip: the command that skips the transaction whose rows are read.
+    """
+
+    partition: str
+    source: str
+    conn_id: str
+    parameters: Mapping[str, Any] = field(repr=False)
+    skip: str = ""
+
+    @property
+    def where(self) -> str:
+        return f"database {self.parameters.get('db') or 0} of connection {self.conn_id}"
+
+    def client(self) -> Any:
+        """Make a client, not connected yet."""
+        return make_client(self.parameters, needed_by=self.source)
+
+    def failures(self) -> AbstractContextManager[None]:
+        """Turn what Redis raises into errors of ours; no answer, or not now, is PartitionUnavailable."""
+        return redis_failures(self.parameters, self._error)
+
+    def _error(self, failure: RedisFailure) -> Exception:
+        if failure.denied:
+            remedy = f"The server says: {failure.text} Correct its login and password, or the rights of that user."
+            return ConfigError(option="Redis connection", value=self.conn_id, remedy=remedy)
+        if failure.away:
+            return self.unavailable(f"{self.where}: {failure.text}")
+        return self.refused(
+            f"{self.where} says: {failure.text}", "Correct it, then clear the task."
+        )
+
+    def unavailable(self, reason: str) -> PartitionUnavailable:
+        return PartitionUnavailable(partition=self.partition, source=self.source, reason=reason)
+
+    def refused(self, problem: str, remedy: str) -> SourceError:
+        return SourceError(source=self.source, problem=problem, remedy=remedy)
+
+
+# --- log ---
+# Messages in Redis that come in an order: numbered keys, a list, a stream; and their rows.
+
+
+RedisMessage: TypeAlias = "tuple[int | str, bytes | dict[bytes, bytes]]"
+"""A number or id, and its value in Redis: a text, or the fields of a stream's entry."""
+
+PAGE = 1_000
+"""Messages of one request."""
+_SAMPLE = 100
+
+
+@dataclass(frozen=True)
+class MessageLog(ABC):
+    """The messages of one partition, in their order.
+
+    :param database: where they are stored.
+    :param key: of the list or the stream; of numbered messages, what their keys begin with.
+    """
+
+    id_column: ClassVar[str]
+    """The column of a message's number or id."""
+
+    database: RedisDatabase
+    key: str
+
+    @abstractmethod
+    def snapshot(self, client: Any, position: Json) -> LogSnapshot:
+        """Find what comes after a position, in one round trip.
+
+        :param position: None: from the first message on.
+        :raises PartitionUnavailable: there is no such log now.
+        :raises SourceError: what is there is no such log, or the position is another source's.
+        """
+
+    @abstractmethod
+    def take(self, client: Any, snapshot: LogSnapshot, count: int) -> LogBatch | Gone | None:
+        """Decide the next messages, at most `count`, up to a missing one; `Gone` if that is the first."""
+
+    @abstractmethod
+    def parts(self, client: Any, rows: Any, size: int) -> list[dict[str, Any]]:
+        """Cut the messages that `rows` names into parts of at most `size`; refuse if one is gone or replaced."""
+
+    @abstractmethod
+    def read(self, client: Any, part: Any) -> Iterator[RedisMessage]:
+        """Read exactly the messages of a part; refuse if one is gone."""
+
+    @abstractmethod
+    def sizes(self, client: Any, snapshot: LogSnapshot, most: int) -> Sequence[int]:
+        """Measure the bytes of the next messages, at most `most`."""
+
+    @abstractmethod
+    def named(self, id_: int | str) -> str:
+        """Word one message."""
+
+    def gone(self, what: str) -> SourceError:
+        """Make the error for a batch whose messages are gone."""
+        remedy = f"Bring them back, then clear the task; if they are gone permanently: {self.database.skip}"
+        return self.database.refused(f"{what} ({self.database.where})", remedy)
+
+    def foreign(self, position: Json) -> OtherSource:
+        """Make the error for a position of another log."""
+        problem = f"position {str(position)[:80]!r} of partition {self.database.partition} is none of {self}"
+        return OtherSource(source=self.database.source, problem=problem)
+
+    def checked(self, key: str, reply: Any) -> Any:
+        """Return a reply of a pipeline; refuse one about a key of another type."""
+        if isinstance(reply, Exception):
+            if str(reply).startswith("WRONGTYPE"):
+                problem = f"key {key!r} in {self.database.where} is not what is read there: {str(reply)[:120]}"
+                raise self.database.refused(problem, "Name another key, or remove this one.")
+            raise reply
+        return reply
+
+
+class RedisLog(PartitionLog):
+    """The messages of one partition, read by a client."""
+
+    def __init__(self, messages: MessageLog, client: Any) -> None:
+        self.messages = messages
+        self.client = client
+
+    def snapshot(self, position: Json) -> LogSnapshot:
+        with self.messages.database.failures():
+            return self.messages.snapshot(self.client, position)
+
+    def sizes(self, snapshot: LogSnapshot) -> Sequence[int]:
+        with self.messages.database.failures():
+            return self.messages.sizes(self.client, snapshot, min(snapshot.available or 0, _SAMPLE))
+
+    def take(self, snapshot: LogSnapshot, most: int | None) -> LogBatch | Gone | None:
+        available = snapshot.available or 0
+        with self.messages.database.failures():
+            return self.messages.take(
+                self.client, snapshot, available if most is None else min(most, available)
+            )
+
+    def set_text(self, name: str, value: Any) -> None:
+        """Set the value under a name beside the messages."""
+        with self.messages.database.failures():
+            self.client.set(f"{self.messages.key}{name}", value)
+
+    def parts(
+        self, metadata: Json, *, size: int, columns: Mapping[str, ColumnType] | None
+    ) -> list[Part]:
+        """Cut a batch into parts of at most `size` messages."""
+        with self.messages.database.failures():
+            parts = self.messages.parts(self.client, metadata, size)
+        return [Part(self.messages, each, columns) for each in parts]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Messages that are read in one go. It can be pickled.
+
+    :param messages: of a batch, from `MessageLog.parts`.
+    :param columns: of the JSON object that a message is; None: it is a text.
+    """
+
+    log: MessageLog
+    messages: Any
+    columns: Mapping[str, ColumnType] | None
+
+    def rows(self, client: Any) -> Iterator[dict[str, Any]]:
+        """Read the rows; RowsRefused for a message that cannot be read, SourceError for one that is gone."""
+        with self.log.database.failures():
+            for id_, raw in self.log.read(client, self.messages):
+                message = self._parsed(id_, raw)
+                yield {
+                    "partition": self.log.database.partition,
+                    self.log.id_column: id_,
+                    "message": message,
+                }
+
+    def unreadable(self, id_: int | str, why: str) -> RowsRefused:
+        """Make the error for a message that cannot be read: it fails the batch."""
+        database = self.log.database
+        named = f"{self.log.named(id_)} in {database.where}, partition {database.partition},"
+        return RowsRefused(
+            source=database.source,
+            problem=f"{named} cannot be read: {why}",
+            remedy=f"Correct it and clear the run, or: {database.skip}",
+        )
+
+    def _parsed(self, id_: int | str, raw: bytes | dict[bytes, bytes]) -> Any:
+        try:
+            if isinstance(raw, dict):
+                return {name.decode(): value.decode() for name, value in raw.items()}
+        except UnicodeDecodeError as error:
+            raise self.unreadable(
+                id_, f"it is not UTF-8 ({error.reason} at byte {error.start})"
+            ) from None
+        try:
+            return parsed_message(raw, self.columns)
+        except ValueError as error:
+            raise self.unreadable(id_, str(error)) from None
+
+
+def message_digest(message: bytes) -> str:
+    """Fingerprint a message."""
+    return blake2b(message, digest_size=8).hexdigest()
+
+
+def spelled(numbers: Sequence[int]) -> str:
+    """Spell numbers, runs as ranges: 3, 7 to 9."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    texts = [str(first) if first == last else f"{first} to {last}" for first, last in runs[:10]]
+    return ", ".join(texts) + (" ..." if len(runs) > 10 else "")
+
+
+# --- source ---
+
 
 PART = 20_000
 """Messages that one process reads: a batch of more is read by executors."""
@@ -137,7 +402,6 @@ class RedisSource(LogSource):
             yield from part.rows(self._client(part.log.database))
 
     def _frame(self, spark: SparkSession, parts: Iterable[Part]) -> DataFrame:
-        from airflow_tx.sources.redis.spark import frame
 
         return frame(spark, list(parts), at_once=PART)
 
@@ -180,3 +444,56 @@ class RedisSource(LogSource):
 
 def texts(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+# --- spark ---
+# Messages from Redis as a DataFrame.
+#
+# A batch of one part is read in this process. A job of Python workers would take longer, executors need no way to
+# Redis, and a message that is wrong is named at once. A larger one is read by executors, each task one part. This
+# does not hold on a Spark Connect server, which writes plans to its log, with the functions in them and the password
+# in those.
+
+
+_ROWS_A_BATCH = 5_000
+
+
+def frame(spark: SparkSession, parts: Sequence[Part], *, at_once: int) -> DataFrame:
+    """Read the rows of all parts: up to `at_once` messages in this process, more by executors."""
+    struct, columns = spark_and_arrow(spark, _ddl(parts[0]))
+    small = sum(int(part.messages["quantity"]) for part in parts) <= at_once
+    if small or type(spark).__module__.startswith("pyspark.sql.connect"):
+        import pyarrow as pa
+
+        batches = chain.from_iterable(_batches(part, columns) for part in parts)
+        return spark.createDataFrame(pa.Table.from_batches(batches, schema=columns), schema=struct)
+    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(
+        _reader(list(parts), columns), struct
+    )
+
+
+def _ddl(part: Part) -> str:
+    numbered = part.log.id_column == "number"
+    column, text = ("number BIGINT", "STRING") if numbered else ("id STRING", "MAP<STRING, STRING>")
+    message = text if part.columns is None else message_ddl(part.columns)
+    return f"partition STRING, {column}, message {message}"
+
+
+def _reader(parts: list[Part], columns: pa.Schema) -> Any:
+    """Make the function of an executor: connections travel in it, by Spark's own channel."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _batches(parts[number], columns)
+
+    return read
+
+
+def _batches(part: Part, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    with closing(part.log.database.client()) as client:
+        rows = part.rows(client)
+        while page := list(islice(rows, _ROWS_A_BATCH)):
+            yield pa.RecordBatch.from_pylist(page, schema=columns)

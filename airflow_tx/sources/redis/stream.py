@@ -13,9 +13,13 @@ from typing import Any, ClassVar
 from airflow_tx.errors import SourceError
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot
-from airflow_tx.sources.redis.log import PAGE, MessageLog, RedisMessage
-from airflow_tx.sources.redis.server import RedisDatabase
-from airflow_tx.sources.redis.source import RedisSource
+from airflow_tx.sources.redis.source import (
+    PAGE,
+    MessageLog,
+    RedisDatabase,
+    RedisMessage,
+    RedisSource,
+)
 
 FIRST = "0-0"
 _STEP = 10_000

@@ -2,32 +2,429 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
-from sqlalchemy.engine import Connection
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Dialect
 
 from airflow_tx.errors import SourceError
 from airflow_tx.sources.api import Json
 from airflow_tx.sources.partitions import Gone, LogBatch, LogSnapshot, PartitionLog
-from airflow_tx.sources.sql.database import Database, TableErrors
-from airflow_tx.sources.sql.positions import (
+from airflow_tx.sources.sql.database import READER, SETTINGS, Database, TableErrors
+from airflow_tx.sources.sql.spec import SqlSpec
+from airflow_tx.sources.sql.table import (
+    KEY_TEXT,
     MARKED_ROWS,
+    SHOWN_VALUE,
+    Element,
+    Exact,
     KeyRange,
     Mark,
     RowKey,
     Rows,
+    Table,
     TablePosition,
     shown,
 )
-from airflow_tx.sources.sql.settled import Settling, SqliteSettling
-from airflow_tx.sources.sql.settled_mysql import MySqlSettling
-from airflow_tx.sources.sql.settled_postgres import PostgresSettling
-from airflow_tx.sources.sql.spec import SqlSpec
-from airflow_tx.sources.sql.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# --- settled ---
+# Up to which row a table is settled: no transaction can commit a row at or below it any more.
+#
+# Ids are drawn in order, and committed in any order. Each database says in its own way which transactions may still
+# commit a smaller one, and these are waited for.
+
+
+log = logging.getLogger(__name__)
+
+
+class Settling(ABC):
+    """How a kind of database says up to where a table is settled; it waits for transactions until `deadline`."""
+
+    first_pause: ClassVar[float] = 0.02
+    longest_pause: ClassVar[float] = 0.5
+
+    def __init__(
+        self, connection: Connection, table: Table, errors: TableErrors, deadline: float
+    ) -> None:
+        self.connection = connection
+        self.table = table
+        self.errors = errors
+        self.deadline = deadline
+
+    @abstractmethod
+    def end(self, after: RowKey | None) -> RowKey | None:
+        """Find the last settled key behind `after`; None: there is none yet. Refuse if this server cannot say."""
+
+    @abstractmethod
+    def drawn(self) -> int | None:
+        """Find the last id that the database has handed out; None: it hands out none, or does not say."""
+
+    def identity(self) -> str | None:
+        """Name what is another once the table begins again, and seldom else; None: this database says nothing."""
+        return None
+
+    @abstractmethod
+    def earlier(
+        self, key: sa.ColumnElement[object], kind: str, seconds: float
+    ) -> sa.ColumnElement[bool]:
+        """Build the condition that a time is so many seconds before now, by the database's clock.
+
+        :param kind: "time" (without a zone: it is the database's own), or "instant".
+        """
+
+    def newest(self, after: RowKey | None, *conditions: sa.ColumnElement[bool]) -> RowKey | None:
+        """Find the last key behind `after` that is committed."""
+        return self.table.newest(self.connection, self.table.after(after), *conditions)
+
+    def past(self) -> sa.ColumnElement[bool]:
+        """Build the condition of rows whose time is `settle` seconds old; all rows, if no time orders them."""
+        first = self.table.order[0]
+        if first.kind not in ("time", "instant"):
+            return sa.true()
+        return self.earlier(self.table.keys[0], first.kind, self.table.spec.settle)
+
+    def set_back(self, last: RowKey | None) -> int | None:
+        """Find the last id that was handed out, if it is smaller than `last`: the next ones would count as taken."""
+        if last is None or [column.kind for column in self.table.order] != ["integer"]:
+            return None
+        drawn = self.drawn()
+        return drawn if drawn is not None and drawn < last[0] else None
+
+    def pauses(self, waits_for: object) -> Iterator[None]:
+        """Pause between attempts, until time is up; then say what was waited for, by its text at that moment."""
+        pause = self.first_pause
+        while (left := self.deadline - time.monotonic()) > 0:
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, self.longest_pause)
+            yield
+        log.warning(
+            "%s takes no new row of table %s: %s. Nothing is lost, it continues when they are over; it has waited for "
+            "them as long as `patience` says, %g s.",
+            self.errors.source, self.table.name, waits_for, self.table.spec.patience,
+        )  # fmt: skip
+
+
+class SqliteSettling(Settling):
+    """SQLite has one writer at a time: what it draws and what it commits is in one order."""
+
+    def end(self, after: RowKey | None) -> RowKey | None:
+        return self.newest(after, self.past())
+
+    def drawn(self) -> int | None:
+        schema, _, name = self.table.name.rpartition(".")
+        if schema:
+            return None
+        keys = sa.text("SELECT name, upper(type) FROM pragma_table_info(:name) WHERE pk > 0")
+        if self.connection.execute(keys, {"name": name}).all() != [
+            (self.table.order[0].name, "INTEGER")
+        ]:
+            return None
+        made = sa.text("SELECT upper(sql) FROM sqlite_master WHERE type = 'table' AND name = :name")
+        if "AUTOINCREMENT" in str(self.connection.execute(made, {"name": name}).scalar()):
+            known = sa.text("SELECT seq FROM sqlite_sequence WHERE name = :name")
+            return int(self.connection.execute(known, {"name": name}).scalar() or 0)
+        newest = self.newest(None)
+        return 0 if newest is None else int(newest[0])
+
+    def earlier(
+        self, key: sa.ColumnElement[object], kind: str, seconds: float
+    ) -> sa.ColumnElement[bool]:
+        found: sa.ColumnElement[bool] = (
+            sa.func.julianday(key) <= sa.func.julianday("now") - seconds / 86_400
+        )
+        return found
+
+
+# --- settled mysql ---
+# Up to which row a table of MySQL or MariaDB is settled.
+#
+# A transaction that has begun to write a table holds a metadata lock on it until it ends, taken before it draws an
+# id. A lock on the table is granted once all of these are over; under it the last committed id is read.
+
+
+_LOCKED = (1205, 3572)
+_OF_TABLE = "table_schema = COALESCE(:schema, DATABASE()) AND table_name = :name"
+_NEXT = f"SELECT auto_increment FROM information_schema.tables WHERE {_OF_TABLE}"
+_EXTRA = f"SELECT extra FROM information_schema.columns WHERE {_OF_TABLE} AND column_name = :column"
+
+
+class MySqlSettling(Settling):
+    """Holds a lock on the table for the time of one read of its index.
+
+    A read lock disturbs no statement, and is never granted where transactions that write overlap all the time: new
+    ones go before it. So a write lock is requested after it, behind which new statements on the table wait: for one
+    second at most, with pauses that grow.
+    """
+
+    first_pause: ClassVar[float] = 1.0
+    longest_pause: ClassVar[float] = 8.0
+
+    def end(self, after: RowKey | None) -> RowKey | None:
+        self._check_server()
+        # Rows that wait for our lock have earlier times.
+        past = self.past()
+        if self.newest(after, past) is None or not self._locked():
+            return None
+        try:
+            return self.newest(after, past)
+        finally:
+            self.connection.exec_driver_sql("UNLOCK TABLES")
+
+    def drawn(self) -> int | None:
+        if not self._given_by_server():
+            return None
+        if self.connection.dialect.is_mariadb is False:  # type: ignore[attr-defined]
+            self.connection.exec_driver_sql("SET SESSION information_schema_stats_expiry = 0")
+        found = self.connection.execute(sa.text(_NEXT), self._named()).scalar()
+        return None if found is None else int(found) - 1
+
+    def _given_by_server(self) -> bool:
+        """Check whether AUTO_INCREMENT is on the column that orders the rows."""
+        column = {**self._named(), "column": self.table.order[0].name}
+        return (
+            "auto_increment"
+            in str(self.connection.execute(sa.text(_EXTRA), column).scalar()).lower()
+        )
+
+    def _named(self) -> dict[str, str | None]:
+        schema, _, name = self.table.name.rpartition(".")
+        return {"schema": schema or None, "name": name}
+
+    def _locked(self) -> bool:
+        waits_for = "transactions that have written to it are open (SELECT * FROM information_schema.innodb_trx)"
+        pauses = self.pauses(waits_for)
+        while not (self._granted("READ") or self._granted("WRITE")):
+            if next(pauses, self) is self:
+                return False
+        return True
+
+    def _granted(self, lock: str) -> bool:
+        """Request a lock for as long as the session waits for one: a second."""
+        name = self.connection.dialect.identifier_preparer.format_table(self.table.clause)
+        try:
+            self.connection.exec_driver_sql(f"LOCK TABLES {name} {lock}")
+        except sa.exc.DBAPIError as error:
+            if error.orig is None or error.orig.args[0] not in _LOCKED:
+                raise
+            return False
+        return True
+
+    def _check_server(self) -> None:
+        read_only, step = self.connection.exec_driver_sql(
+            "SELECT @@global.read_only, @@auto_increment_increment"
+        ).one()
+        if str(read_only) not in ("0", "OFF"):
+            problem = "its server is read-only, as a replica is, which does not know the running transactions"
+            raise self.errors.refused(problem, "Let the connection lead to the primary.")
+        if step > 1 and self._given_by_server():
+            raise self.errors.refused(
+                f"auto_increment_increment is {step}: several servers hand out ids, in no common order",
+                "Order by a time and the id, or let one server hand them out.",
+            )
+
+    def earlier(
+        self, key: sa.ColumnElement[object], kind: str, seconds: float
+    ) -> sa.ColumnElement[bool]:
+        # The zone of our own session is UTC.
+        now = (
+            "UTC_TIMESTAMP(6)"
+            if kind == "instant"
+            else "CONVERT_TZ(UTC_TIMESTAMP(6), '+00:00', @@global.time_zone)"
+        )
+        query = sa.text(f"SELECT {now} - INTERVAL :micros MICROSECOND")
+        ago = self.connection.execute(query, {"micros": int(seconds * 1_000_000)}).scalar_one()
+        found: sa.ColumnElement[bool] = key <= ago
+        return found
+
+
+# --- settled postgres ---
+# Up to which row a table of PostgreSQL is settled.
+#
+# A transaction that has drawn a value of a sequence holds a lock on that sequence until it ends, also when the
+# statement is undone. A transaction that runs at all holds one on its own virtual id. Both kinds are in `pg_locks`,
+# which any user may read. So transactions that could have drawn an id below the last committed one are noted, and
+# waited for; no writer waits.
+
+
+_SEQUENCE = """
+SELECT s.seqrelid AS id, s.seqrelid::regclass::text AS name, s.seqcache AS cached, s.seqincrement AS step,
+       s.seqcycle AS cycles
+FROM pg_attribute c
+JOIN pg_depend d ON
+    d.refclassid = 'pg_class'::regclass AND d.refobjid = c.attrelid AND d.refobjsubid = c.attnum AND d.deptype = 'i'
+    AND d.classid = 'pg_class'::regclass
+JOIN pg_sequence s ON s.seqrelid = d.objid
+WHERE c.attrelid = CAST(:table AS regclass) AND c.attname = :column
+UNION
+SELECT s.seqrelid, s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle
+FROM pg_attribute c
+JOIN pg_attrdef a ON a.adrelid = c.attrelid AND a.adnum = c.attnum
+JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid AND d.refclassid = 'pg_class'::regclass
+JOIN pg_sequence s ON s.seqrelid = d.refobjid
+WHERE c.attrelid = CAST(:table AS regclass) AND c.attname = :column
+"""
+# The zone that the session began with, before we set ours.
+_ZONE = "SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'"
+_DRAWN = """
+SELECT CASE WHEN has_sequence_privilege(CAST(:id AS oid), 'USAGE, SELECT')
+            THEN pg_sequence_last_value(CAST(:id AS oid)) END
+"""
+_FILE = "SELECT pg_relation_filenode(CAST(CAST(:id AS oid) AS regclass))"
+_OF_SEQUENCE = """
+SELECT l.virtualtransaction, l.pid, a.application_name, a.xact_start
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.relation = CAST(:id AS oid) AND l.mode = 'RowExclusiveLock'
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+# A backend whose user is unknown is the server's own, such as the backend of autovacuum.
+_OF_ALL = """
+SELECT l.virtualtransaction, l.pid, a.application_name, a.xact_start
+FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'virtualxid' AND l.mode = 'ExclusiveLock' AND l.pid <> pg_backend_pid()
+  AND (a.pid IS NULL OR (a.datname = current_database() AND a.usesysid IS NOT NULL AND a.application_name <> :reader))
+UNION ALL
+SELECT 'prepared ' || transaction::text, NULL, gid, prepared
+FROM pg_prepared_xacts WHERE database = current_database()
+"""
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The sequence that hands out the ids."""
+
+    id: int
+    name: str
+
+
+class PostgresSettling(Settling):
+    """Waits for the transactions that could have drawn a smaller id, or a smaller time, than the last committed one."""
+
+    def end(self, after: RowKey | None) -> RowKey | None:
+        if self.connection.execute(sa.text("SELECT pg_is_in_recovery()")).scalar():
+            remedy = "Let the connection lead to the primary."
+            raise self.errors.refused(
+                "its server is a standby, which does not know the running transactions", remedy
+            )
+        sequence = self._sequence
+        end = self.newest(after, self.past())
+        if end is None:
+            return None
+        drawn = self.drawn()
+        if drawn is not None and end[0] > drawn and sequence is not None:
+            log.warning(
+                "%s: table %s has rows up to %s, but its sequence %s is at %d. Rows beyond it did not get their ids "
+                "from the sequence, and wait until the sequence has passed them.",
+                self.errors.source, self.table.name, shown(end), sequence.name, drawn,
+            )  # fmt: skip
+            end = self.newest(after, self.table.upto((drawn,)))
+        return end if end is None or self._over(sequence) else None
+
+    def drawn(self) -> int | None:
+        if self._sequence is None:
+            return None
+        found = self.connection.execute(sa.text(_DRAWN), {"id": self._sequence.id}).scalar()
+        return None if found is None else int(found)
+
+    def identity(self) -> str | None:
+        if self._sequence is None:
+            return None
+        found = self.connection.execute(sa.text(_FILE), {"id": self._sequence.id}).scalar()
+        return None if found is None else str(found)
+
+    def earlier(
+        self, key: sa.ColumnElement[object], kind: str, seconds: float
+    ) -> sa.ColumnElement[bool]:
+        zone = "" if kind == "instant" else f" AT TIME ZONE ({_ZONE})"
+        query = sa.text(f"SELECT (clock_timestamp() - make_interval(secs => :seconds)){zone}")
+        found: sa.ColumnElement[bool] = (
+            key <= self.connection.execute(query, {"seconds": seconds}).scalar_one()
+        )
+        return found
+
+    def _over(self, sequence: Sequence | None) -> bool:
+        """Wait until the transactions that run now, of which one may have drawn a smaller value, are over."""
+        # A sequence that was never used does not hand out the ids.
+        drawing = sequence if sequence is not None and self.drawn() is not None else None
+        noted = self._running(drawing)
+        if not noted:
+            return True
+        waiting = Holders(list(noted.values()))
+        for _ in self.pauses(waiting):
+            running = self._running(drawing)
+            # One that was noted may be prepared by now, and has another name then.
+            still = [
+                name
+                for each, name in running.items()
+                if each in noted or each.startswith(("-1/", "prepared "))
+            ]
+            if not still:
+                return True
+            waiting.names = still
+        return False
+
+    def _running(self, sequence: Sequence | None) -> dict[str, str]:
+        """Find the transactions that may have drawn a value, each with its name in messages."""
+        if sequence is None:
+            found = self.connection.execute(sa.text(_OF_ALL), {"reader": READER})
+        else:
+            found = self.connection.execute(sa.text(_OF_SEQUENCE), {"id": sequence.id})
+        return {row[0]: _named(row[1], row[2], row[3]) for row in found}
+
+    @cached_property
+    def _sequence(self) -> Sequence | None:
+        column = self.table.order[0]
+        if column.kind != "integer":
+            return None
+        name = self.table.spelled(self.connection.dialect)
+        found = self.connection.execute(
+            sa.text(_SEQUENCE), {"table": name, "column": column.name}
+        ).first()
+        if found is None:
+            return None
+        wrong = f"CACHE {found.cached}" if found.cached > 1 else "CYCLE" if found.cycles else ""
+        wrong = f"INCREMENT {found.step}" if found.step < 1 else wrong
+        if wrong:
+            raise self.errors.refused(
+                f"sequence {found.name} of {self.table.name}.{column.name} has {wrong}: a session may use an id long "
+                "after greater ones were committed",
+                f"ALTER SEQUENCE {found.name} CACHE 1 NO CYCLE INCREMENT 1, or order by a time and the id.",
+            )
+        return Sequence(found.id, found.name)
+
+
+@dataclass
+class Holders:
+    """The transactions that are waited for, by their names."""
+
+    names: list[str]
+
+    def __str__(self) -> str:
+        named = ", ".join(self.names[:5]) + (" ..." if len(self.names) > 5 else "")
+        return f"{len(self.names)} running transaction(s) may still commit a row before it: {named}"
+
+
+def _named(pid: int | None, application: str | None, since: Any) -> str:
+    if pid is None:
+        return f"prepared {application}" if application else "a prepared one"
+    named = f"pid {pid}" + (f" ({application})" if application else "")
+    return named if since is None else f"{named} since {since:%Y-%m-%d %H:%M:%S%z}"
+
+
+# --- shard ---
+
 
 MOST_RANGES = 1_000
 """A batch has at most so many ranges: they are its metadata."""
@@ -248,3 +645,184 @@ class Shard(PartitionLog):
 def _size(value: Any) -> int:
     sized = value if isinstance(value, (bytes, memoryview)) else str(value).encode(errors="replace")
     return len(sized)
+
+
+# --- jdbc ---
+# A batch of a SQL table read by Spark over JDBC, its ranges in parallel.
+
+
+SUPPORTED = ("postgresql", "mysql", "mariadb")
+FETCHED = 10_000
+DRIVERS = {
+    "postgresql": ("org.postgresql.Driver", "org.postgresql:postgresql:42.7.7"),
+    "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
+}
+"""The class that Spark loads, and where it is."""
+# Where an error has the value and the key of the row.
+_VALUE, _KEY = "<value>", "<key>"
+# Extras of a connection that JDBC has under the same name, or another one.
+_POSTGRES = ("sslmode", "sslcert", "sslkey", "sslrootcert", "options")
+
+
+class JdbcRows:
+    """Reads the rows of a batch as a DataFrame.
+
+    On PostgreSQL all of them are of one state of the database, however long Spark takes and however often it reads:
+    the state in which they were counted. On MySQL and MariaDB they are counted just before.
+
+    :param rows: which they are.
+    """
+
+    def __init__(self, shard: Shard, rows: Rows) -> None:
+        self._shard = shard
+        self._rows = rows
+        self._held: Connection | None = None
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Read the rows, each range a partition of Spark; refuse if they differ from the decided ones."""
+        try:
+            return self._frame(spark)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the state of the database; Spark cannot read further rows afterwards."""
+        held = self._held
+        self._held = None
+        if held is not None:
+            held.close()
+
+    def _frame(self, spark: SparkSession) -> DataFrame:
+        database = self._shard.database
+        with database.failures():
+            self._held = database.hold()
+            table = self._shard.checked(self._held)
+            found = table.count(self._held, table.within(self._rows.whole))
+            if found != self._rows.count:
+                raise self._shard.changed(self._rows, found)
+            in_session = self._snapshot(self._held)
+            dialect = self._held.dialect
+        if database.kind != "postgresql":
+            self.close()  # it has no state that others could read
+        query = Query(table, dialect)
+        predicates = [query.predicate(each) for each in self._rows.ranges]
+        options = {**_properties(database.url), "sessionInitStatement": in_session}
+        # Spark compares the values that the database compares differently, such as texts.
+        options |= {"pushDownPredicate": "false", "fetchsize": str(FETCHED)}
+        try:
+            read = spark.read.jdbc(
+                _address(database.url), query.name, predicates=predicates, properties=options
+            )
+            frame = read.selectExpr(*query.columns)
+            frame.schema  # noqa: B018 - so that what is wrong is found here
+        except Exception as error:  # noqa: BLE001 - Spark's own errors have no common class
+            raise self._unreadable(error) from None
+        return frame
+
+    def _snapshot(self, held: Connection) -> str:
+        if self._shard.database.kind != "postgresql":
+            return SETTINGS["mysql"]
+        name = held.exec_driver_sql("SELECT pg_export_snapshot()").scalar_one()
+        reading = (
+            "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT"
+        )
+        return f"{reading} '{name}'; {SETTINGS['postgresql']}"
+
+    def _unreadable(self, error: Exception) -> SourceError:
+        text = self._shard.database.scrubbed(str(error))
+        if "No suitable driver" in text or "ClassNotFoundException" in text:
+            name, package = DRIVERS[_family(self._shard.database.url)]
+            remedy = f"Give it to Spark: packages={package!r} of the operator, or its jar."
+            return self._shard.errors.refused(f"Spark does not find the JDBC driver {name}", remedy)
+        remedy = "Correct the connection, so that Spark reaches the database as this task does."
+        return self._shard.errors.refused(f"Spark cannot read it: {text[:300]}", remedy)
+
+
+class Query:
+    """Build the query by which Spark reads a table: the same one as Python's."""
+
+    def __init__(self, table: Table, dialect: Dialect) -> None:
+        self._table = table
+        self._dialect = dialect
+        self._keys: list[Element] = [
+            sa.column(f"tx_key_{number}") for number, _ in enumerate(table.keys)
+        ]
+
+    @property
+    def name(self) -> str:
+        """Spell what is selected from."""
+        keys = [key.label(f"tx_key_{number}") for number, key in enumerate(self._table.keys)]
+        return f"({self._text(sa.select(*self._table.selected, *keys))}) AS tx_rows"
+
+    @property
+    def columns(self) -> list[str]:
+        """List the columns as expressions of Spark."""
+        return [self._column(name, each) for name, each in self._table.exact.items()]
+
+    def predicate(self, rows: KeyRange) -> str:
+        """Spell the condition of a range as text: Spark takes no parameters."""
+        return self._text(self._table.within(rows, self._keys))
+
+    def _text(self, statement: sa.ClauseElement) -> str:
+        compiled = statement.compile(dialect=self._dialect, compile_kwargs={"literal_binds": True})
+        return str(compiled).replace("%%", "%")
+
+    def _column(self, name: str, read: Exact) -> str:
+        """Cast a text if the cast is exact; else Spark raises the error that Python would."""
+        column = f"`{name.replace('`', '``')}`"
+        if read.pattern is None:
+            return column
+        text = f"concat({column}, '{read.zone}')" if read.zone else column
+        made = f"if({column} RLIKE {_literal(f'^{read.pattern}$')}, try_cast({text} AS {read.spark}), NULL)"
+        error = str(self._table.unfit(name, _VALUE, _KEY))
+        words = ", ".join(
+            {_VALUE: f"left({column}, {SHOWN_VALUE})", _KEY: KEY_TEXT}.get(part, _literal(part))
+            for part in re.split(f"({_VALUE}|{_KEY})", error)
+        )
+        checked = f"coalesce({made}, raise_error(concat({words})))"
+        return f"CASE WHEN {column} IS NOT NULL THEN {checked} END AS {column}"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _family(url: URL) -> str:
+    return "postgresql" if url.get_backend_name() == "postgresql" else "mysql"
+
+
+def _address(url: URL) -> str:
+    """Spell what Spark connects to; user and password are options, which it does not show."""
+    host = url.host or "127.0.0.1"
+    where = f"[{host}]" if ":" in host else host
+    if _family(url) == "postgresql":
+        return f"jdbc:postgresql://{where}:{url.port or 5432}/{quote(url.database or url.username or '', safe='')}"
+    return f"jdbc:mysql://{where}:{url.port or 3306}/{quote(url.database or '', safe='')}"
+
+
+def _properties(url: URL) -> dict[str, str]:
+    driver, _ = DRIVERS[_family(url)]
+    # Named, because a driver that comes with the application is not found by its address.
+    found = {"driver": driver, "user": url.username or "", "password": str(url.password or "")}
+    query = {
+        name: value if isinstance(value, str) else value[-1] for name, value in url.query.items()
+    }
+    if _family(url) == "postgresql":
+        return {
+            **found,
+            "ApplicationName": READER,
+            **{name: query[name] for name in _POSTGRES if name in query},
+        }
+    return {**found, **_mysql_tls(query)}
+
+
+def _mysql_tls(query: Mapping[str, Any]) -> dict[str, str]:
+    checks_name = str(query.get("ssl_check_hostname", "true")).lower()
+    if "ssl_ca" not in query:
+        return {"sslMode": "REQUIRED"} if "ssl_check_hostname" in query else {}
+    store = {
+        "trustCertificateKeyStoreUrl": f"file:{query['ssl_ca']}",
+        "trustCertificateKeyStoreType": "PEM",
+    }
+    return {"sslMode": "VERIFY_IDENTITY" if checks_name in ("true", "1") else "VERIFY_CA", **store}

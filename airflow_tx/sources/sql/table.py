@@ -2,23 +2,469 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from functools import cached_property
 from operator import ge, gt, le, lt
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.engine import Connection, Dialect
 
 from airflow_tx.errors import SourceError
-from airflow_tx.sources.sql.database import TableErrors
-from airflow_tx.sources.sql.positions import KeyRange, RowKey, key_json
+from airflow_tx.sources.dates import span_of
+from airflow_tx.sources.sql.database import OrderOfTable, TableErrors
 from airflow_tx.sources.sql.spec import SqlSpec
-from airflow_tx.sources.sql.unique import OrderOfTable
-from airflow_tx.sources.sql.values import Element, Exact, Unreadable, base_type, exact, is_instant
+
+# --- positions ---
+# Positions in a SQL table, and which rows a batch has, as plain JSON.
+
+
+RowKey: TypeAlias = tuple[Any, ...]
+"""The values of a row in the columns that it is ordered by, as the database's driver has them."""
+
+CHECKED_ROWS = 100_000
+"""Taken rows are counted again with every decision: at least the last batch, and up to so many rows."""
+MARKED_ROWS = 4
+MARKED_COLUMNS = 16
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """Rows behind the key `after`, or from the first on, up to the key `upto`, included."""
+
+    after: RowKey | None
+    upto: RowKey
+
+
+@dataclass(frozen=True)
+class Mark:
+    """By what a table is known again: what the last rows that were taken had in their columns.
+
+    :param rows: by key, a digest of each column; only of columns in which not all of them are the same.
+    :param identity: what the database says of the table that is another once it begins again; None: it says nothing.
+    """
+
+    rows: Mapping[int, Mapping[str, str]]
+    identity: str | None = None
+
+    @classmethod
+    def of(cls, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> Mark:
+        """Mark rows during the reading, by the column `key`."""
+        columns = [column for row in rows[:1] for column in row if column != key]
+        digests = {
+            int(row[key]): {column: _digest(row[column]) for column in columns} for row in rows
+        }
+        distinct = [
+            each
+            for each in columns
+            if len(rows) < 2 or len({row[each] for row in digests.values()}) > 1
+        ]
+        kept = {
+            number: {each: row[each] for each in distinct[:MARKED_COLUMNS]}
+            for number, row in digests.items()
+        }
+        return cls(kept, identity)
+
+    def is_other(self, key: str, rows: Sequence[Mapping[str, Any]], identity: str | None) -> bool:
+        """Find out whether the rows with these keys are others now, and not the same ones after an update.
+
+        One unchanged row is enough for the same table. Where the database has an identity for the table, this
+        one must be another, too. Where it has none, at least two rows must be others, in all columns together.
+        """
+        if None not in (identity, self.identity) and identity == self.identity:
+            return False
+        changed: list[set[str]] = []
+        compared: set[str] = set()
+        for row in rows:
+            before = {
+                name: digest
+                for name, digest in self.rows.get(int(row[key]), {}).items()
+                if name in row
+            }
+            compared |= set(before)
+            changed.append(
+                {name for name, digest in before.items() if _digest(row[name]) != digest}
+            )
+        if not changed or not all(changed):
+            return False
+        return None not in (identity, self.identity) or (
+            len(changed) > 1 and set().union(*changed) == compared
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        rows = {str(key): dict(row) for key, row in self.rows.items()}
+        return (
+            {"rows": rows} if self.identity is None else {"rows": rows, "identity": self.identity}
+        )
+
+    @classmethod
+    def from_json(cls, value: Any) -> Mark:
+        return cls(
+            {int(key): dict(row) for key, row in value["rows"].items()}, value.get("identity")
+        )
+
+
+@dataclass(frozen=True)
+class TablePosition:
+    """Every row up to `last` was taken.
+
+    :param last: None: no row was.
+    :param since: rows after it and up to `last` are counted again, to find such as came too late; None: all are.
+    :param rows: how many they were.
+    :param restarts: how often the table has begun again, so that no position ever comes twice.
+    :param mark: of the last of these rows; None in positions of older versions.
+    """
+
+    last: RowKey | None = None
+    since: RowKey | None = None
+    rows: int = 0
+    restarts: int = 0
+    mark: Mark | None = None
+
+    def after(self, upto: RowKey, rows: int) -> TablePosition:
+        """Advance by `rows` rows, up to the key `upto`."""
+        if self.rows + rows <= CHECKED_ROWS:
+            return TablePosition(upto, self.since, self.rows + rows, self.restarts)
+        return TablePosition(upto, self.last, rows, self.restarts)
+
+    def reaches(self, what: str, zone: str = "") -> bool | None:
+        """Ask whether all rows up to an id, or a time, were taken; of a text only the database knows the order.
+
+        :param zone: of a time that has none; "" is UTC.
+        """
+        if self.last is None:
+            return False
+        last = self.last[0]
+        if isinstance(last, str | bytes):
+            return True if what == last else None
+        try:
+            start, end = _typed(what, last, zone)
+            # Of one time, more rows may follow.
+            return bool(end < last if start == end and len(self.last) > 1 else end <= last)
+        except (ValueError, ArithmeticError, TypeError):
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "last": key_json(self.last),
+            "since": key_json(self.since),
+            "rows": self.rows,
+        }
+        found |= {"restarts": self.restarts} if self.restarts else {}
+        return found if self.mark is None else {**found, "mark": self.mark.to_json()}
+
+    @classmethod
+    def from_json(cls, value: Any, columns: int) -> TablePosition:
+        """Read what `to_json` wrote; None is the position before the first row. ValueError: it is something else."""
+        if value is None:
+            return cls()
+        try:
+            last = _key(value["last"], columns)
+            since = _key(value["since"], columns)
+            mark = Mark.from_json(value["mark"]) if "mark" in value else None
+            return cls(last, since, int(value["rows"]), int(value.get("restarts", 0)), mark)
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise ValueError(
+                f"{str(value)[:80]!r} is not the position of rows in this order"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a batch: consecutive ranges, each with how many rows it has.
+
+    :param after: where the first range begins; None: at the first row.
+    :param ends: the last key of each range.
+    :param counts: the rows of each range.
+    """
+
+    after: RowKey | None
+    ends: tuple[RowKey, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def contains(self, what: str, zone: str = "") -> bool | None:
+        """Ask whether an id, or a time, is between the keys; of a text only the database knows the order.
+
+        :param zone: of a time that has none; "" is UTC.
+        """
+        low = None if self.after is None else self.after[0]
+        high = self.ends[-1][0]
+        if isinstance(high, str | bytes):
+            return True if what == high else None
+        try:
+            start, end = _typed(what, high, zone)
+            # Rows of one key and several further columns may be in two batches.
+            several = start == end and len(self.ends[-1]) > 1
+            above = low is None or (low <= end if several else low < end)
+            return bool(above and start <= high)
+        except (ValueError, ArithmeticError, TypeError):
+            return False
+
+    @property
+    def whole(self) -> KeyRange:
+        return KeyRange(self.after, self.ends[-1])
+
+    @property
+    def ranges(self) -> list[KeyRange]:
+        return [
+            KeyRange(after, upto)
+            for after, upto in zip((self.after, *self.ends), self.ends, strict=False)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        ranges = [
+            [*(key_json(end) or ()), count]
+            for end, count in zip(self.ends, self.counts, strict=True)
+        ]
+        return {"after": key_json(self.after), "upto": ranges}
+
+    @classmethod
+    def from_json(cls, value: Any, columns: int) -> Rows:
+        """Read what `to_json` wrote; ValueError if it is something else."""
+        try:
+            ends = tuple(_required(end[:-1], columns) for end in value["upto"])
+            counts = tuple(int(end[-1]) for end in value["upto"])
+            if not ends:
+                raise ValueError("no range")
+            return cls(_key(value["after"], columns), ends, counts)
+        except (TypeError, KeyError, ValueError, IndexError) as error:
+            raise ValueError(f"{str(value)[:80]!r} names no rows in this order") from error
+
+
+def key_json(key: RowKey | None) -> list[Any] | None:
+    """Spell a key as plain JSON, times as ISO 8601 and in UTC if they have a zone; ValueError: it cannot order rows."""
+    return None if key is None else [_value_json(value) for value in key]
+
+
+def shown(key: RowKey) -> str:
+    """Word a key for a message."""
+    texts = [
+        str(value["at"] if isinstance(value, dict) else value) for value in key_json(key) or ()
+    ]
+    return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+def _value_json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        in_utc = value if value.tzinfo is None else value.astimezone(timezone.utc)
+        return {"at": in_utc.isoformat(timespec="microseconds")}
+    if isinstance(value, Decimal) and value == value.to_integral_value():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError(
+            f"{value!r}, of type {type(value).__name__}, has no place in an order of rows"
+        )
+    return value
+
+
+def _key(value: Sequence[Any] | None, columns: int) -> RowKey | None:
+    return None if value is None else _required(value, columns)
+
+
+def _required(value: Sequence[Any], columns: int) -> RowKey:
+    if len(value) != columns or isinstance(value, str):
+        raise ValueError(f"{value!r} has not {columns} values")
+    return tuple(
+        datetime.fromisoformat(each["at"]) if isinstance(each, dict) else each for each in value
+    )
+
+
+def _typed(what: str, like: Any, zone: str) -> tuple[Any, Any]:
+    """Read what a person typed as a value of this kind: start and end, which are the same unless it is a day.
+
+    :raises ValueError, ArithmeticError, TypeError: it is none.
+    """
+    if isinstance(like, datetime):
+        return span_of(what, zone if like.tzinfo else None)
+    key = date.fromisoformat(what) if isinstance(like, date) else type(like)(what)
+    return key, key
+
+
+def _digest(value: Any) -> str:
+    if isinstance(value, memoryview):
+        value = bytes(value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(timezone.utc)
+    return hashlib.blake2b(repr(value).encode(errors="replace"), digest_size=4).hexdigest()
+
+
+# --- values ---
+# How the columns of a table are read, so that a task in Python and Spark have the database's own values.
+#
+# Drivers convert values each in its own way, and round or cut what their types do not hold. So the database writes
+# such values as texts, and both readers take the texts that they can hold exactly, by the same pattern.
+
+
+Element = sa.ColumnElement[Any]
+Declared = sa.types.TypeEngine[Any]
+
+_DIGITS = 38
+_PLACES = 18
+"""What Spark's DECIMAL holds at most, and its places for a number whose column declares none."""
+_DATE = r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME = _DATE + r" [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+# The drivers know the arrays of these types alone.
+_LISTED = (
+    *(sa.SMALLINT, sa.INTEGER, sa.BIGINT, sa.BOOLEAN),
+    *(sa.TEXT, sa.VARCHAR, sa.CHAR),
+)
+
+
+@dataclass(frozen=True)
+class Exact:
+    """How a column is read.
+
+    :param query: builds what is selected for the column.
+    :param value: makes Python's value of it; ValueError: there is none that Spark has, too. None: it is the value.
+    :param pattern: of the texts that Spark can cast to `spark`; None: Spark converts nothing.
+    :param zone: what Spark adds to the text of a time.
+    """
+
+    query: Callable[[Element], Element] = lambda column: column
+    value: Callable[[Any], Any] | None = None
+    pattern: str | None = None
+    spark: str = ""
+    zone: str = ""
+
+
+class Unreadable(ValueError):
+    """No reader can have the exact values of a column of this type; the text is what to do about it."""
+
+
+def exact(found: Declared, backend: str) -> Exact:
+    """Find how a column of this type is read; Unreadable: it cannot be."""
+    found = base_type(found)
+    if backend == "sqlite":
+        return Exact(value=_of_sqlite)
+    if isinstance(found, sa.DateTime):
+        if is_instant(found, backend):
+            return _instant(backend)
+        return _text(_wall, _TIME, "TIMESTAMP_NTZ")
+    if isinstance(found, sa.Date):
+        return _text(date.fromisoformat, _DATE, "DATE")
+    return _of_postgres(found) if backend == "postgresql" else _of_mysql(found)
+
+
+def base_type(found: Declared) -> Declared:
+    """Find the type below a domain."""
+    while isinstance(found, postgresql.DOMAIN):
+        found = found.data_type
+    return found
+
+
+def is_instant(found: sa.DateTime, backend: str) -> bool:
+    """Find out whether a time has a zone."""
+    return found.timezone or (backend in ("mysql", "mariadb") and isinstance(found, sa.TIMESTAMP))
+
+
+def _of_postgres(found: Declared) -> Exact:
+    if isinstance(found, postgresql.MONEY):
+        # Its text, and even its places, depend on lc_monetary.
+        raise Unreadable("change its type to numeric(19, 2)")
+    if isinstance(found, sa.ARRAY) and type(found.item_type) in _LISTED:
+        return Exact(value=_listed)
+    if isinstance(found, sa.REAL):
+        return Exact(lambda column: sa.cast(column, sa.Double))
+    if isinstance(found, sa.Numeric) and not isinstance(found, sa.Float):
+        return _decimal(found)
+    if isinstance(found, postgresql.OID):
+        return Exact(lambda column: sa.cast(column, sa.BigInteger))
+    if isinstance(found, sa.LargeBinary):
+        return Exact(value=bytes)
+    if isinstance(found, (sa.Integer, sa.Float, sa.Boolean)):
+        return Exact()
+    if isinstance(found, (postgresql.INET, postgresql.CIDR)):
+        return Exact()
+    if isinstance(found, sa.String) and not isinstance(found, sa.Enum):
+        return Exact()
+    return _as_text()
+
+
+def _of_mysql(found: Declared) -> Exact:
+    if isinstance(found, sa.types.NullType):
+        raise Unreadable("change its type to a number, a time, a text or bytes")
+    if isinstance(found, sa.Float):
+        # The server writes a FLOAT with six digits, and a DOUBLE(M, D) with D places.
+        return Exact(lambda column: column * sa.literal_column("1e0"))
+    if isinstance(found, sa.Numeric):
+        return _decimal(found) if (found.precision or 0) > _DIGITS else Exact()
+    # Of a TINYINT(1) Spark would make a boolean, of a YEAR a date.
+    if isinstance(found, mysql.YEAR) or getattr(found, "display_width", None) == 1:
+        return Exact(lambda column: sa.cast(column, sa.Integer))
+    if isinstance(found, mysql.BIT):
+        return Exact(lambda column: sa.cast(column, sa.BINARY))
+    # Spark would pad what its driver calls a CHAR.
+    padded = isinstance(found, (sa.CHAR, sa.Enum, mysql.SET))
+    return _as_text() if padded or isinstance(found, (sa.Time, sa.Uuid)) else Exact()
+
+
+def _as_text() -> Exact:
+    return Exact(lambda column: sa.cast(column, sa.Text))
+
+
+def _text(value: Callable[[str], Any], pattern: str, spark: str) -> Exact:
+    """Read the text that the database writes of a value."""
+    allowed = re.compile(pattern)
+
+    def made(text: str) -> Any:
+        if allowed.fullmatch(text) is None:
+            raise ValueError(text)
+        return value(text)
+
+    return Exact(lambda column: sa.cast(column, sa.Text), made, pattern, spark)
+
+
+def _decimal(found: sa.Numeric[Any]) -> Exact:
+    """Read a number with the digits of its column, if Spark has as many; else with as many places."""
+    digits, places = found.precision or _DIGITS, found.scale or 0
+    places = _PLACES if found.precision is None else min(max(places, 0), _DIGITS)
+    digits = min(max(digits, places), _DIGITS)
+    pattern = rf"-?0*[0-9]{{0,{digits - places}}}(\.[0-9]{{0,{places}}}0*)?"
+    return _text(Decimal, pattern, f"DECIMAL({digits}, {places})")
+
+
+def _instant(backend: str) -> Exact:
+    text = _text(lambda text: _wall(text).replace(tzinfo=timezone.utc), _TIME, "TIMESTAMP_LTZ")
+
+    def in_utc(column: Element) -> Element:
+        # Sessions of MySQL are in UTC.
+        if backend == "postgresql":
+            column = sa.func.timezone("UTC", column)
+        return sa.cast(column, sa.Text)
+
+    return Exact(in_utc, text.value, text.pattern, text.spark, zone="+00:00")
+
+
+def _wall(text: str) -> datetime:
+    at = datetime.fromisoformat(text[:19])
+    return at.replace(microsecond=int(text[20:].ljust(6, "0")))
+
+
+def _listed(value: list[Any]) -> list[Any]:
+    if any(isinstance(each, list) for each in value):
+        raise ValueError("an array with several dimensions")
+    return value
+
+
+def _of_sqlite(value: Any) -> Any:
+    if isinstance(value, str) and not value.isascii():
+        value.encode()  # it has surrogates in place of bytes that are no UTF-8
+    return value
+
+
+# --- table ---
+
 
 Comparison = Callable[[Any, Any], Any]
 

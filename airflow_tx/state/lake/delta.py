@@ -10,31 +10,220 @@ with the text of the fence.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import secrets
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from threading import Barrier
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 from urllib.parse import quote, unquote
 
-from airflow_tx.connections.aws import scrubbed
-from airflow_tx.errors import StateDiffers, StateError, StateOutcomeUnknown, StateUnavailable
+from airflow_tx.connections.aws import S3_SCHEMES, endpoint_of, scrubbed
+from airflow_tx.errors import (
+    ConfigError,
+    StateDiffers,
+    StateError,
+    StateOutcomeUnknown,
+    StateUnavailable,
+)
 from airflow_tx.state.api import FenceMoved
-from airflow_tx.state.appended import TXID
-from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.manifest import FENCES, TableFile
-from airflow_tx.state.lake.partitions import text_of
-from airflow_tx.state.lake.probe import check_conditional_puts, is_conflict
-from airflow_tx.state.lake.requirements import TableRequirements
-from airflow_tx.state.lake.schema import TXID_FIELD, FieldJson, Schema, struct
+from airflow_tx.state.appended import STAGED, TXID
+from airflow_tx.state.lake.schema import (
+    FENCES,
+    TXID_FIELD,
+    FieldJson,
+    Schema,
+    TableFile,
+    TableRequirements,
+    struct,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, Transaction
     from deltalake.transaction import AddAction, RemoveAction
+
+
+# --- folder ---
+# The files in the folder of a table, live or not, wherever deltalake reaches.
+
+
+_PIECE = 8 * 2**20
+
+
+class Folder:
+    """A folder by its URI.
+
+    :param options: storage options of deltalake.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+        self._uri = uri
+        self._options = dict(options)
+
+    @property
+    def _is_local(self) -> bool:
+        return "://" not in self._uri
+
+    @cached_property
+    def _handler(self) -> Any:
+        from deltalake.fs import DeltaStorageHandler
+
+        return DeltaStorageHandler(self._uri, self._options or None)
+
+    def listed(self, folder: str) -> dict[str, int]:
+        """Name the files below a folder by their paths from the table, with their sizes."""
+        from pyarrow import fs  # type: ignore[import-untyped]
+
+        if self._is_local and not os.path.isdir(self._uri):
+            return {}
+        selector = fs.FileSelector(folder, allow_not_found=True, recursive=True)
+        found = self._handler.get_file_info_selector(selector)
+        return {each.path: each.size for each in found if each.type is fs.FileType.File}
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading at any position."""
+        return cast("BinaryIO", self._handler.open_input_file(path))
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[Any]:
+        """Write a file; it is there once the block has ended."""
+        import pyarrow as pa
+
+        if self._is_local:
+            os.makedirs(self._uri, exist_ok=True)
+        parent = path.rpartition("/")[0]
+        self._handler.create_dir(parent, True)
+        out = self._handler._handler.open_output_stream(path, None)
+        yield pa.PythonFile(_Bytes(out), mode="w")
+        out.close()
+
+    def remove(self, path: str) -> None:
+        """Delete a file, and the folders that it leaves empty; an object store has none."""
+        self._handler.delete_file(path)
+        if self._is_local:
+            with suppress(OSError):
+                os.removedirs(os.path.join(self._uri, os.path.dirname(path)))
+
+
+class _Bytes:
+    """Hands pyarrow's buffers to a stream that takes bytes alone."""
+
+    closed = False
+
+    def __init__(self, out: Any) -> None:
+        self._out = out
+
+    def write(self, data: Any) -> int:
+        self._out.write(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: the stream ends with its block."""
+
+    def close(self) -> None:
+        """Do nothing, as `flush`."""
+
+
+# --- probe ---
+# Whether a server of S3 honours conditional puts: without them, two committers overwrite each other's commits.
+
+
+_CONFLICTS = (
+    "Failed to commit transaction: ",
+    "Tried committing existing table version",
+    "already exists",
+)
+_PASSED = f"{STAGED}/_conditional_puts"
+_RACERS = 3
+_RACES = 40
+_REMEDY = (
+    "Its server ignores If-None-Match, so two committers could overwrite each other. Use a server that honours "
+    "conditional puts, such as Amazon S3 or a recent MinIO."
+)
+
+
+def check_conditional_puts(
+    folder: Folder, uri: str, options: Mapping[str, str], *, state: str
+) -> None:
+    """Probe the server of a table, once per table and server: a file in the table says which server has passed.
+
+    Threads race to make one and the same table, as committers do. deltalake offers no other conditional put.
+
+    :raises ConfigError: two of them made it.
+    :raises StateUnavailable: no two of them have met.
+    """
+    if uri.partition("://")[0] not in S3_SCHEMES:
+        return
+    server = hashlib.sha256(endpoint_of(options).encode()).hexdigest()[:16]
+    passed = f"{_PASSED}/{server}"
+    if passed in folder.listed(_PASSED):
+        return
+    for _ in range(_RACES):
+        honoured = _race(folder, uri, options)
+        if honoured:
+            with folder.writing(passed) as out:
+                out.write(b"{}")
+            return
+        if honoured is False:
+            raise ConfigError(option="DeltaTable(uri)", value=uri, remedy=_REMEDY)
+    reason = "it is unknown whether its server honours If-None-Match"
+    raise StateUnavailable(state=state, where=uri, reason=reason)
+
+
+def _race(folder: Folder, uri: str, options: Mapping[str, str]) -> bool | None:
+    """Tell whether the server refused a put; None: each loser had seen the table before its put."""
+    place = f"{STAGED}/_probe/{uuid.uuid4().hex}"
+    start = Barrier(_RACERS)
+    try:
+        with ThreadPoolExecutor(_RACERS) as pool:
+            racers = [pool.submit(_made, f"{uri}/{place}", options, start) for _ in range(_RACERS)]
+            found = [each.result() for each in racers]
+    finally:
+        with suppress(OSError):
+            for path in folder.listed(place):
+                folder.remove(path)
+    if found.count(True) > 1:
+        return False
+    return True if False in found else None
+
+
+def _made(uri: str, options: Mapping[str, str], start: Barrier) -> bool | None:
+    """Make a table; False: the put of its first version was refused; None: the table was seen before."""
+    from deltalake import CommitProperties, DeltaTable, Schema
+    from deltalake.exceptions import CommitFailedError, DeltaError
+
+    schema = Schema.from_json(json.dumps(struct([TXID_FIELD])))
+    once = CommitProperties(max_commit_retries=0)
+    start.wait()
+    try:
+        DeltaTable.create(uri, schema, storage_options=dict(options), commit_properties=once)
+    except CommitFailedError as error:
+        if not is_conflict(error):
+            raise
+        return False
+    except DeltaError as error:
+        if not is_conflict(error):
+            raise
+        return None
+    return True
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether deltalake says that another commit came first, and not that the storage failed."""
+    return any(each in str(error) for each in _CONFLICTS)
+
+
+# --- delta ---
+
 
 _RAISE = "airflow_tx.raise"
 _NAME = "airflow_tx.fence"
@@ -180,7 +369,7 @@ class DeltaStore:
 
     def live_files(self, at: TableVersion) -> list[LiveFile]:
         """List all live files of a version."""
-        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow as pa
 
         with self.reached():
             found = pa.table(at.handle.get_add_actions(flatten=True))

@@ -2,15 +2,247 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import json
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date, datetime, timedelta, timezone
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.footer import read_footer
-from airflow_tx.state.lake.manifest import TableFile
-from airflow_tx.state.lake.partitions import values_in
+from airflow_tx.errors import StateError
+from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.rows.arrow import NoTable, exact_table, readable
+from airflow_tx.state.appended import TXID, Misfit, staged_folder
+from airflow_tx.state.lake.delta import Folder, unreached
+from airflow_tx.state.lake.schema import (
+    Schema,
+    TableFile,
+    check_columns,
+    empty_in,
+    new_folder,
+    nullable,
+    of_arrow,
+    shown_type,
+    struct,
+    text_of,
+    values_in,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+
+# --- statistics ---
+# Delta's statistics of a file, from its Parquet footer. Pure.
+#
+# Readers skip files by them, so a bound that is too narrow loses rows without a word. Where a bound is not certain,
+# there is none. Doubles have none because of NaN, and decimals because some readers parse them as doubles.
+
+
+INDEXED = 32
+"""Columns that have statistics: as many as with Delta's own writers."""
+TEXT = 32
+"""Characters of a text that are kept."""
+_WHOLE = ("byte", "short", "integer", "long")
+_EPOCH = date(1970, 1, 1)
+_MILLIS = 1000
+_MICROS = "timeUnit=microseconds"
+_SURROGATES = range(0xD800, 0xE000)
+
+Bounds = tuple[Any, Any]
+
+
+def statistics(metadata: Any, fields: Sequence[Mapping[str, Any]]) -> str:
+    """Make the statistics of a file.
+
+    :param metadata: pyarrow's of its footer.
+    :param fields: Spark's fields of the columns in the file.
+    """
+    # A dot in a name reads like the path of a nested field.
+    plain = [each for each in fields if isinstance(each["type"], str) and "." not in each["name"]]
+    kinds = {each["name"]: each["type"] for each in plain}
+    chosen = [*list(kinds)[:INDEXED], *([TXID] if TXID in kinds else [])]
+    found: dict[str, Any] = {
+        "numRecords": metadata.num_rows,
+        "minValues": {},
+        "maxValues": {},
+        "nullCount": {},
+    }
+    for number in range(len(metadata.schema)):
+        name = metadata.schema.column(number).path
+        if name in chosen:
+            chunks = [
+                metadata.row_group(group).column(number).statistics
+                for group in range(metadata.num_row_groups)
+            ]
+            _add(found, name, bounds_of(kinds[name], metadata.schema.column(number)), chunks)
+    return json.dumps(found)
+
+
+def _add(
+    found: dict[str, Any], name: str, bounds: Callable[[Any, Any], Bounds] | None, chunks: list[Any]
+) -> None:
+    if not all(each is not None and each.has_null_count for each in chunks):
+        return
+    found["nullCount"][name] = sum(each.null_count for each in chunks)
+    # A row group of nulls has no bounds.
+    valued = [each for each in chunks if each.num_values]
+    if bounds is None or not valued or not all(each.has_min_max for each in valued):
+        return
+    least = min(each.min_raw for each in valued)
+    most = max(each.max_raw for each in valued)
+    low, high = bounds(least, most)
+    if low is not None:
+        found["minValues"][name] = low
+    if high is not None:
+        found["maxValues"][name] = high
+
+
+def bounds_of(kind: str, column: Any) -> Callable[[Any, Any], Bounds] | None:
+    """Choose how the bounds of a column are written; None: it has none."""
+    if kind in _WHOLE:
+        return whole_bounds
+    if kind == "date":
+        return date_bounds
+    if kind == "string":
+        return text_bounds
+    # INT96 has no order, and another unit is not what a Delta table has.
+    if kind.startswith("timestamp") and _MICROS in str(column.logical_type):
+        return utc_bounds if kind == "timestamp" else local_bounds
+    return None
+
+
+def whole_bounds(least: int, most: int) -> Bounds:
+    """Give whole numbers unchanged."""
+    return least, most
+
+
+def date_bounds(least: int, most: int) -> Bounds:
+    """Write days since 1970 as dates; one that Python does not have is no bound."""
+    return _day(least), _day(most)
+
+
+def _day(days: int) -> str | None:
+    try:
+        return (_EPOCH + timedelta(days=days)).isoformat()
+    except OverflowError:
+        return None
+
+
+def utc_bounds(least: int, most: int) -> Bounds:
+    """Write microseconds since 1970 in milliseconds, the bounds rounded outwards."""
+    return _millis(least // _MILLIS, "Z"), _millis(-(-most // _MILLIS), "Z")
+
+
+def local_bounds(least: int, most: int) -> Bounds:
+    """Write local timestamps as `utc_bounds` does."""
+    return _millis(least // _MILLIS, ""), _millis(-(-most // _MILLIS), "")
+
+
+def _millis(millis: int, zone: str) -> str | None:
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=millis)
+    except OverflowError:
+        return None
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}{zone}"
+
+
+def text_bounds(least: bytes | str, most: bytes | str) -> Bounds:
+    """Cut long texts, the upper bound upwards."""
+    try:
+        low = least.decode() if isinstance(least, bytes) else least
+        high = most.decode() if isinstance(most, bytes) else most
+    except UnicodeDecodeError:
+        return None, None
+    return low[:TEXT], high if len(high) <= TEXT else _next(high[:TEXT])
+
+
+def _next(text: str) -> str | None:
+    """Find a text that is greater than each text that begins with this one."""
+    for end in range(len(text), 0, -1):
+        point = ord(text[end - 1]) + 1
+        point = _SURROGATES.stop if point in _SURROGATES else point
+        if point <= sys.maxunicode:
+            return text[: end - 1] + chr(point)
+    return None
+
+
+# --- footer ---
+# The footer of a Parquet file: its columns, its rows, its statistics. It needs pyarrow alone.
+
+
+SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+_OTHER_CALENDAR = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+
+
+def read_footer(
+    opened: BinaryIO,
+    *,
+    path: str,
+    size: int,
+    partition: Mapping[str, str | None],
+    partition_fields: Sequence[Mapping[str, Any]],
+    shared: bool = False,
+) -> TableFile:
+    """Describe a file for the manifest.
+
+    :param path: relative to the table.
+    :param partition: the text of each partition column, which the file lacks.
+    :param partition_fields: the fields of these columns in Spark's schema.
+    :param shared: whether rows of several transactions may be in it.
+    :raises Misfit: the file cannot be one of a Delta table.
+    """
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    footer = pq.ParquetFile(opened)
+    own = _columns(footer)
+    names = [each["name"] for each in own["fields"]]
+    if both := [name for name in partition if name in names]:
+        raise Misfit(f"partition column {both[0]} is in file {path} as well")
+    stats = statistics(footer.metadata, own["fields"])
+    if not shared:
+        check_txid(stats, path)
+    whole = nullable(struct([*own["fields"], *map(dict, partition_fields)]))
+    text = json.dumps(whole)
+    return TableFile(path, size, footer.metadata.num_rows, dict(partition), stats, text)
+
+
+def check_txid(stats: str, path: str, txid: int | None = None) -> None:
+    """Refuse a file in which not every row says its transaction, or not the same one.
+
+    :param txid: of the transaction; None: any.
+    :raises Misfit: a row does not.
+    """
+    said = json.loads(stats)
+    found = (said["minValues"].get(TXID), said["maxValues"].get(TXID))
+    wanted = found[0] if txid is None else txid
+    if said["numRecords"] and (
+        said["nullCount"].get(TXID) != 0 or wanted is None or found != (wanted, wanted)
+    ):
+        raise Misfit(f"not every row of file {path} has column {TXID} with its transaction")
+
+
+def _columns(footer: Any) -> Schema:
+    notes = footer.metadata.metadata or {}
+    if any(name in notes for name in _OTHER_CALENDAR):
+        raise Misfit(
+            "its dates are in the calendar of before 1582: set spark.sql.parquet.datetimeRebaseModeInWrite "
+            "and spark.sql.parquet.int96RebaseModeInWrite to CORRECTED"
+        )
+    if SPARK_SCHEMA not in notes:
+        return of_arrow(footer.schema_arrow)
+    said: Schema = nullable(json.loads(notes[SPARK_SCHEMA]))
+    names = [each["name"] for each in said["fields"]]
+    if names != footer.schema_arrow.names:
+        raise Misfit(f"its columns are {footer.schema_arrow.names}, and its note says {names}")
+    return said
+
+
+# --- files ---
+
 
 # Footers that are read at once: each is one or two requests to an object store.
 READERS = 16
@@ -48,3 +280,154 @@ def _described(
         return read_footer(
             opened, path=path, size=size, partition=values_in(inner), partition_fields=fields
         )
+
+
+# --- python rows ---
+# Rows of Python tasks as files of a table: one Parquet file a partition, written by the committer.
+
+
+_Row = Mapping[str, Any]
+_DECIMAL = "decimal(38,18)"
+"""The type that Spark gives to a Decimal of Python, too."""
+_ARROW = {
+    "binary": "binary",
+    "boolean": "bool",
+    "byte": "int8",
+    "date": "date32",
+    "double": "double",
+    "float": "float",
+    "integer": "int32",
+    "long": "int64",
+    "short": "int16",
+    "string": "string",
+}
+
+
+def write_python_rows(
+    state: Any, rows: Sequence[_Row], attempt: TransactionAttempt
+) -> list[dict[str, Any]]:
+    """Write rows into the folder of a table; returns the entries of their files.
+
+    A column takes the type that it has in the table.
+
+    :param state: the table.
+    :raises StateError: the rows do not fit it, or its folder cannot be written.
+    """
+    if not rows:
+        return []
+    options = state.options()
+    try:
+        table = as_arrow(rows, state.table_schema())
+        fields = of_arrow(table.schema)["fields"]
+        check_columns(fields, state.partition_by)
+        files = Folder(state.uri, options)
+        # Another try of the committer writes into another folder.
+        folder = staged_folder(attempt, uuid.uuid4().hex)
+        own = [each for each in fields if each["name"] in state.partition_by]
+        parts = list(_parts(table, state.partition_by, attempt.txid))
+        folders = [f"{folder}/{new_folder(partition)}" for partition, _ in parts]
+        return [
+            _write(files, into, partition, part, own)
+            for into, (partition, part) in zip(folders, parts, strict=True)
+        ]
+    except Misfit as error:
+        remedy = "Change what the task returns, then clear it."
+        raise StateError(state=state.name, problem=str(error), remedy=remedy) from None
+    except OSError as error:
+        raise unreached(error, state=state.name, uri=state.uri, options=options) from None
+
+
+def as_arrow(rows: Sequence[_Row], schema: Mapping[str, Any] | None) -> pa.Table:
+    """Make an Arrow table of rows.
+
+    :param schema: Spark's schema of the table that they are for; None: there is no table yet.
+    :raises Misfit: a value has not the type of its column.
+    """
+    import pyarrow as pa
+
+    fields = () if schema is None else schema["fields"]
+    known = {each["name"]: arrow_type(each["type"]) for each in fields}
+    try:
+        table = readable(exact_table(rows, known, decimals=arrow_type(_DECIMAL), named=_spelled))
+    except NoTable as error:
+        raise Misfit(str(error)) from None
+    # The type of a column without values is unknown. Readers see NULL where a file lacks the column.
+    unknown = [each.name for each in table.schema if pa.types.is_null(each.type)]
+    return table.drop_columns(unknown) if unknown else table
+
+
+def _spelled(kind: pa.DataType) -> str:
+    import pyarrow as pa
+
+    try:
+        return shown_type(of_arrow(pa.schema([("", kind)]))["fields"][0]["type"])
+    except Misfit:
+        return str(kind)
+
+
+def arrow_type(kind: Any) -> pa.DataType:
+    """Translate a type of Spark's schema."""
+    import pyarrow as pa
+
+    if not isinstance(kind, str):
+        return _nested(kind)
+    if kind == "timestamp":
+        return pa.timestamp("us", tz="UTC")
+    if kind == "timestamp_ntz":
+        return pa.timestamp("us")
+    if kind.startswith("decimal"):
+        precision, scale = kind[len("decimal(") : -1].split(",")
+        return pa.decimal128(int(precision), int(scale))
+    return pa.type_for_alias(_ARROW[kind])
+
+
+def _nested(kind: Mapping[str, Any]) -> pa.DataType:
+    import pyarrow as pa
+
+    if kind["type"] == "array":
+        return pa.list_(arrow_type(kind["elementType"]))
+    if kind["type"] == "map":
+        return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
+    return pa.struct([(each["name"], arrow_type(each["type"])) for each in kind["fields"]])
+
+
+def _parts(
+    table: pa.Table, partition_by: Sequence[str], txid: int
+) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
+    """Divide rows by their partition; the columns of the partition are left out."""
+    import pyarrow as pa
+
+    rows_of = dict[tuple[str | None, ...], list[int]]()
+    values = {name: table.column(name).to_pylist() for name in partition_by}
+    if empty := [name for name, column in values.items() if "" in column]:
+        raise Misfit(empty_in(empty[0]))
+    columns = [map(text_of, column) for column in values.values()]
+    keys = zip(*columns, strict=True) if columns else iter([()] * table.num_rows)
+    for number, key in enumerate(keys):
+        rows_of.setdefault(key, []).append(number)
+    kept = table.drop_columns(list(partition_by)) if partition_by else table
+    for key, numbers in rows_of.items():
+        part = kept.take(pa.array(numbers, pa.int64()))
+        txids = pa.array([txid] * len(numbers), pa.int64())
+        yield dict(zip(partition_by, key, strict=True)), part.append_column(TXID, txids)
+
+
+def _write(
+    files: Folder,
+    folder: str,
+    partition: Mapping[str, str | None],
+    rows: pa.Table,
+    fields: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    import pyarrow.parquet as pq
+
+    sink = io.BytesIO()
+    pq.write_table(rows, sink, coerce_timestamps="us", use_deprecated_int96_timestamps=False)
+    content = sink.getvalue()
+    path = f"{folder.rstrip('/')}/part-{uuid.uuid4().hex}.parquet"
+    with files.writing(path) as out:
+        out.write(content)
+    entry = read_footer(
+        sink, path=path, size=len(content), partition=partition, partition_fields=fields
+    )
+    return entry.to_row()

@@ -2,14 +2,99 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from airflow_tx.state.appended import TXID, Misfit
+from airflow_tx.errors import StateDiffers
+from airflow_tx.state.aggregators import RESERVED
+from airflow_tx.state.appended import STAGED, TXID, Misfit
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    from deltalake import DeltaTable
+    from deltalake.table import ProtocolVersions
+
+
+# --- manifest ---
+# The manifest of an appended output: the Parquet files that tasks have written into the folder of a table.
+#
+# A task stages one row per file, like any other output. No row of a file is in the table before its commit.
+
+
+FENCES = f"{STAGED}/_fence"
+"""The folder for the texts of fences."""
+_TEXTS = ("path", "partition", "stats", "schema")
+_NUMBERS = ("size", "rows")
+# Names that this package gives. It never deletes other files of the folder.
+_STAGED_FILE = re.compile(rf"{STAGED}/([0-9]+)\.[0-9]+\.[0-9a-f]{{16}}/.+")
+_FENCE_FILE = re.compile(rf"{FENCES}/([0-9]+)-[0-9a-f]{{16}}\.json")
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One Parquet file, in or for a table.
+
+    :param path: relative to the table, in the spelling of the storage.
+    :param size: in bytes.
+    :param rows: how many rows it has.
+    :param partition: the text of each partition column; None is NULL.
+    :param stats: Delta's statistics, as JSON text.
+    :param schema: Spark's schema of the file, partition columns included, as JSON text.
+    """
+
+    path: str
+    size: int
+    rows: int
+    partition: Mapping[str, str | None] = field(hash=False)
+    stats: str
+    schema: str
+
+    def to_row(self) -> dict[str, Any]:
+        """Give it as a row of a staged output."""
+        return {**vars(self), "partition": json.dumps(dict(self.partition))}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> TableFile:
+        """Read what `to_row` gave.
+
+        :raises ValueError: it is no such row.
+        """
+        texts = all(isinstance(row.get(name), str) for name in _TEXTS)
+        numbers = all(type(row.get(name)) is int for name in _NUMBERS)
+        if not texts or not numbers or len(row) != len(_TEXTS) + len(_NUMBERS):
+            raise ValueError(f"{str(dict(row))[:120]} is no file of a table")
+        return cls(**{**row, "partition": json.loads(row["partition"])})
+
+
+def names_digest(files: Iterable[TableFile]) -> int:
+    """Digest the names of files as a number of 63 bits: no two tries write files of the same name."""
+    text = "\n".join(sorted(each.path for each in files))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def txid_of(path: str) -> int | None:
+    """Read the txid of the transaction that has staged a file; None: no transaction has."""
+    return _number(_STAGED_FILE.fullmatch(path))
+
+
+def raise_of(path: str) -> int | None:
+    """Read the number of the raise whose fence a file holds; None: it holds none."""
+    return _number(_FENCE_FILE.fullmatch(path))
+
+
+def _number(found: re.Match[str] | None) -> int | None:
+    return None if found is None else int(found[1])
+
+
+# --- schema ---
+
 
 FieldJson = dict[str, Any]
 Schema = dict[str, Any]
@@ -205,3 +290,242 @@ def is_optional(kind: Any) -> bool:
     return all(each["nullable"] for each in fields) and all(
         is_optional(each) for each in (*inner, *(each["type"] for each in fields))
     )
+
+
+# --- requirements ---
+# The requirements of a Delta table: commits of metadata alone keep a table exact only if it meets them.
+
+
+_VECTORS = "deletionVectors"
+_FEATURES = frozenset({"appendOnly", "invariants", "timestampNtz", _VECTORS})
+_APPEND_ONLY = "delta.appendOnly"
+_WITH_VECTORS = "delta.enableDeletionVectors"
+_MAPPING = "delta.columnMapping.mode"
+_PREFIXES = "delta.randomizeFilePrefixes"
+_FORGETS = "delta.setTransactionRetentionDuration"
+
+
+@dataclass(frozen=True)
+class TableRequirements:
+    """Refuses a table that this writer cannot keep right.
+
+    :param uri: of the table, as the state has it.
+    """
+
+    state: str
+    uri: str
+
+    def check(self, table: DeltaTable) -> None:
+        """Look at one version of the table.
+
+        :raises StateDiffers: it has something that this writer cannot keep right; the message says how to remove it.
+        """
+        self._check_settings(table)
+        self._check_protocol(table)
+        for each in json.loads(table.schema().to_json())["fields"]:
+            self._check_column(each)
+
+    def _check_settings(self, table: DeltaTable) -> None:
+        settings = {
+            name: str(value) for name, value in table.metadata().configuration.items() if value
+        }
+        if settings.get(_APPEND_ONLY, "").lower() == "true":
+            problem = f"lets no writer take rows back ({_APPEND_ONLY}=true)"
+            raise self._refusal(problem, self._unset(_APPEND_ONLY))
+        if settings.get(_WITH_VECTORS, "").lower() == "true":
+            raise self._refusal(f"has deletion vectors ({_WITH_VECTORS}=true)", self._purged)
+        if (mode := settings.get(_MAPPING, "none")) != "none":
+            raise self._refusal(f"has column mapping ({_MAPPING}={mode})", self._copied(table))
+        if _FORGETS in settings:
+            problem = f"forgets which transaction it has ({_FORGETS}={settings[_FORGETS]})"
+            raise self._refusal(problem, self._unset(_FORGETS))
+
+    def _check_protocol(self, table: DeltaTable) -> None:
+        protocol = table.protocol()
+        features = _features(protocol)
+        if unknown := sorted(features - _FEATURES):
+            problem = f"needs {', '.join(unknown)}, which this writer does not know"
+            raise self._refusal(problem, self._copied(table))
+        writer = protocol.min_writer_version
+        if 2 < writer < 7 or writer > 7:
+            problem = f"asks for a writer of version {writer}, which may check constraints or generate columns"
+            raise self._refusal(problem, self._copied(table))
+        # Delta removes a file that has a vector only if the commit names the vector, and deltalake cannot name it.
+        if _VECTORS in features and _has_vectors(table):
+            raise self._refusal("has deletion vectors", self._purged)
+
+    def _check_column(self, field: dict[str, Any]) -> None:
+        name = field["name"]
+        if not field["nullable"]:
+            problem = f"has column {name} as NOT NULL, which no reader of the files checks"
+            raise self._refusal(problem, self._altered(f"ALTER COLUMN `{name}` DROP NOT NULL"))
+        if not is_optional(field["type"]):
+            problem = f"has a NOT NULL within column {name}, which no reader of the files checks"
+            remedy = f"Drop it, or give the state a table without column {name}."
+            raise self._refusal(problem, remedy)
+        try:
+            nullable(field["type"], column=name)
+        except Misfit as error:
+            remedy = f"Give the state a table without column {name}."
+            raise self._refusal(f"is none for rows of Spark: {error}", remedy) from None
+        if name == TXID and deepest(field["type"], lambda kind: kind != "long"):
+            raise self._refusal(
+                f"has a column {TXID} of type {field['type']}", "It must be a bigint."
+            )
+
+    # --- remedies ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _purged(self) -> str:
+        off = f"SET TBLPROPERTIES ({_WITH_VECTORS} = false)"
+        return f"{self._altered(off)}; then REORG TABLE {self._table} APPLY (PURGE)"
+
+    def _unset(self, setting: str) -> str:
+        return self._altered(f"UNSET TBLPROPERTIES ({setting})")
+
+    def _altered(self, clause: str) -> str:
+        return f"In Spark: ALTER TABLE {self._table} {clause}"
+
+    def _copied(self, table: DeltaTable) -> str:
+        columns = ", ".join(f"`{each}`" for each in table.metadata().partition_columns)
+        divided = f" PARTITIONED BY ({columns})" if columns else ""
+        copy = spark_table(f"{self.uri}_copy")
+        return (
+            f"Give the state a copy. In Spark: CREATE TABLE {copy} USING delta{divided} "
+            f"AS SELECT * FROM {self._table}"
+        )
+
+    @property
+    def _table(self) -> str:
+        return spark_table(self.uri)
+
+    def _refusal(self, problem: str, remedy: str) -> StateDiffers:
+        return StateDiffers(state=self.state, problem=f"the table {problem}", remedy=remedy)
+
+
+def _features(protocol: ProtocolVersions) -> set[str]:
+    return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+
+
+def _has_vectors(table: DeltaTable) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.table(table.deletion_vectors().read_all()).num_rows)
+
+
+def rewritten(uri: str, rows: str) -> str:
+    """Write the remedy that puts rows into new files whose paths each writer spells alike.
+
+    :param rows: a condition of SQL.
+    """
+    table = spark_table(uri)
+    statements = (
+        f"ALTER TABLE {table} SET TBLPROPERTIES ({_PREFIXES} = true)",
+        f"UPDATE {table} SET {TXID} = {TXID} WHERE {rows}",
+        f"ALTER TABLE {table} UNSET TBLPROPERTIES ({_PREFIXES})",
+        "clear the task",
+    )
+    return f"In Spark: {'; then '.join(statements)}"
+
+
+def spark_table(uri: str) -> str:
+    """Name a table by its URI, as Spark's SQL does."""
+    return f"delta.`{uri.replace('s3://', 's3a://', 1)}`"
+
+
+# --- partitions ---
+# The partition columns of a table: which columns can be one, and their values as folders spell them. Pure.
+
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+"""The name of NULL in a folder. Hive, Spark and Delta spell it so."""
+_LONGEST = 255
+"""Bytes of the name of a folder, in nearly every file system."""
+_TYPES = re.compile(r"string|boolean|byte|short|integer|long|date|decimal\(.*\)")
+_ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
+_IMPOSSIBLE = re.compile(r"[ ,;{}()\n\t=]")
+
+
+def check_columns(fields: Iterable[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
+    """Refuse rows that cannot become files of a table.
+
+    :param fields: of Spark's schema of the rows.
+    :raises Misfit: it names the column.
+    """
+    found = {str(each["name"]): each for each in fields}
+    if not found:
+        raise Misfit("no column of the rows has a value, so their types are unknown")
+    spelled = dict[str, str]()
+    for name, each in found.items():
+        if not name or _IMPOSSIBLE.search(name):
+            raise Misfit(f"column {name!r} has a name that a Delta table cannot have")
+        if name.lower().startswith(RESERVED):
+            raise Misfit(f"column {name} has a reserved name ({RESERVED}*)")
+        if (other := spelled.setdefault(name.lower(), name)) != name:
+            raise Misfit(f"column {name} differs from column {other} by case alone")
+        nullable(each["type"], column=name)
+    for name in partition_by:
+        if name not in found:
+            raise Misfit(f"the rows lack partition column {name}; they have {', '.join(found)}")
+        kind = shown_type(found[name]["type"])
+        if not _TYPES.fullmatch(kind):
+            raise Misfit(
+                f"partition column {name} has the type {kind}; a text, a whole number, a boolean, a date or a "
+                "decimal can be one"
+            )
+    if len(partition_by) == len(found):
+        raise Misfit("every column is a partition column, so the files would have none")
+
+
+def text_of(value: Any) -> str | None:
+    """Spell a value as Delta's log does; None is NULL."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, date | Decimal | int):
+        return format(value, "f") if isinstance(value, Decimal) else str(value)
+    return str(value)
+
+
+def empty_in(name: str) -> str:
+    """Say that a text of a partition column is empty."""
+    return (
+        f"partition column {name} has an empty text, which readers of a Delta table take for NULL: "
+        "give NULL or another text"
+    )
+
+
+def folder_of(partition: Mapping[str, str | None]) -> str:
+    """Spell the folders of a partition as Spark does: ``day=2026-01-01/``; "" for no partition."""
+    return "".join(f"{_escaped(name)}={_escaped(text)}/" for name, text in partition.items())
+
+
+def new_folder(partition: Mapping[str, str | None]) -> str:
+    """Spell the folders of a partition, if they can be made.
+
+    :raises Misfit: a value is too long for the name of a folder.
+    """
+    for name, text in partition.items():
+        folder = folder_of({name: text})
+        size = len(folder.encode()) - 1
+        if size > _LONGEST:
+            problem = f"partition column {name} has the value {str(text)[:40]!r}…"
+            limit = f"a name of {size} bytes, more than {_LONGEST}"
+            raise Misfit(f"{problem}, whose folder has {limit}")
+    return folder_of(partition)
+
+
+def values_in(folder: str) -> dict[str, str | None]:
+    """Read the folders of a partition, as `folder_of` spells them."""
+    found = dict[str, str | None]()
+    for part in filter(None, folder.split("/")):
+        name, _, text = part.partition("=")
+        found[unquote(name)] = None if text == NULL_FOLDER else unquote(text)
+    return found
+
+
+def _escaped(text: str | None) -> str:
+    if text is None:
+        return NULL_FOLDER
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)

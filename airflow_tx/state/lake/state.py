@@ -10,12 +10,12 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_tx.connections.aws import (
     S3_SCHEMES,
@@ -23,36 +23,461 @@ from airflow_tx.connections.aws import (
     options_of_connection,
     scrubbed,
 )
-from airflow_tx.errors import ConfigError, SkipRefused, StateError
-from airflow_tx.protocol.attempt import Grant, TransactionAttempt
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.errors import ConfigError, SkipRefused, StateDiffers, StateError
+from airflow_tx.protocol.attempt import Grant, Receipt, Token, TransactionAttempt
+from airflow_tx.protocol.records import Outcome
 from airflow_tx.state import fence
-from airflow_tx.state.api import Fence, FenceMoved, StateKind, StateWrite, StoredReceipt
+from airflow_tx.state.api import (
+    Fence,
+    FenceMoved,
+    StateKind,
+    StateWrite,
+    StoredReceipt,
+    StoredState,
+)
 from airflow_tx.state.appended import STAGED, TXID, AppendTable, Misfit
+from airflow_tx.state.fence import may_have_written
 from airflow_tx.state.lake.delta import (
     COMMIT_NOTE,
     QUERIED,
     RELEASED,
     DeltaStore,
+    Folder,
+    LiveFile,
     TableChange,
     TableVersion,
 )
-from airflow_tx.state.lake.files import staged_files
-from airflow_tx.state.lake.fit import TableFit, is_undefined
-from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.manifest import TableFile, names_digest
-from airflow_tx.state.lake.raised_fence import RaisedFence, next_raise
-from airflow_tx.state.lake.requirements import rewritten
-from airflow_tx.state.lake.schema import Schema
-from airflow_tx.state.lake.sweep import sweep
-from airflow_tx.state.lake.taken_back import TakeBack, TakenBack, count_rows
-from airflow_tx.state.store_transaction import StoredState
+from airflow_tx.state.lake.files import SPARK_SCHEMA, check_txid, read_footer, staged_files
+from airflow_tx.state.lake.schema import (
+    TXID_FIELD,
+    FieldJson,
+    Schema,
+    TableFile,
+    check_partition,
+    folder_of,
+    names_digest,
+    new_fields,
+    raise_of,
+    rewritten,
+    struct,
+    txid_of,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+
+# --- raised fence ---
+# The fence of a table, as the text that a raise leaves.
+
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RaisedFence:
+    """A fence, with what a write under it has to know.
+
+    :param number: of the raise; the commit of files notes it, so that both are known to belong together.
+    :param again: whether an earlier grant may have put rows of this transaction in.
+    :param replaces: the transaction whose rows this one takes out; None: it is no restatement.
+    :param taken: whether an earlier grant of this restatement has taken them out.
+    """
+
+    fence: Fence
+    number: int
+    again: bool = False
+    replaces: int | None = None
+    taken: bool = False
+
+    @property
+    def text(self) -> str:
+        """Write it as JSON."""
+        fence = self.fence
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "incarnation": fence.incarnation,
+                "token": fence.token.to_json(),
+                "batch": fence.batch,
+                "state": fence.state,
+                "number": self.number,
+                "again": self.again,
+                "replaces": self.replaces,
+                "taken": self.taken,
+            }
+        )
+
+    @classmethod
+    def of(cls, text: str, applied: int | None) -> RaisedFence | None:
+        """Read what `text` wrote; None: there is no fence.
+
+        :param applied: the number of the raise whose updates are all in the table.
+        :raises ValueError: a later release or another program has written it.
+        """
+        if not text:
+            return None
+        try:
+            found = json.loads(text)
+            if found["format"] != _FORMAT:
+                raise ValueError(f"its fence has format {found['format']}, not {_FORMAT}")
+            token = Token.from_json(found["token"])
+            fence = Fence(
+                found["incarnation"],
+                token,
+                found["number"] == applied,
+                found["batch"],
+                found["state"],
+            )
+            rest = {name: found[name] for name in ("number", "again", "replaces", "taken")}
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"its fence is {text[:120]!r}") from error
+        return cls(fence, **rest)
+
+    def is_held_by(self, grant: Grant) -> bool:
+        """Whether this very grant has raised it."""
+        return self.fence.token == grant.token
+
+    def took_out(self, txid: int) -> bool:
+        """Whether this transaction is a restatement that has taken the rows of another one out."""
+        written = self.replaces is not None and self.fence.applied
+        return self.fence.token.txid == txid and (self.taken or written)
+
+
+def next_raise(
+    found: RaisedFence | None, fence: Fence, grant: Grant, *, number: int
+) -> RaisedFence:
+    """Make what the raise of a grant leaves.
+
+    :param found: what is there; `fence`: what the rules of the fence made of it.
+    :param number: of this raise; no two raises of a table have the same one.
+    """
+    replaces = replaced_by(grant)
+    if found is None:
+        # The rows of a table whose fence is gone may belong to any transaction.
+        return RaisedFence(fence, number, True, replaces)
+    again = may_have_written(found.fence.token, grant.token)
+    taken = found.took_out(grant.txid)
+    return RaisedFence(replace(fence, applied=False), number, again, replaces, taken)
+
+
+def replaced_by(grant: Grant) -> int | None:
+    """Read which transaction this one restates; a skip takes nothing out."""
+    claim = json.loads(grant.claim) if grant.claim else {}
+    replaces = claim.get("replaces")
+    if replaces is None or claim["outcome"] != Outcome.COMMITTED.value:
+        return None
+    return int(replaces["txid"])
+
+
+# --- fit ---
+# Whether staged files fit a table: no other check runs before readers read them.
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """Compares the files of one attempt with a table.
+
+    :param partition_by: the partition columns of the state.
+    """
+
+    state: str
+    partition_by: tuple[str, ...]
+    attempt: TransactionAttempt
+    store: DeltaStore
+
+    def change(self, at: TableVersion | None, files: Sequence[TableFile]) -> TableChange | None:
+        """Find the change of columns that a table needs before the files; None: none.
+
+        :param at: None: the table is not there yet.
+        :raises StateError: a file does not fit; nothing was committed.
+        """
+        fresh = at is None or is_undefined(at)
+        if at is not None and not fresh and set(at.partition_by) != set(self.partition_by):
+            found = list(at.partition_by)
+            problem = f"the table is partitioned by {found}, the state by {list(self.partition_by)}"
+            raise StateDiffers(
+                state=self.state, problem=problem, remedy=f"Say partition_by={found}."
+            )
+        if not files:
+            return None
+        try:
+            added = self._fields(struct([TXID_FIELD]) if at is None else at.schema, files)
+        except Misfit as error:
+            remedy = error.remedy or "Let the task give other rows, then clear it."
+            raise self._refusal(str(error), remedy) from None
+        self._check_there(files)
+        if fresh:
+            fields = [TXID_FIELD, *added]
+            schema = struct(fields)
+            return partial(self.store.define, schema=schema, partition_by=self.partition_by)
+        return partial(self.store.widen, fields=added) if added else None
+
+    def _fields(self, table: Schema, files: Sequence[TableFile]) -> list[FieldJson]:
+        added = list[FieldJson]()
+        seen = set[str]()
+        own = f"{STAGED}/{self.attempt}."
+        paths = set[str]()
+        for each in files:
+            check_txid(each.stats, each.path, self.attempt.txid)
+            if not each.path.startswith(own) or ".." in each.path.split("/"):
+                raise Misfit(f"file {each.path} is not one of attempt {self.attempt}")
+            if each.path in paths:
+                raise Misfit(f"file {each.path} is there twice")
+            paths.add(each.path)
+            schema: Schema = json.loads(each.schema)
+            check_partition(schema, each.partition, self.partition_by)
+            if each.schema not in seen:
+                seen.add(each.schema)
+                added += new_fields(struct([*table["fields"], *added]), schema)
+        return added
+
+    def _check_there(self, files: Sequence[TableFile]) -> None:
+        """Compare the sizes of the files with the storage: readers fail on another size."""
+        folders = {"/".join(each.path.split("/")[:2]) for each in files}
+        there = dict[str, int]()
+        for folder in folders:
+            there.update(self.store.folder.listed(folder))
+        for each in files:
+            _check_size(self, there, each)
+
+    def _refusal(self, problem: str, remedy: str) -> StateError:
+        return StateError(state=self.state, problem=problem, remedy=remedy)
+
+
+def _check_size(fit: TableFit, there: Mapping[str, int], file: TableFile) -> None:
+    found = there.get(file.path)
+    if found == file.size:
+        return
+    shown = "is not there" if found is None else f"has {found} bytes instead of {file.size}"
+    remedy = "Replay the transaction: its tasks write new files."
+    raise fit._refusal(f"file {file.path} of its folder {shown}", remedy)
+
+
+def is_undefined(at: TableVersion) -> bool:
+    """Whether a raise has made the table, and no rows have given it columns yet."""
+    return at.empty and not at.partition_by and at.schema["fields"] == [TXID_FIELD]
+
+
+# --- sweep ---
+# Clean-up of staged files that were never published, or that a commit has taken out again.
+#
+# VACUUM leaves the folder of staged files alone. A file may go once its transaction is over and no row of the table
+# is in it. It stays as long as readers of older versions may need it. Delta says nowhere when a file was taken out,
+# so the first sweep that finds it dead notes that.
+
+
+NOTES = f"{STAGED}/_dead.json"
+FENCES_KEPT = 100
+"""Texts of fences that are kept for processes that have read an older version."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DeadFiles:
+    """Files that no version needs once the retention has passed.
+
+    :param since: by path, when a sweep first found it dead; in seconds.
+    :param over: the ones that may be deleted.
+    """
+
+    since: Mapping[str, float]
+    over: Collection[str]
+
+
+def dead_files(
+    there: Iterable[str],
+    live: Collection[str],
+    known: Mapping[str, float],
+    *,
+    txid: int,
+    now: float,
+    retention: float,
+) -> DeadFiles:
+    """Decide which staged files may be deleted.
+
+    :param there: the paths of all files; `live`: the paths of the table.
+    :param known: by path, when it was first found dead.
+    :param txid: a transaction that is committed: those before it are over.
+    """
+    since = dict[str, float]()
+    over = set[str]()
+    for path in there:
+        own = txid_of(path)
+        if own is None or own >= txid or path in live:
+            continue
+        found = min(known.get(path, now), now)
+        if now - found >= retention:
+            over.add(path)
+        else:
+            since[path] = found
+    return DeadFiles(since, over)
+
+
+def old_fences(there: Iterable[str], number: int) -> set[str]:
+    """Find the texts of fences that are no longer read, `number` being the last raise."""
+    numbers = {path: raise_of(path) for path in there}
+    return {
+        path
+        for path, found in numbers.items()
+        if found is not None and found <= number - FENCES_KEPT
+    }
+
+
+def sweep(
+    folder: Folder, live: Collection[str], number: int, *, txid: int, now: float, retention: float
+) -> int:
+    """Delete the staged files of transactions before `txid` that have been dead for the retention.
+
+    :param number: of the last raise: fences long before it are deleted, too.
+    :return: how many were deleted.
+    """
+    there = folder.listed(STAGED)
+    found = dead_files(there, live, _notes(folder, there), txid=txid, now=now, retention=retention)
+    for path in [*found.over, *old_fences(there, number)]:
+        try:
+            folder.remove(path)
+        except FileNotFoundError:
+            continue  # another committer sweeps as well
+    if found.since or NOTES in there:
+        with folder.writing(NOTES) as out:
+            out.write(json.dumps(found.since).encode())
+    return len(found.over)
+
+
+def _notes(folder: Folder, there: Collection[str]) -> dict[str, float]:
+    """Read what earlier sweeps found; notes that cannot be read begin again, which only keeps files longer."""
+    if NOTES not in there:
+        return {}
+    try:
+        with folder.open(NOTES) as opened:
+            found = json.loads(bytes(opened.read()))
+        return {str(path): float(since) for path, since in found.items()}
+    except (AttributeError, OSError, TypeError, ValueError):
+        log.warning("The notes of dead files in %s cannot be read. They begin again.", NOTES)
+        return {}
+
+
+# --- taken back ---
+# The rows that a commit takes out of a table: whole files, and the rows of a transaction in shared files.
+
+
+@dataclass(frozen=True)
+class TakenBack:
+    """What goes out of a table, and the files that keep the other rows of shared files.
+
+    :param rows: how many rows are gone.
+    """
+
+    removed: Sequence[LiveFile] = ()
+    kept: Sequence[TableFile] = ()
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class TakeBack:
+    """Takes the rows of transactions out of files, with one row group in memory at a time.
+
+    :param into: the folder for the rows of other transactions.
+    :param schema: of the table.
+    """
+
+    folder: Folder
+    txids: Collection[int]
+    into: str
+    partition_fields: Sequence[FieldJson]
+    schema: pa.Schema = field(repr=False)
+
+    def of(self, found: Sequence[LiveFile]) -> TakenBack:
+        """Take them out of these live files, which may have some."""
+        removed = list[LiveFile]()
+        kept = list[TableFile]()
+        gone = 0
+        for live in found:
+            whole = live.is_of(self.txids)
+            mine = (live.rows or 0) if whole else count_rows(self.folder, live.path, self.txids)
+            if not whole and not mine:
+                continue  # the file has transactions before and after, or they are unknown
+            if not live.removable:
+                raise Misfit(f"deltalake cannot spell the path {live.path}")
+            removed.append(live)
+            gone += mine
+            others = None if whole else self._others(live)
+            if others is not None:
+                kept.append(others)
+        return TakenBack(removed, kept, gone)
+
+    def _others(self, live: LiveFile) -> TableFile | None:
+        """Write the rows of the other transactions in a file into one of their own."""
+        path = f"{self.into}/{folder_of(live.partition)}{uuid.uuid4().hex}.parquet"
+        with self.folder.open(live.path) as opened, self.folder.writing(path) as out:
+            self._copy(opened, out, live.partition)
+        size = self.folder.listed(self.into)[path]
+        with self.folder.open(path) as opened:
+            found = read_footer(
+                opened,
+                path=path,
+                size=size,
+                partition=live.partition,
+                partition_fields=self.partition_fields,
+                shared=True,
+            )
+        return found if found.rows else None
+
+    def _copy(self, opened: Any, out: Any, partition: Collection[str]) -> None:
+        import pyarrow.compute as pc  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        file = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")
+        schema = self._written_schema(file.schema_arrow, partition)
+        with pq.ParquetWriter(out, schema, coerce_timestamps="us") as writer:
+            for number in range(file.num_row_groups):
+                group = file.read_row_group(number, use_threads=False)
+                # Arrow cannot filter the views of texts that deltalake reads from its UPDATE, DELETE and MERGE.
+                rows = group.select(schema.names).cast(schema)
+                writer.write_table(rows.filter(pc.invert(_is_of(group.column(TXID), self.txids))))
+
+    def _written_schema(self, found: pa.Schema, partition: Collection[str]) -> pa.Schema:
+        """Choose the schema of a copy: the columns of the file, in the types of the table.
+
+        INT96 of Spark has no time zone. UPDATE and MERGE of delta-spark leave the partition columns in the files.
+        """
+        import pyarrow as pa
+
+        fields = [self.schema.field(name) for name in found.names if name not in partition]
+        notes = {
+            name: note for name, note in (found.metadata or {}).items() if name != SPARK_SCHEMA
+        }
+        return pa.schema(fields, notes)
+
+
+def count_rows(folder: Folder, path: str, txids: Collection[int]) -> int:
+    """Count the rows of transactions in a file."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with folder.open(path) as opened:
+        file = pq.ParquetFile(opened)
+        if TXID not in file.schema_arrow.names:
+            return 0
+        column = file.read(columns=[TXID], use_threads=False).column(TXID)
+        return int(pc.sum(_is_of(column, txids)).as_py() or 0)
+
+
+def _is_of(column: Any, txids: Collection[int]) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.is_in(column, value_set=pa.array(sorted(txids), pa.int64()))
+
+
+# --- state ---
+
 
 _RECEIPT = ("txid", "attempt", "receipt", "hash")
 SWEPT_EVERY = 50
 """How many raises of the fence pass between two sweeps of staged files."""
 _DAY = 86_400
-log = logging.getLogger(__name__)
 _NO_FILES = "Use append(output, state=...): its tasks write the files."
 
 
@@ -141,7 +566,7 @@ class DeltaTable(StoredState, AppendTable):
     def stage(
         self, rows: Sequence[Mapping[str, Any]], attempt: TransactionAttempt
     ) -> list[dict[str, Any]]:
-        from airflow_tx.state.lake.python_rows import write_python_rows
+        from airflow_tx.state.lake.files import write_python_rows
 
         return write_python_rows(self, rows, attempt)
 
@@ -369,7 +794,7 @@ class _TableTransaction:
             ) from None
 
     def _taking(self, txids: Collection[int]) -> TakeBack:
-        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow as pa
 
         fields = {each["name"]: each for each in self._at.schema["fields"]}
         return TakeBack(

@@ -3,33 +3,171 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import URL, Connection
 
 from airflow_tx.errors import StateDiffers, StateError
-from airflow_tx.protocol.attempt import Token
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.attempt import Receipt, Token
 from airflow_tx.state import fence
-from airflow_tx.state.api import Fence, Grant, StateWrite, StoredReceipt
-from airflow_tx.state.sql.database import COMPLETE, StateDatabase
-from airflow_tx.state.sql.dialect import OWN, changed, inserted, row_of_state, update_of
-from airflow_tx.state.sql.imprint import IMPRINT, Imprint, sample_of, sample_text
+from airflow_tx.state.aggregators import Cells, Columns, decode_key, encode_key, wanted_keys
+from airflow_tx.state.api import Fence, Grant, StateKind, StateWrite, StoredReceipt
+from airflow_tx.state.sole_writer import replaces
+from airflow_tx.state.sql.database import COMPLETE, StateDatabase, check_durable
+from airflow_tx.state.sql.dialect import (
+    OWN,
+    PrimaryKeys,
+    changed,
+    inserted,
+    row_of_state,
+    update_of,
+)
 from airflow_tx.state.sql.schema import (
     DEFINITION,
     FENCE_FORMAT,
     FENCE_TABLE,
+    OWN_KEY,
+    PREV,
     RAISED_BY,
     RECEIPTS_TABLE,
     SAMPLE,
     WROTE,
+    existing_table,
+    has_own_key,
+    own_values,
     read_receipts,
     row_of,
+    split_table,
+    state_table,
 )
+
+# --- imprint ---
+# The imprint of a table, kept beside its fence: it shows at the next raise that rows are gone. Source: protocol.md
+# §7.
+#
+# It costs a commit the same in a table of any size. A small table is counted. In a larger one some rows of the last
+# writer are looked up.
+
+
+COUNTED = 1_000
+"""Rows up to which a table is counted."""
+SAMPLED = 8
+"""Keys of an update that are kept."""
+# Beside the aggregators, whose columns have other names: an older release reads those and leaves this alone.
+IMPRINT = "tx_imprint"
+
+
+@dataclass(frozen=True)
+class Imprint:
+    """The imprint of a table. Rows are never deleted, and their txids never fall, unless an attempt is undone.
+
+    :param txid: of the transaction that wrote the keys, or that a guard has noted.
+    :param keys: some keys, as text.
+    :param types: of the key columns.
+    :param rows: how many there are; None: more than are counted.
+    :param txids: the sum of their txids, if they are counted.
+    """
+
+    txid: int = 0
+    keys: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
+    rows: int | None = None
+    txids: int = 0
+
+    @classmethod
+    def of(cls, definition: Mapping[str, object]) -> Imprint | None:
+        """Read the one in a definition; None: a release without imprints has written it."""
+        found = definition.get(IMPRINT)
+        if not isinstance(found, dict):
+            return None
+        return cls(**{**found, "keys": tuple(found.get("keys", ()))})
+
+    @property
+    def text(self) -> dict[str, object]:
+        """Give it as plain JSON, without what it does not know."""
+        unknown = asdict(Imprint())
+        return {name: value for name, value in asdict(self).items() if value != unknown[name]}
+
+    def with_rows(self, now: Imprint) -> Imprint:
+        """Take the rows of another one."""
+        return replace(self, rows=now.rows, txids=now.txids)
+
+    def with_keys(self, wrote: Imprint, types: Mapping[str, str]) -> Imprint:
+        """Take the keys of a write, if it had any."""
+        if not wrote.keys:
+            return self
+        return replace(self, txid=wrote.txid, keys=wrote.keys[:SAMPLED], types=dict(types))
+
+    def missing_keys(self, txids: Sequence[int | None]) -> str:
+        """Say which key has gone or gone back since then; "": none.
+
+        :param txids: of the rows with the keys; None: there is no such row.
+        """
+        for key, txid in zip(self.keys, txids, strict=True):
+            if txid is None:
+                return f"its key {key} is missing"
+            if txid < self.txid:
+                return f"its key {key} is of transaction {txid}, and was of {self.txid}"
+        return ""
+
+    def missing(self, now: Imprint) -> str:
+        """Say what a table has lost since then; "": nothing that shows."""
+        if self.rows is None:
+            if now.rows is None:
+                return ""
+            return f"{now.rows} of more than {COUNTED} rows are there"
+        if now.rows is None:
+            return ""
+        if now.rows < self.rows:
+            return f"{now.rows} of {self.rows} rows are there"
+        if now.txids < self.txids:
+            return "rows are of earlier transactions"
+        return ""
+
+
+def imprint_of_rows(connection: Connection, table: sa.Table) -> Imprint:
+    """Count the rows of a small table."""
+    rows, txids = connection.execute(_count(table, COUNTED)).one()
+    return Imprint() if rows > COUNTED else Imprint(rows=rows, txids=int(txids))
+
+
+@lru_cache
+def _count(table: sa.Table, most: int) -> sa.Select[Any]:
+    """Count up to one more than `most` rows. Built once: that takes longer than to send it."""
+    some = sa.select(table.c.tx_txid).limit(most + 1).subquery()
+    query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(some.c.tx_txid), 0))
+    return query.select_from(some)
+
+
+def sampled(kinds: Sequence[str], keys: Sequence[Sequence[object]]) -> list[str]:
+    """Choose some of the keys, which are given column by column, from the first to the last.
+
+    :param kinds: type of each column.
+    """
+    if not keys:
+        return []
+    size = len(keys[0])
+    numbers = sorted({size * each // SAMPLED for each in range(SAMPLED)})
+    return [encode_key(kinds, [column[i] for column in keys]).decode() for i in numbers]
+
+
+def sample_text(keys: Sequence[str]) -> str:
+    """Write the sample of a portion."""
+    return json.dumps(list(keys))
+
+
+def sample_of(texts: Sequence[str | None]) -> list[str]:
+    """Choose from the samples of portions."""
+    return [key for text in texts if text for key in json.loads(text)[:1]][:SAMPLED]
+
+
+# --- fence ---
+
 
 _TOKEN = tuple(each.name for each in fields(Token))
 
@@ -312,3 +450,237 @@ class SqlTransaction:
             self.store.set_applied(self.connection, receipt, imprint)
         elif self.write.rows is not None:
             self.store.note_portion(self.connection, self.write, self.sample)
+
+
+# --- table ---
+# The table of a state in a database: its rows, and the imprint of them.
+
+
+# One portion of rows: large enough for the database, small enough for memory and for one statement.
+ROWS_AT_ONCE = 10_000
+FOUND = "the table, with the types of its key columns"
+_HALF = 2**32
+
+
+class StateTable(FencedStore):
+    """The table of a SqlState, inside transactions that `transaction()` opens."""
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        table: str,
+        columns: Columns,
+        kind: StateKind,
+        where: str,
+        keeps_connection: bool,
+    ) -> None:
+        self.keeps_connection = keeps_connection
+        self._looked_at = 0.0
+        definition = {name: aggregator.name for name, aggregator in columns.values.items()}
+        place = split_table(table, columns)
+        super().__init__(url, state=columns.state, table=place, where=where, definition=definition)
+        self.columns = columns
+        self.kind = kind
+        self._made: dict[tuple[Any, ...], sa.Table] = {}
+
+    def read(self, connection: Connection, limit: int | None = None) -> list[dict[str, Any]]:
+        found = self._found(connection)
+        if found is None:
+            return []
+        names = (*self.columns.keys, *self.columns.values)
+        query = self._every_row(found[0]).order_by(
+            *[found[0].c[name] for name in self.columns.keys]
+        )
+        query = query.limit(limit)
+        return [
+            self.columns.completed(dict(zip(names, row, strict=True)))
+            for row in connection.execute(query)
+        ]
+
+    def each_row(self, connection: Connection) -> Iterator[Cells]:
+        """Read all rows, key columns first, in no order; the driver holds some of them at a time."""
+        found = self._found(connection)
+        if found is None:
+            return
+        query = self._every_row(found[0]).execution_options(yield_per=ROWS_AT_ONCE)
+        try:
+            yield from map(tuple, connection.execute(query))
+        except sa.exc.DBAPIError as error:
+            # Raised here: a caller that reads two states at once would take it for an error of the other state.
+            raise self._failure(error, committing=False) from None
+
+    def _every_row(self, table: sa.Table) -> sa.Select[Any]:
+        return sa.select(*[table.c[name] for name in (*self.columns.keys, *self.columns.values)])
+
+    def rows_by_grant(self, connection: Connection) -> dict[tuple[int, int, int], int]:
+        found = self._found(connection)
+        if found is None:
+            return {}
+        grant = [found[0].c[name] for name in ("tx_txid", "tx_attempt", "tx_epoch")]
+        query = sa.select(*grant, sa.func.count()).group_by(*grant)
+        return {
+            (txid, attempt, epoch): count
+            for txid, attempt, epoch, count in map(tuple, connection.execute(query))
+        }
+
+    def totals(
+        self, connection: Connection, names: Collection[str], without: int = 0
+    ) -> dict[str, int]:
+        """Add up columns.
+
+        :param without: leave out what this transaction wrote; 0: none.
+        """
+        found = self._found(connection)
+        if found is None or not names:
+            return dict.fromkeys(names, 0)
+        # In two parts: a total may leave 64 bits, in which SQLite adds up.
+        half = sa.literal(_HALF, sa.BigInteger())
+        columns = [_before(found[0], name, without) for name in names]
+        parts = [
+            sa.func.sum(part)
+            for each in columns
+            for part in ((each - each % half) // half, each % half)
+        ]
+        row = [int(each or 0) for each in connection.execute(sa.select(*parts)).one()]
+        return {
+            name: high * _HALF + low
+            for name, high, low in zip(names, row[::2], row[1::2], strict=True)
+        }
+
+    def multi_get(
+        self, connection: Connection, keys: Sequence[Sequence[Any]]
+    ) -> list[dict[str, Any] | None]:
+        result = list[dict[str, Any] | None]([None] * len(keys))
+        found = self._found(connection)
+        whole = wanted_keys(self.columns, keys, None if found is None else found[1])
+        if found is None:
+            return result
+        values = list(self.columns.values)
+        wanted = [found[0].c[name] for name in values]
+        for start in range(0, len(whole), ROWS_AT_ONCE):
+            portion = whole[start : start + ROWS_AT_ONCE]
+            primary = self._primary(*found, [key for _, key in portion])
+            for number, *row in self._dialect.look_up(connection, primary, wanted):
+                result[portion[number][0]] = self.columns.completed(
+                    dict(zip(values, row, strict=True))
+                )
+        return result
+
+    def sole_values(
+        self, connection: Connection, keys: Sequence[Cells], txids: Collection[int], own: int
+    ) -> list[Cells | None]:
+        """Read keys, see `SoleWriterState.sole_values`."""
+        nothing: Cells = (None,) * len(self.columns.values)
+        result = list[Cells | None]([nothing] * len(keys))
+        found = self._found(connection)
+        if found is None:
+            return result
+        names = ["tx_txid", "tx_chunk", "tx_created", *self.columns.values]
+        names += [PREV + name for name in self.columns.values]
+        wanted = [found[0].c[name] for name in names]
+        count = len(self.columns.values)
+        for start in range(0, len(keys), ROWS_AT_ONCE):
+            primary = self._primary(*found, keys[start : start + ROWS_AT_ONCE])
+            for number, txid, chunk, created, *row in self._dialect.look_up(
+                connection, primary, wanted
+            ):
+                if created and txid == own:
+                    continue  # an earlier try has made it
+                alone = replaces(chunk) or (created and txid in txids)
+                values = tuple(row[count:] if txid == own else row[:count])
+                result[start + number] = values if alone else None
+        return result
+
+    def _primary(
+        self, table: sa.Table, key_types: Mapping[str, str], keys: Sequence[Cells]
+    ) -> PrimaryKeys:
+        _, kinds = self._keys(table, key_types)
+        arrays: list[Sequence[Any]] = list(zip(*keys, strict=True))
+        if has_own_key(table):
+            arrays.insert(0, own_values(kinds[1:], arrays, len(keys)))
+        return PrimaryKeys.leading(table, kinds, arrays)
+
+    def key_types(self, connection: Connection) -> dict[str, str] | None:
+        found = self._found(connection)
+        return None if found is None else dict(found[1])
+
+    # --- the imprint ---------------------------------------------------------------------------------------------
+
+    def missing(self, connection: Connection, kept: Imprint) -> str:
+        found = self._found(connection)
+        if found is None:
+            return ""
+        if kept.rows is not None or not kept.keys or kept.types != found[1]:
+            return kept.missing(imprint_of_rows(connection, found[0]))
+        # The definition does not keep the order of the types.
+        kinds = [kept.types[name] for name in self.columns.keys]
+        keys = [decode_key(kinds, key.encode()) for key in kept.keys]
+        wanted = [found[0].c.tx_txid]
+        looked_up = self._dialect.look_up(connection, self._primary(*found, keys), wanted)
+        txids = dict(map(tuple, looked_up))
+        return kept.missing_keys([txids.get(number) for number in range(len(keys))])
+
+    def imprint(
+        self, connection: Connection, kept: Imprint | None = None, wrote: Imprint | None = None
+    ) -> Imprint | None:
+        found = self._found(connection)
+        if found is None:
+            return None
+        now = kept or Imprint()
+        if kept is None or kept.rows is not None:
+            now = now.with_rows(imprint_of_rows(connection, found[0]))
+        return now if wrote is None else now.with_keys(wrote, found[1])
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def _keys(self, table: sa.Table, key_types: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """Name the columns of ours and of the user that make a key, the primary key first, and their types."""
+        names = list(self.columns.keys)
+        kinds = [key_types[key] for key in names]
+        if not has_own_key(table):
+            return names, kinds
+        return [OWN_KEY, *names], ["bytes" if names else "bigint", *kinds]
+
+    def _make(self, key_types: Mapping[str, str]) -> sa.Table:
+        """Describe the table: the same object for the same types, by which statements are known that were compiled."""
+        types = tuple(key_types.items())
+        if types not in self._made:
+            self._made[types] = state_table(
+                self.columns,
+                key_types,
+                self.kind,
+                self._dialect,
+                schema=self._schema,
+                name=self._name,
+            )
+        return self._made[types]
+
+    def _found(self, connection: Connection) -> tuple[sa.Table, dict[str, str]] | None:
+        """Find the table and its key types, if it exists; its columns are compared now and then."""
+        found: tuple[sa.Table, dict[str, str]] | None = self._facts.get(FOUND)
+        if found is None and self._has_table(connection, self._name):
+            found = existing_table(
+                connection,
+                self.columns,
+                self._make,
+                self._dialect,
+                schema=self._schema,
+                name=self._name,
+            )
+            check_durable(connection, self._schema, [self._name], state=self.state)
+            self._facts[FOUND] = found
+            self._looked_at = time.monotonic()
+        return found
+
+    def _is_there(self, connection: Connection) -> bool:
+        return FOUND in self._facts or self._has_table(connection, self._name)
+
+
+def _before(table: sa.Table, name: str, txid: int) -> Any:
+    """Write SQL for a value before a transaction wrote it."""
+    if not txid:
+        return table.c[name]
+    wrote = sa.and_(table.c.tx_txid == txid, table.c.tx_epoch != 0)
+    prev = sa.case((table.c.tx_created, sa.null()), else_=table.c[PREV + name])
+    return sa.case((wrote, prev), else_=table.c[name])

@@ -15,6 +15,7 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_tx.connections.sql import signs_of_life
 from airflow_tx.state.sql.dialect import (
+    NOTHING_KEPT,
     OTHER_COLLATION,
     PARAM,
     ROW,
@@ -26,8 +27,7 @@ from airflow_tx.state.sql.dialect import (
     values_of_row,
     writer_parameters,
 )
-from airflow_tx.state.sql.engines import NOTHING_KEPT
-from airflow_tx.state.sql.types import array_literal, pg_type
+from airflow_tx.state.sql.schema import array_literal, pg_type
 
 # Defaults of a session; its user, database or connection may set others. Without them, a committer
 # whose machine vanished would hold the fence until its TCP connection is given up, which takes hours.

@@ -20,6 +20,7 @@ from sqlalchemy.types import TypeEngine
 from airflow_tx.errors import ConfigError
 from airflow_tx.state.aggregators import add
 from airflow_tx.state.sql.dialect import (
+    NOTHING_KEPT,
     OTHER_COLLATION,
     ROW,
     Arrays,
@@ -30,8 +31,7 @@ from airflow_tx.state.sql.dialect import (
     Wanted,
     values_of_row,
 )
-from airflow_tx.state.sql.engines import NOTHING_KEPT
-from airflow_tx.state.sql.types import ExactDecimal, JsonText, UtcTimestamp, sqlite_type
+from airflow_tx.state.sql.schema import ExactDecimal, JsonText, UtcTimestamp, sqlite_type
 
 # SQL as literals: a bulk statement has no parameters but the values of the rows.
 LARGEST_DOUBLE: sa.ColumnClause[float] = sa.literal_column(repr(sys.float_info.max))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_tx.state.aggregators import Aggregator
+from airflow_tx.state.aggregators import Aggregator, Cells, checked_columns
 from airflow_tx.state.api import (
     Addressed,
     Fence,
@@ -15,11 +15,10 @@ from airflow_tx.state.api import (
     StateReading,
     StateWrite,
     StoredReceipt,
+    StoredState,
     fenced_kind,
 )
-from airflow_tx.state.columns import Cells, checked_columns
 from airflow_tx.state.sole_writer import SoleWriterState
-from airflow_tx.state.store_transaction import StoredState
 
 if TYPE_CHECKING:
     from airflow_tx.state.sql.fence import FencedStore, SqlTransaction

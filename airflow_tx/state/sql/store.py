@@ -15,18 +15,24 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_tx.errors import ChunkConflict, StateError, TxidBehind
-from airflow_tx.state.aggregators import PUSHED_DOWN
+from airflow_tx.state.aggregators import PUSHED_DOWN, Cells, explained
 from airflow_tx.state.api import Grant, StateKind, StateWrite
-from airflow_tx.state.checked_rows import CheckedRows
-from airflow_tx.state.columns import Cells, explained
+from airflow_tx.state.rows import CheckedRows
 from airflow_tx.state.sole_writer import replaces
 from airflow_tx.state.sql.database import NOTHING
 from airflow_tx.state.sql.dialect import Arrays, PrimaryKeys, SumRefused, ValueRefused
-from airflow_tx.state.sql.imprint import Imprint, sampled
-from airflow_tx.state.sql.primary_key import OWN_KEY, has_own_key, own_values
-from airflow_tx.state.sql.schema import PREV, WRITER, may_update, upsert, writer_of
-from airflow_tx.state.sql.table import FOUND, ROWS_AT_ONCE, StateTable
-from airflow_tx.state.trident.values import Writer
+from airflow_tx.state.sql.fence import FOUND, ROWS_AT_ONCE, Imprint, StateTable, sampled
+from airflow_tx.state.sql.schema import (
+    OWN_KEY,
+    PREV,
+    WRITER,
+    has_own_key,
+    may_update,
+    own_values,
+    upsert,
+    writer_of,
+)
+from airflow_tx.state.trident.maps import Writer
 
 LOOK_AGAIN = 10.0
 """Seconds between two comparisons of the columns of the table: a lane raises the fence many times a second."""

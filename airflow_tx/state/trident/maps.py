@@ -12,26 +12,436 @@ states of this package (SqlState …) are without these two gaps. Source: triden
 
 from __future__ import annotations
 
+import base64
 import copy
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+import datetime as dt
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
-from airflow_tx.errors import StateError
+from airflow_tx.errors import ChunkConflict, ConfigError, StateError, TxidBehind
 from airflow_tx.protocol.attempt import Token
-from airflow_tx.state.api import State, StateKind
-from airflow_tx.state.keys import Key, as_key
-from airflow_tx.state.trident.portable import portable
-from airflow_tx.state.trident.values import (
-    OpaqueValue,
-    Replace,
-    TransactionalValue,
-    ValueUpdater,
-    Writer,
-    updated_value,
+from airflow_tx.state.aggregators import (
+    CombinerAggregator,
+    Key,
+    ReducerAggregator,
+    as_delta,
+    as_key,
+    canonical_number,
 )
+from airflow_tx.state.api import State, StateKind
+from airflow_tx.state.column_types import json_text
+
+# --- values ---
+# The memory of a state with a value, so that a replay does not count twice, and the updates of a value.
+#
+# Source: trident-state seed (OpaqueValue, ValueUpdater, persistentAggregate).
+
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who writes a value.
+
+    :param txid: the transaction.
+    :param token: the grant; None: there is no fence.
+    :param chunk: the writer within that grant.
+    """
+
+    txid: int
+    token: Token | None = None
+    chunk: int | None = None
+
+    def check(self, stored: StoredValue[Any], *, state: str, key: Any) -> None:
+        """Refuse to write over a value.
+
+        :raises TxidBehind: a later transaction has written it.
+        :raises ChunkConflict: another writer of the same grant has written it.
+        """
+        _refuse_earlier(stored.txid, self.txid)
+        mine = self.token is not None and stored.token == self.token and stored.txid == self.txid
+        if mine and stored.chunk != self.chunk:
+            raise ChunkConflict(
+                state=state, key=key, found=stored.chunk, chunk=self.chunk, txid=self.txid
+            )
+
+
+def _refuse_earlier(stored: int, txid: int | None) -> None:
+    if txid is not None and txid < stored:
+        raise TxidBehind(txid=txid, stored=stored)
+
+
+@dataclass(frozen=True)
+class TransactionalValue(Generic[_T]):
+    """A value and the last transaction in it: exact when a replay has the same rows (Trident's TransactionalValue).
+
+    A transaction before that one is refused: TxidBehind.
+
+    :param txid: the last transaction in it.
+    :param value: with it; None: the key was removed.
+    :param token: the grant that wrote it; a value outside a fenced state has none.
+    :param chunk: the writer within that grant.
+    :param updates: how many updates of `txid` are in it, for a batch that updates a key several times and ends between
+        two of them; None: all.
+    """
+
+    txid: int
+    value: _T
+    token: Token | None = None
+    chunk: int | None = None
+    updates: int | None = field(default=None, compare=False)
+
+    def get(self, txid: int | None) -> _T:
+        """Read the value as `txid` finds it; for the same txid it is in already."""
+        _refuse_earlier(self.txid, txid)
+        return self.value
+
+    def update(
+        self, txid: int, value: _T, token: Token | None = None, chunk: int | None = None
+    ) -> TransactionalValue[_T]:
+        """Compute what to store for `txid`: the stored value again if it is of `txid` already, else `value`."""
+        _refuse_earlier(self.txid, txid)
+        # The writer is noted even when the value stays: two chunks with one key are found in a replay, too.
+        return TransactionalValue(txid, self.value if txid == self.txid else value, token, chunk)
+
+    def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> TransactionalValue[_T]:
+        """Combine the value with an update, unless the transaction of `writer` is in it already."""
+        value = self.value if writer.txid == self.txid else combine(self.value)
+        return self.update(writer.txid, value, writer.token, writer.chunk)
+
+    def undone(self, writer: Writer) -> TransactionalValue[_T]:
+        """Return the value unchanged: it does not know the one before it."""
+        return self
+
+
+@dataclass(frozen=True)
+class OpaqueValue(Generic[_T]):
+    """A value, the last transaction in it and the value before that one (Trident's OpaqueValue).
+
+    Exact even when a replay has other rows. The fields are the same as of TransactionalValue, and:
+
+    :param prev: the value before `txid`; None: there was none.
+    :param value: with it; None: the key was removed.
+    :param token: the grant that wrote it; a value outside a fenced state has none.
+    :param chunk: the writer within that grant.
+    """
+
+    txid: int
+    value: _T | None
+    prev: _T | None
+    token: Token | None = None
+    chunk: int | None = None
+
+    def get(self, txid: int | None) -> _T | None:
+        """Read the value that an update by `txid` starts from: `prev` if `txid` itself was the last one, else `value`.
+
+        :param txid: None: the newest value.
+        """
+        _refuse_earlier(self.txid, txid)
+        return self.prev if txid == self.txid else self.value
+
+    def update(
+        self, txid: int, value: _T | None, token: Token | None = None, chunk: int | None = None
+    ) -> OpaqueValue[_T]:
+        """Compute what to store for `txid`; `value` was computed from `get(txid)`."""
+        return OpaqueValue(txid, value, self.get(txid), token, chunk)
+
+    def updated(self, writer: Writer, combine: Callable[[_T | None], _T]) -> OpaqueValue[_T]:
+        """Combine the value with an update; within the same transaction, the value before it."""
+        return self.update(writer.txid, combine(self.get(writer.txid)), writer.token, writer.chunk)
+
+    def undone(self, writer: Writer) -> OpaqueValue[_T]:
+        """Take out what another grant of the transaction of `writer` wrote."""
+        outranked = self.txid == writer.txid and self.token != writer.token
+        return self.rolled_back() if outranked else self
+
+    def rolled_back(self) -> OpaqueValue[_T]:
+        """Take out the last transaction; doing it twice is harmless. A value of None is absent.
+
+        The transaction stays noted, and its grant does not: any writer of it may come next.
+        """
+        return replace(self, value=self.prev, token=None)
+
+
+StoredValue: TypeAlias = TransactionalValue[_T] | OpaqueValue[_T]
+
+
+def updated_value(
+    kind: StateKind,
+    stored: StoredValue[_T] | None,
+    writer: Writer,
+    combine: Callable[[_T | None], _T],
+) -> StoredValue[_T]:
+    """Compute what to store under a key that `writer` may write.
+
+    :param stored: None: there is no such key.
+    :param combine: gives the new value for the one that an update starts from; None: there is none.
+    """
+    if stored is not None:
+        return stored.updated(writer, combine)
+    if kind is StateKind.OPAQUE:
+        return OpaqueValue(writer.txid, combine(None), None, writer.token, writer.chunk)
+    return TransactionalValue(writer.txid, combine(None), writer.token, writer.chunk)
+
+
+class ValueUpdater(Protocol[_T]):
+    """Computes a new value from a stored one."""
+
+    def update(self, stored: _T | None) -> _T | None:
+        """Compute the new value; None removes the key.
+
+        :param stored: None: there is no such key. It is yours: you may change it and return it.
+        """
+
+
+class CombinerValueUpdater(Generic[_T]):
+    """Combines the stored value with what an aggregator, such as `Sum()`, made of the batch; NULL changes nothing.
+
+    :param aggregator: such as `Sum()`.
+    :param delta: what it made of the batch; NULL changes nothing.
+    """
+
+    def __init__(self, aggregator: CombinerAggregator, delta: _T | None) -> None:
+        self._aggregator = aggregator
+        self._delta: _T | None = as_delta(aggregator, delta)
+
+    def update(self, stored: _T | None) -> _T | None:
+        if stored is None or self._delta is None:
+            return self._delta if stored is None else stored
+        combined: _T | None = self._aggregator.combine(stored, self._delta)
+        return combined
+
+
+class ReducerValueUpdater(Generic[_T]):
+    """Takes the rows of a key into its value, one after another, by a ReducerAggregator.
+
+    :param aggregator: with `init()` and `reduce(current, row)`.
+    :param rows: in the order in which they came.
+    """
+
+    def __init__(self, aggregator: ReducerAggregator[_T], rows: Iterable[Any]) -> None:
+        self._aggregator = aggregator
+        self._rows = list(rows)
+
+    def update(self, stored: _T | None) -> _T | None:
+        value = self._aggregator.init() if stored is None else stored
+        for row in self._rows:
+            value = self._aggregator.reduce(value, row)
+        return value
+
+
+class Replace(Generic[_T]):
+    """Sets a value, for any stored value; None removes the key.
+
+    :param value: None removes the key.
+    """
+
+    def __init__(self, value: _T | None) -> None:
+        self._value = value
+
+    def update(self, stored: _T | None) -> _T | None:
+        return self._value
+
+
+# --- json values ---
+# Keys and values of Trident's maps as JSON text, for stores of texts: Redis and Memcached. Exact, and readable.
+#
+# Plain JSON stays unchanged; other values are in an object of one field, whose name begins with "$".
+
+
+def to_text(value: Any) -> bytes:
+    """Write a value; a TypeError or ValueError if it has no form in JSON."""
+    return json_text(_plain(value)).encode()
+
+
+def from_text(data: bytes) -> Any:
+    """Read the value that `to_text` made `data` from; a ValueError if it did not."""
+    try:
+        return _value(json.loads(data))
+    except (LookupError, TypeError, ArithmeticError) as error:
+        raise ValueError(str(error)) from error
+
+
+def from_trident(data: bytes | str, kind: str, *, committed: int) -> Any:
+    """Read a value that a map of Storm's Trident has stored with the JSON serializer of its kind.
+
+        counts = OpaqueMap(RedisMap("redis_default", prefix="counts"))
+        counts.multi_put([("man",)], [from_trident(b"[7,5,3]", "opaque", committed=7)])
+
+    :param data: what JSONOpaqueSerializer, JSONTransactionalSerializer or JSONNonTransactionalSerializer wrote.
+    :param kind: of the map: "opaque", "transactional" or "non-transactional".
+    :param committed: the last transaction that Storm has committed; a later one is taken out.
+    :return: the value after that transaction; None: there was none.
+    :raises StateError: it is no such value; or a later transaction is in it, which only an opaque value can give back.
+    """
+    problem = f"{str(data)[:80]} is no {kind} value of Trident"
+    remedy = "Give the value as Trident's JSON serializer wrote it, and the kind of the map."
+    try:
+        found = json.loads(data)
+        if kind == StateKind.NON_TRANSACTIONAL:
+            return found
+        txid, value, *prev = found
+        if len(prev) == (kind == StateKind.OPAQUE) and type(txid) is int:
+            if txid <= committed:
+                return value
+            if prev:
+                return prev[0]
+            problem = (
+                f"{str(data)[:80]} has transaction {txid}, and Storm has committed {committed}"
+            )
+            remedy = "Let Storm commit what it has begun: deactivate the topology and wait; then read again."
+    except (TypeError, ValueError):
+        pass
+    raise StateError(state="Trident", problem=problem, remedy=remedy)
+
+
+def key_text(key: tuple[Any, ...]) -> str:
+    """Write a key: other keys have other texts, and equal numbers of one type have one. Raises as `to_text`."""
+    return json_text([_plain(_key_part(part)) for part in key])
+
+
+@dataclass(frozen=True)
+class MapTexts:
+    """Writes and reads the keys and values of one map; a StateError that names it refuses what has no form in JSON, and
+    what no map has written."""
+
+    state: str
+
+    def key(self, key: tuple[Any, ...]) -> str:
+        try:
+            return key_text(key)
+        except (TypeError, ValueError) as error:
+            raise self._refused(f"key {key!r}: {error}") from None
+
+    def text(self, name: str, value: Any) -> bytes:
+        """Write the value of the key that has this name in the store."""
+        try:
+            return to_text(value)
+        except (TypeError, ValueError) as error:
+            raise self._refused(f"the value of {name}: {error}") from None
+
+    def value(self, name: str, data: bytes) -> Any:
+        try:
+            return from_text(data)
+        except ValueError:
+            raise self._refused(f"what is under {name} was not written by a map") from None
+
+    def _refused(self, problem: str) -> StateError:
+        return StateError(
+            state=self.state, problem=problem, remedy="Use other keys or values, or another prefix."
+        )
+
+
+def _key_part(part: Any) -> Any:
+    if isinstance(part, float):
+        return part + 0.0  # -0.0 and 0.0
+    return canonical_number(part) if isinstance(part, Decimal) and part.is_finite() else part
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{value!r} is not finite")
+        return value
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return _plain_dict(value)
+    for kind, name, write in _WRITE:
+        if isinstance(value, kind):
+            return {name: write(value)}
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+def _plain_dict(value: dict[Any, Any]) -> Any:
+    if all(isinstance(name, str) and not name.startswith("$") for name in value):
+        return {name: _plain(item) for name, item in value.items()}
+    return {"$dict": [[_plain(name), _plain(item)] for name, item in value.items()]}
+
+
+def _plain_token(token: Token | None) -> Any:
+    return None if token is None else [*token.rank, token.nonce, token.birth]
+
+
+def _token(plain: Any) -> Token | None:
+    return None if plain is None else Token(*plain)
+
+
+def _opaque(value: OpaqueValue[Any]) -> Any:
+    return [
+        value.txid,
+        _plain(value.value),
+        _plain(value.prev),
+        _plain_token(value.token),
+        value.chunk,
+    ]
+
+
+def _transactional(value: TransactionalValue[Any]) -> Any:
+    return [value.txid, _plain(value.value), _plain_token(value.token), value.chunk, value.updates]
+
+
+# In this order: a datetime is a date, too.
+_WRITE: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
+    (OpaqueValue, "$opaque", _opaque),
+    (TransactionalValue, "$transactional", _transactional),
+    (Decimal, "$numeric", str),
+    (dt.datetime, "$timestamp", lambda value: value.isoformat()),
+    (dt.date, "$date", lambda value: value.isoformat()),
+    (bytes, "$bytes", lambda value: base64.b64encode(value).decode()),
+    (tuple, "$tuple", lambda value: [_plain(item) for item in value]),
+)
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "$opaque": lambda p: OpaqueValue(p[0], _value(p[1]), _value(p[2]), _token(p[3]), p[4]),
+    "$transactional": lambda p: TransactionalValue(p[0], _value(p[1]), _token(p[2]), p[3], p[4]),
+    "$numeric": Decimal,
+    "$timestamp": dt.datetime.fromisoformat,
+    "$date": dt.date.fromisoformat,
+    "$bytes": base64.b64decode,
+    "$tuple": lambda plain: tuple(map(_value, plain)),
+    "$dict": lambda plain: {_value(name): _value(item) for name, item in plain},
+}
+
+
+def _value(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return [_value(item) for item in plain]
+    if isinstance(plain, dict):
+        ((name, inner), *more) = plain.items() if plain else [("", None)]
+        if name.startswith("$") and not more:
+            return _READ[name](inner)
+        return {name: _value(item) for name, item in plain.items()}
+    return plain
+
+
+# --- portable ---
+# Maps and factories for other processes: with the addresses of their stores, where there is no Airflow to ask.
+
+
+def portable(made: Any, *parts: str) -> Any:
+    """Copy a map or factory for executors of Spark, with the address of its connection; else return it unchanged.
+
+    :param parts: attributes that hold other maps.
+    """
+    if not parts:
+        return made.for_executors() if callable(getattr(made, "for_executors", None)) else made
+    copied = copy.copy(made)
+    for name in parts:
+        setattr(copied, name, portable(getattr(made, name)))
+    return copied
+
+
+# --- maps ---
+
+
 _V = TypeVar("_V")
 # Older than any transaction: what was written outside of one.
 _BEFORE_ALL = 0
@@ -298,3 +708,156 @@ class OpaqueMap(_Map[OpaqueValue[_T], _T]):
             return OpaqueValue(_BEFORE_ALL, updater.update(None), None)
         value, prev = (updater.update(copy.deepcopy(each)) for each in (stored.value, stored.prev))
         return replace(stored, value=value, prev=prev)
+
+
+# --- snapshot ---
+# One value for everything: the state of an aggregation without keys. Source: trident-state seed (Snapshottable).
+
+
+GLOBAL = ("$GLOBAL$",)
+
+
+class Snapshottable(State, Protocol[_T]):
+    """A state that keeps one value."""
+
+    def get(self) -> _T | None:
+        """Read the value as the current transaction finds it; None: there is none."""
+
+    def update(self, updater: ValueUpdater[_T]) -> _T | None:
+        """Update the value; returns the new one."""
+
+    def set(self, value: _T | None) -> None:
+        """Replace the value; None removes it."""
+
+
+class SnapshottableMap(Generic[_T]):
+    """One value of a map, under a fixed key, as a state of its own, which is a map, too.
+
+    :param map_state: the map.
+    :param key: the fixed key under which the value is kept.
+    """
+
+    def __init__(self, map_state: MapState[_T], key: Sequence[Any] = GLOBAL) -> None:
+        self.name = store_name(map_state)
+        # A map of the user's own may not say what it is.
+        self.kind = StateKind(getattr(map_state, "kind", StateKind.NON_TRANSACTIONAL))
+        self._map = map_state
+        self._key = tuple(key)
+
+    def __repr__(self) -> str:
+        return f"SnapshottableMap({self._map!r}, {self._key!r})"
+
+    def begin_commit(self, txid: int | None, **grant: Any) -> None:
+        self._map.begin_commit(txid, **grant)
+
+    def commit(self, txid: int | None) -> None:
+        self._map.commit(txid)
+
+    def for_executors(self) -> Any:
+        """Copy it for a process without Airflow."""
+        return portable(self, "_map")
+
+    def get(self) -> _T | None:
+        return self.multi_get([self._key])[0]
+
+    def update(self, updater: ValueUpdater[_T]) -> _T | None:
+        return self.multi_update([self._key], [updater])[0]
+
+    def set(self, value: _T | None) -> None:
+        self.multi_put([self._key], [value])
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[_T | None]:
+        return self._map.multi_get(keys)
+
+    def multi_update(
+        self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[_T]]
+    ) -> list[_T | None]:
+        return self._map.multi_update(keys, updaters)
+
+    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[_T | None]) -> None:
+        self._map.multi_put(keys, values)
+
+
+# --- cached ---
+# A cache of values that is never older than the store. Source: trident-state seed (CachedMap), protocol.md §7.
+
+
+class CachedMap(Generic[_V]):
+    """Keeps the values that were used last, between a map and its store: `OpaqueMap(CachedMap(backing))`.
+
+    It is used inside a batch only. It is emptied when a batch begins, unless the fence proves that no other writer has
+    written since the last batch of this very object: see `begin_commit`.
+
+    :param backing: where the values are.
+    :param size: how many keys are kept; the one that was not used for longest goes first.
+    """
+
+    def __init__(self, backing: BackingMap[_V], size: int = 10_000) -> None:
+        if size < 1:
+            raise ConfigError(
+                option="CachedMap(size=)", value=size, remedy="Use a number of keys from 1."
+            )
+        self.name = store_name(backing)
+        self._backing = backing
+        self._size = size
+        self._kept: OrderedDict[Key, _V | None] = OrderedDict()
+        self._open = False
+        self._token: Token | None = None
+        self._ended: Token | None = None
+
+    def __repr__(self) -> str:
+        return f"CachedMap({self._backing!r}, {self._size})"
+
+    def begin_commit(
+        self, txid: int | None, *, token: Token | None = None, found: Token | None = None
+    ) -> None:
+        """Begin a batch, and keep the values only if no other writer can have changed them.
+
+        :param token: of its grant.
+        :param found: what the fence held before `token` raised it. If it is the token of the last batch that this
+            object completed, there was no write since; but a replay of that batch has undone its writes.
+        """
+        ended = self._ended
+        self._ended = None
+        mine = found is not None and found == ended
+        if not (
+            mine
+            and token is not None
+            and found is not None
+            and (token == found or token.txid > found.txid)
+        ):
+            self._kept.clear()
+        self._open = True
+        self._token = token
+
+    def commit(self, txid: int | None) -> None:
+        self._open = False
+        self._ended = self._token
+
+    def for_executors(self) -> CachedMap[_V]:
+        """Copy it for a process without Airflow."""
+        copied: CachedMap[_V] = portable(self, "_backing")
+        return copied
+
+    def multi_get(self, keys: Sequence[Key]) -> list[_V | None]:
+        if not self._open:
+            return list(self._backing.multi_get(keys))
+        missing = [key for key in keys if key not in self._kept]
+        found = dict(zip(missing, self._backing.multi_get(missing), strict=True)) if missing else {}
+        values = [found[key] if key in found else self._kept[key] for key in keys]
+        self._keep(keys, values)
+        return values
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[_V]) -> None:
+        for key in keys:
+            self._kept.pop(key, None)
+        self._backing.multi_put(keys, values)
+        if self._open:
+            self._keep(keys, values)
+
+    def _keep(self, keys: Sequence[Key], values: Sequence[_V | None]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self._kept[key] = value
+            self._kept.move_to_end(key)
+        while len(self._kept) > self._size:
+            self._kept.popitem(last=False)

@@ -7,16 +7,194 @@ that was thought dead and writes late is not refused, and a store that lost its 
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import count
+from typing import Any, TypeVar
 
-from airflow_tx.errors import ConfigError, StateError
-from airflow_tx.state.api import Fence, FencedState, Grant, StateKind
-from airflow_tx.state.trident.partitions import PartitionedState
-from airflow_tx.state.trident.portable import portable
-from airflow_tx.state.trident.roll_back import RollBackMap
+from airflow_tx.errors import ConfigError, StateError, TxError
+from airflow_tx.state.aggregators import (
+    Aggregator,
+    Cells,
+    Columns,
+    Key,
+    as_key,
+    checked_columns,
+    partition_of,
+    wanted_keys,
+)
+from airflow_tx.state.api import Fence, FencedState, Grant, QueryableState, StateKind, StateWrite
+from airflow_tx.state.rows import CheckedRows
+from airflow_tx.state.trident.maps import (
+    GLOBAL,
+    MapState,
+    SnapshottableMap,
+    ValueUpdater,
+    from_text,
+    portable,
+    to_text,
+)
+
+# --- roll back ---
+# A map that can be rolled back: it notes in itself which keys a transaction touches. Source: protocol.md §7.
+#
+# Trident's opaque values undo a key when a replay touches it again. A key that only the failed attempt touched would
+# keep what that attempt wrote; its name is here.
+
+
+_T = TypeVar("_T")
+NOTE = "$KEYS$"
+# Memcached takes values of 1 MiB; a key has up to 1 KiB, and a note stands beside the one before it.
+_KEYS_A_NOTE = 200
+_NOTES_AT_ONCE = 10
+
+
+class Same:
+    """Updates a value to itself: in an opaque map, to the one before the transaction."""
+
+    def update(self, stored: Any) -> Any:
+        return stored
+
+
+class RollBackMap(SnapshottableMap[Any]):
+    """Rolls an opaque map back when a transaction begins again: `RollBackMap(OpaqueMap(backing))`.
+
+    Before a key is updated, it is noted under a key of this class: one more put for each update. `begin_commit` of the
+    same txid gives every key that was noted the value it had before.
+
+    :param map_state: an opaque map; its store takes texts as values, and keys of two parts beside its own.
+    :param index: which of several writers it is of; each has notes of its own, for they may share a store.
+    :param writers: how many there are.
+    """
+
+    can_roll_back = True
+
+    def __init__(self, map_state: MapState[Any], index: int = 0, writers: int = 1) -> None:
+        super().__init__(map_state)
+        self._index = index
+        self._writers = writers
+        self._txid: int | None = None
+        self._notes = 0
+        self._is_open = False
+
+    def begin_commit(self, txid: int | None, **grant: Any) -> None:
+        if self._is_open:
+            # A batch that failed: the newest values are seen outside of it alone.
+            super().begin_commit(None)
+        touched = [] if txid is None else list(self._touched(txid))
+        super().begin_commit(txid, **grant)
+        self._txid = txid
+        self._notes = 0
+        self._is_open = True
+        for keys in touched:
+            super().multi_update(keys, [Same()] * len(keys))
+
+    def commit(self, txid: int | None) -> None:
+        super().commit(txid)
+        self._is_open = False
+
+    def multi_update(
+        self, keys: Sequence[Sequence[Any]], updaters: Sequence[ValueUpdater[Any]]
+    ) -> list[Any]:
+        self._note(keys)
+        return super().multi_update(keys, updaters)
+
+    def multi_put(self, keys: Sequence[Sequence[Any]], values: Sequence[Any]) -> None:
+        self._note(keys)
+        super().multi_put(keys, values)
+
+    def holds(self, txid: int) -> bool:
+        """Whether something of a transaction may be in the map."""
+        return next(self._touched(txid), None) is not None
+
+    def _note(self, keys: Sequence[Sequence[Any]]) -> None:
+        if self._txid is None or not keys:
+            return
+        texts = [
+            to_text(
+                [self._txid, [as_key(key) for key in keys[start : start + _KEYS_A_NOTE]]]
+            ).decode()
+            for start in range(0, len(keys), _KEYS_A_NOTE)
+        ]
+        names = self._names(self._notes, len(texts))
+        try:
+            super().multi_put(names, texts)
+        except TxError:
+            raise
+        except Exception as error:
+            problem = f"its store does not take {names[0]}, under which the keys of a transaction are noted "
+            remedy = "Nothing was written. Let the store take texts under such a key, or its map say that it cannot: "
+            raise StateError(
+                state=self.name,
+                problem=f"{problem}({type(error).__name__}: {error})",
+                remedy=f"{remedy}class MyMap(OpaqueMap): can_roll_back = False.",
+            ) from error
+        self._notes += len(texts)
+
+    def _names(self, start: int, number: int) -> list[Key]:
+        return [(NOTE, each * self._writers + self._index) for each in range(start, start + number)]
+
+    def _touched(self, txid: int) -> Iterator[list[Key]]:
+        """Read the keys that are noted of a transaction; notes of other ones come after its last."""
+        for start in count(0, _NOTES_AT_ONCE):
+            for text in self._map.multi_get(self._names(start, _NOTES_AT_ONCE)):
+                noted = None if text is None else from_text(text)
+                if noted is None or noted[0] != txid:
+                    return
+                yield [as_key(key) for key in noted[1]]
+
+
+# --- partitions ---
+# A state for each of several writers of an update, with the rows of its keys. Source: Trident's partitionBy.
+
+
+class PartitionedState:
+    """The states that a factory has made, one for each partition.
+
+    :param name: of the update, for messages.
+    :param parts: one a partition.
+    :param fields: of a row, which choose its partition.
+    """
+
+    def __init__(self, name: str, parts: Sequence[Any], fields: Sequence[str]) -> None:
+        self._name = name
+        self.parts = parts
+        self._fields = fields
+
+    def begin_commit(self, txid: int | None) -> None:
+        for part in self.parts:
+            part.begin_commit(txid)
+
+    def commit(self, txid: int | None) -> None:
+        for part in self.parts:
+            part.commit(txid)
+
+    def shared_out(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, list[int]]]:
+        """Give each part the numbers of its rows; a part without rows has none.
+
+        :raises StateError: a row lacks a field that chooses its partition.
+        """
+        numbers = [list[int]() for _ in self.parts]
+        for number, row in enumerate(rows):
+            numbers[partition_of(self._key(row), len(self.parts))].append(number)
+        yield from zip(self.parts, numbers, strict=True)
+
+    def _key(self, row: Mapping[str, Any]) -> list[Any]:
+        try:
+            return [row[name] for name in self._fields]
+        except KeyError as error:
+            problem = (
+                f"row {str(dict(row))[:200]} has no field {error}, which chooses its partition"
+            )
+            remedy = f"Give each row {', '.join(self._fields)}, or name other fields: partition_by=[...]."
+            raise StateError(state=self._name, problem=problem, remedy=remedy) from None
+
+
+# --- state ---
+
 
 _log = logging.getLogger(__name__)
 _KINDS = ", ".join(f'"{kind.value}"' for kind in StateKind)
@@ -164,3 +342,176 @@ def _kind(given: Any, kind: StateKind | str | None, option: str) -> StateKind:
         remedy = f"{type(given).__name__} is {StateKind(own).value}: leave kind out, or give it another state."
         raise ConfigError(option=f"{option}(kind=)", value=found, remedy=remedy)
     return StateKind(found)
+
+
+# --- aggregate ---
+# A map, or one value, that aggregators update, as a commit sees it. Source: Trident's persistentAggregate.
+
+
+_OPTION = "persistent_aggregate"
+_KEYS_AT_ONCE = 10_000
+
+
+class TridentAggregate(TridentState, QueryableState):
+    """Combines the rows of a transaction into the values of a map, by key; without key columns, into one value.
+
+    Under a key is kept the value of the one value column, as in Trident; of several columns, a dict of them. NULL in
+    the one column is no key.
+
+    :param given: a map or, without key columns, a Snapshottable; or a factory of such.
+    :param kind: what it promises; None: what it says itself, and without a word it is non-transactional.
+    """
+
+    left_out = ("given",)
+
+    def __init__(
+        self,
+        given: Any,
+        *,
+        keys: Iterable[str],
+        values: Mapping[str, Aggregator],
+        kind: StateKind | str | None = None,
+    ) -> None:
+        super().__init__(given, kind, option=_OPTION, rolls_back=True)
+        self.columns = checked_columns(self, keys, values, option=_OPTION)
+        self._found_types: dict[str, str] | None = None
+        if not is_factory(given) and self.columns.keys and not is_map(given):
+            remedy = f"{type(given).__name__} keeps one value, without keys: keys=[]."
+            raise ConfigError(
+                option=f"{_OPTION}(keys=)", value=list(self.columns.keys), remedy=remedy
+            )
+
+    def _told(self, also: tuple[str, ...]) -> dict[str, Any]:
+        made_of = {"name": self.name, "state": type(self.given).__name__}
+        return {**made_of, **super()._told(also)}
+
+    def prepared(self, made: Any, index: int = 0, count: int = 1) -> Any:
+        if not self.columns.keys and is_snapshottable(made):
+            return _OneValue(
+                made, rolls_back=self.can_roll_back and not hasattr(made, "can_roll_back")
+            )
+        if is_map(made):
+            return super().prepared(made)
+        problem = f"a {type(made).__name__} keeps no values by key: it has no multi_get, multi_update and multi_put"
+        remedy = "Use a map, such as OpaqueMap over a backing map of your own, or partition_persist(..., updater=)."
+        raise StateError(state=self.name, problem=problem, remedy=remedy)
+
+    def _written(self, write: StateWrite) -> int:
+        """Update the values of all keys, 10,000 at a time, between `begin_commit` and `commit`.
+
+        The first chunk begins the transaction. It replaces what was written of that transaction before.
+        """
+        if write.chunk == 0:
+            self.state.begin_commit(write.grant.txid)
+        written = 0
+        for keys, updaters in self._updates(write.rows or ()):
+            self.state.multi_update(keys, updaters)
+            written += len(keys)
+        if write.complete:
+            self.state.commit(write.grant.txid)
+        return written
+
+    def read(self, limit: int | None = None) -> list[dict[str, Any]]:
+        """Read the one value of a state without keys.
+
+        :raises StateError: a map has no list of its keys.
+        """
+        if self.columns.keys:
+            remedy = f"Name the keys: airflow tx state get TOPOLOGY {self.name} KEY ..."
+            raise StateError(state=self.name, problem="a map cannot list its keys", remedy=remedy)
+        return [row for row in self.multi_get([()]) if row is not None]
+
+    def totals(self, names: Collection[str]) -> dict[str, int]:
+        return {} if self.columns.keys else super().totals(names)
+
+    def multi_get(self, keys: Sequence[Sequence[Any]]) -> list[dict[str, Any] | None]:
+        types = self.key_types()
+        wanted = wanted_keys(self.columns, keys, types)
+        if types is None:  # the map keeps none: the keys are taken unchanged
+            wanted = [
+                (number, key) for number, key in enumerate(map(as_key, keys)) if None not in key
+            ]
+        result = list[dict[str, Any] | None]([None] * len(keys))
+        found = self.state.multi_get([key or GLOBAL for _, key in wanted]) if wanted else []
+        for (number, key), value in zip(wanted, found, strict=True):
+            if value is not None:
+                cells = _cells(self.columns, key, value)
+                result[number] = self.columns.completed(
+                    dict(zip(self.columns.values, cells, strict=True))
+                )
+        return result
+
+    def key_types(self) -> dict[str, str] | None:
+        """Name the type of each key column, once this process has written some; None before."""
+        return self._found_types if self.columns.keys else {}
+
+    def _updates(
+        self, rows: Iterable[Mapping[str, Any]]
+    ) -> Iterator[tuple[list[Any], list[ValueUpdater[Any]]]]:
+        iterator = iter(rows)
+        checked = CheckedRows(self.columns)
+        first = next(iterator, None)
+        if first is None:
+            return
+        self._found_types = types = self._found_types or checked.key_types(first)
+        split = len(self.columns.keys)
+        for columns in checked.portions(
+            itertools.chain([first], iterator), types, size=_KEYS_AT_ONCE
+        ):
+            cells = list(zip(*columns, strict=True))
+            keys = [row[:split] for row in cells]
+            yield (
+                [key or GLOBAL for key in keys],
+                [_Combined(self.columns, row[:split], row[split:]) for row in cells],
+            )
+
+
+@dataclass(frozen=True)
+class _Combined:
+    """Combines a stored value with what the batch brings to its key."""
+
+    columns: Columns
+    key: Cells
+    deltas: Cells
+
+    def update(self, stored: Any) -> Any:
+        before = None if stored is None else _cells(self.columns, self.key, stored)
+        after = self.columns.combined(self.key, before, self.deltas)
+        return after[0] if len(after) == 1 else dict(zip(self.columns.values, after, strict=True))
+
+
+class _OneValue:
+    """A Snapshottable as a map of one key. An update that changes nothing rolls it back: no key must be noted."""
+
+    def __init__(self, state: Any, *, rolls_back: bool) -> None:
+        self._state = state
+        self._rolls_back = rolls_back
+
+    def begin_commit(self, txid: int | None) -> None:
+        self._state.begin_commit(txid)
+        if self._rolls_back:
+            self._state.update(Same())
+
+    def commit(self, txid: int | None) -> None:
+        self._state.commit(txid)
+
+    def multi_get(self, keys: Sequence[Any]) -> list[Any]:
+        return [self._state.get() for _ in keys]
+
+    def multi_update(self, keys: Sequence[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        return [self._state.update(updater) for updater in updaters]
+
+
+def _cells(columns: Columns, key: Cells, stored: Any) -> Cells:
+    """Split the stored value of a key into the values of the columns; a StateError if something else is kept there."""
+    names = tuple(columns.values)
+    if len(names) == 1 and (
+        not isinstance(stored, dict) or columns.values[names[0]].type == "json"
+    ):
+        return (stored,)
+    if len(names) > 1 and isinstance(stored, dict) and set(stored) == set(names):
+        return tuple(stored[name] for name in names)
+    shown = dict(zip(columns.keys, key, strict=True))
+    problem = f"key {shown} holds {str(stored)[:200]}, which is not a value of {', '.join(names)}"
+    remedy = "Other columns need another store, such as another prefix; this one keeps the columns of an earlier DAG."
+    raise StateError(state=columns.state, problem=problem, remedy=remedy)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_tx.errors import TxError
-from airflow_tx.spark.release import WITH_JARS, check_release
+from airflow_tx.spark.submit import WITH_JARS, check_release
 from airflow_tx.testing.servers.server import LocalServer, pyspark_jars
 
 _MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"

@@ -7,16 +7,16 @@ from typing import Any, Protocol, TypeAlias
 
 import pytest
 
-from airflow_tx.state.aggregators import Sum
-from airflow_tx.state.keys import Key
-from airflow_tx.state.trident.cached import CachedMap
+from airflow_tx.state.aggregators import Key, Sum
 from airflow_tx.state.trident.maps import (
     BackingMap,
+    CachedMap,
+    CombinerValueUpdater,
     NonTransactionalMap,
     OpaqueMap,
     TransactionalMap,
+    ValueUpdater,
 )
-from airflow_tx.state.trident.values import CombinerValueUpdater, ValueUpdater
 
 MAPS: dict[str, Any] = {
     "non-transactional": NonTransactionalMap,

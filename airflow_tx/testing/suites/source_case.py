@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.rotating_state import position_after
+from airflow_tx.protocol.reading import position_after
 from airflow_tx.sources.api import Batch, Source
 
 if TYPE_CHECKING:

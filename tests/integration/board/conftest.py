@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from airflow_tx.plugin.api.ledger_snapshots import AGE
+from airflow_tx.plugin.api.snapshots import AGE
 from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.state import Sum
 from airflow_tx.state.sql.state import SqlState

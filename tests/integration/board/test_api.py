@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_tx.acks.reference import origin_of
-from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.acks.stores import ZnodeAckers
+from airflow_tx.acks.tree import origin_of
 from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.skip import note_skip
+from airflow_tx.protocol.end import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually

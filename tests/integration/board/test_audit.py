@@ -8,13 +8,11 @@ from typing import Any
 
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.protocol.api import Create, Put
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.end import note_readmission, note_skip
 from airflow_tx.protocol.records import RepairRecord, TopologyRecord, encode
 from airflow_tx.protocol.recovery import note_person
-from airflow_tx.protocol.replay import note_changed
-from airflow_tx.protocol.skip import note_readmission, note_skip
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, want
+from airflow_tx.protocol.replay import WishRequest, note_changed, want
+from airflow_tx.protocol.step import Audit, Reader
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually
 from tests.integration.board.routes import address, routes

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from airflow_tx.plugin.api.questions import AGAIN_AFTER, MOST_OF_TOPOLOGY
+from airflow_tx.plugin.api.dag_process import AGAIN_AFTER, MOST_OF_TOPOLOGY
 from airflow_tx.protocol.batch import TopologyRequest
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import ViewportSize, expect
 
-from airflow_tx.journal.area import JournalArea
-from airflow_tx.journal.entry import Entry
+from airflow_tx.journal.entry import Entry, JournalArea
 from airflow_tx.protocol.answers import Begun, Granted
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
 from airflow_tx.protocol.commit import AcquireRequest, acquire
+from airflow_tx.protocol.replay import WishRequest, want, wishes
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, want, wishes
 from airflow_tx.staging import StagingArea
 from airflow_tx.store.zookeeper import ZooKeeperStore
 from airflow_tx.testing.eventually import eventually

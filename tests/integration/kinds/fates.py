@@ -10,12 +10,10 @@ from airflow_tx.commit import commit
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import lane_plan
 from airflow_tx.processing.begin import key_of
-from airflow_tx.protocol import recovery, run_slots, skip
-from airflow_tx.protocol.alarm import note_alarm
-from airflow_tx.protocol.recovery import ReplayRequest
-from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.protocol import end, recovery
+from airflow_tx.protocol.recovery import ReplayRequest, Waiter, note_alarm
+from airflow_tx.protocol.replay import WishRequest, want
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, want
 from tests.integration.kinds.life import Topology, log
 from tests.unit.bench import FakeTi
 
@@ -142,7 +140,7 @@ def to_be_restated(own: Topology) -> None:
     own.person("skip", 2, "--yes")
     want_restated(own)
     with own.ledger() as ledger:
-        ledger.run(skip.note_readmission, 2, ANN)
+        ledger.run(end.note_readmission, 2, ANN)
 
 
 def to_be_skipped(own: Topology) -> None:
@@ -168,8 +166,8 @@ def yielded(own: Topology) -> None:
     waiting = own.waits("r3")
     with own.ledger() as ledger:
         for waiter in (Waiter("r3", waiting.begun.txid, "000401", 2), Waiter("r4", None, "000402", 2)):
-            ledger.run(run_slots.bid, waiter)
-            ledger.run(run_slots.note_yield, waiter)
+            ledger.run(recovery.bid, waiter)
+            ledger.run(recovery.note_yield, waiter)
 
 
 def rebuilt(own: Topology) -> None:

@@ -18,8 +18,7 @@ from typing import Any
 
 from airflow_tx import CommitOperator, compat
 from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.commit import Commit
-from airflow_tx.commit.phase import FIRST_OF_PHASE, mark_in_phase, write_in_phase
+from airflow_tx.commit.commit import FIRST_OF_PHASE, Commit, mark_in_phase, write_in_phase
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.compat import RunInfo
 from airflow_tx.processing.batch import CurrentBatch

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.acks.collector import Collector
-from airflow_tx.acks.load import AckerLoad, AckerWatch
-from airflow_tx.acks.reference import Origin
-from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.acks.messages import AckerLoad, AckerWatch, Collector
+from airflow_tx.acks.stores import ZnodeAckers
+from airflow_tx.acks.tree import Origin
 from airflow_tx.errors import AckersUnavailable
 from airflow_tx.protocol.records import Phase
 from airflow_tx.store.memory import MemoryStore

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from airflow_tx.acks.location import ackers_of, open_ackers, shared_ackers
-from airflow_tx.acks.reference import Origin
-from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.acks.stores import ZnodeAckers, ackers_of, open_ackers, shared_ackers
+from airflow_tx.acks.tree import Origin
 from airflow_tx.errors import AckersUnavailable, ConfigError
 from airflow_tx.store.memory import MemoryStore
 from airflow_tx.testing.servers.server import free_ports

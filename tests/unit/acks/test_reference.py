@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.acks.reference import Lineage, Origin, Reference
+from airflow_tx.acks.tree import Lineage, Origin, Reference
 from airflow_tx.errors import NotAReference
 
 IDS = st.integers(1, 2**64 - 1)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.acks.reference import Origin, new_id
-from airflow_tx.acks.tree import Acker, Portion, Tree, TreeReport, emitter_text, emitter_try
+from airflow_tx.acks.tree import Acker, Origin, Portion, Tree, TreeReport, emitter_text, emitter_try, new_id
 from airflow_tx.errors import AckersBehind
 from airflow_tx.protocol.attempt import TaskTry
 

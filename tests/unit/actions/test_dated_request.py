@@ -10,7 +10,7 @@ from airflow_tx.actions import request as requests
 from airflow_tx.actions.action import ActionTarget
 from airflow_tx.actions.request import MOST_DATED, ActionName, ActionRequest, UnclearRequest
 from airflow_tx.actions.restatement import TransactionRestatement
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths
 
 DAYS = {"first": "2026-05-01", "last": "2026-05-30"}
 

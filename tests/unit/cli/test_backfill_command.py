@@ -14,18 +14,17 @@ from airflow.sdk import CronDataIntervalTimetable
 
 from airflow_tx import compat
 from airflow_tx.cli.backfill import BackfilledDates, left_to_do
-from airflow_tx.cli.progress import Progress, WorkStatus
+from airflow_tx.cli.context import Progress, WorkStatus
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.errors import AheadOfOrder, ConfigError, SourceError
 from airflow_tx.processing.begin import allocate, ask
-from airflow_tx.protocol import skip
+from airflow_tx.protocol import end as skip
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Create, Delete
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.repair import Repairs
+from airflow_tx.protocol.rebuild import Repairs
 from airflow_tx.protocol.step import Audit
-from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.sources.run.next_interval import NextIntervalSource
+from airflow_tx.sources.run.data_interval import DataIntervalSource, NextIntervalSource
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers
 from tests.unit.days import DAY, FIRST, day
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.cli import text_search
+from airflow_tx.cli import values
 from airflow_tx.config import Settings
 from airflow_tx.errors import StoreUnavailable
 from airflow_tx.store.memory import MemoryStore
@@ -39,12 +39,12 @@ def ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
         yield here
 
     elsewhere(monkeypatch, "good", "gone", connect=connect)
-    monkeypatch.setattr(text_search, "store_of", store_here)
+    monkeypatch.setattr(values, "store_of", store_here)
 
 
 @pytest.mark.usefixtures("ledgers")
 def test_every_ledger_that_answers_is_searched_and_the_others_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    text_search.find_anywhere(asked("RUN_"))
+    values.find_anywhere(asked("RUN_"))
     shown = capsys.readouterr()
     assert [line.split()[:2] for line in shown.out.splitlines()[1:]] == [["flights", "1"], ["far@good/far", "1"]]
     assert shown.err.startswith("Not looked at: topology far@gone/far: ")
@@ -53,13 +53,13 @@ def test_every_ledger_that_answers_is_searched_and_the_others_are_named(capsys: 
 @pytest.mark.usefixtures("ledgers")
 def test_where_nothing_is_found_the_other_command_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"looked at 2 transactions of 2 topologies.*airflow tx find TOPOLOGY WHAT"):
-        text_search.find_anywhere(asked("nowhere"))
+        values.find_anywhere(asked("nowhere"))
 
 
 @pytest.mark.parametrize(("what", "options"), [(" ", {}), ("x", {"dag_id": "dag"})])
 def test_an_unclear_question_is_refused(what: str, options: dict[str, str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        text_search.find_anywhere(asked(what, **options))
+        values.find_anywhere(asked(what, **options))
     assert ended.value.code == 2
 
 

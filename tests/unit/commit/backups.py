@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.changed_values import evidence_of
+from airflow_tx.actions.request import evidence_of
 from airflow_tx.actions.roll_forward import RollForwardRepair
 from airflow_tx.commit import roll_forward as module
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.errors import (
     StateBehind,
 )
-from airflow_tx.protocol.evidence import ledger_evidence
-from airflow_tx.protocol.skip import note_skip
+from airflow_tx.protocol.chain import ledger_evidence
+from airflow_tx.protocol.end import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.verification import verified
 from airflow_tx.state import MemoryState, Sum

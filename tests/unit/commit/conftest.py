@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.acks.stores import ZnodeAckers
 from airflow_tx.commit import write
 from airflow_tx.commit.update import Update
 from airflow_tx.staging import StagingArea

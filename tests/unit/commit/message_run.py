@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_tx.acks.api import AckerStore
-from airflow_tx.acks.collector import Collector
+from airflow_tx.acks.messages import Collector
+from airflow_tx.acks.stores import AckerStore
 from airflow_tx.commit.commit import Commit
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.processing.batch import CurrentBatch

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_tx.commit.case import CommitCase
-from airflow_tx.commit.commit import Commit
-from airflow_tx.commit.phase import FIRST_OF_PHASE, INSIDE_KEY, mark_in_phase, write_in_phase, write_under
+from airflow_tx.commit.commit import FIRST_OF_PHASE, INSIDE_KEY, Commit, mark_in_phase, write_in_phase, write_under
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import Update
 from airflow_tx.processing.outputs import returned, xcom_fingerprint

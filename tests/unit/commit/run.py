@@ -17,8 +17,7 @@ from airflow_tx.commit.update import Update
 from airflow_tx.errors import (
     StateUnavailable,
 )
-from airflow_tx.operators.begin import BeginTransactionOperator
-from airflow_tx.operators.commit import note_commit_failure, push_new_values
+from airflow_tx.operators.commit import BeginTransactionOperator, note_commit_failure, push_new_values
 from airflow_tx.processing.batch import rows_of_output
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.records import TransactionRecord, decode

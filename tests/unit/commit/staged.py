@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging import StagingArea, write_manifest, write_rows
-from airflow_tx.staging.output import Output
+from airflow_tx.staging.area import Output
 
 ATTEMPT = TransactionAttempt(1, 1)
 

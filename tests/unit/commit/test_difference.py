@@ -16,12 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_tx.commit import contributions
-from airflow_tx.commit import difference as forming
-from airflow_tx.commit.difference import difference_of
-from airflow_tx.commit.rows import StagedRows
-from airflow_tx.commit.write import output_digest
+from airflow_tx.commit import contributions as forming
+from airflow_tx.commit.contributions import difference_of
+from airflow_tx.commit.write import StagedRows, output_digest
 from airflow_tx.errors import NotTakenBack, StateError
-from airflow_tx.protocol.output import same_output
+from airflow_tx.protocol.records import same_output
 from airflow_tx.staging import StagingArea
 from airflow_tx.state import Avg, CollectSet, Count, First, Max, MemoryState, Sum
 from airflow_tx.testing.suites.state_tools import Grants

@@ -13,17 +13,16 @@ import pytest
 
 from airflow_tx import failpoints
 from airflow_tx.commit.commit import acquire_step
-from airflow_tx.commit.entry import no_contribution, write_entry
 from airflow_tx.commit.handoff import GRACE, entries_in_use, sweep_journal
+from airflow_tx.commit.restatement import no_contribution, write_entry
 from airflow_tx.errors import StagingUnavailable
 from airflow_tx.failpoints import FailpointError
-from airflow_tx.journal.area import JournalArea
-from airflow_tx.journal.entry import Entry
+from airflow_tx.journal.entry import Entry, JournalArea
 from airflow_tx.protocol.answers import Granted, Replaced
 from airflow_tx.protocol.api import Create, Delete, Put
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, encode
-from airflow_tx.protocol.wish import Wish
+from airflow_tx.protocol.replay import Wish
+from airflow_tx.protocol.step import Reader
 from airflow_tx.state import Avg, Count, DeltaTable, MemoryState, Sum
 from airflow_tx.state.persisted import PersistedState
 from airflow_tx.testing.failpoints import Failpoints

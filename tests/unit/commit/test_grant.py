@@ -8,8 +8,7 @@ import pytest
 
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.errors import LedgerBehind
-from airflow_tx.protocol.attempt import Grant, Token
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.attempt import Grant, Receipt, Token
 from airflow_tx.protocol.records import History, TopologyRecord, decode
 from airflow_tx.state import Count, MemoryState
 from tests.stage import update

@@ -14,9 +14,10 @@ from airflow_tx.commit.handoff import due_skip, pass_on, states_of, take_skip, t
 from airflow_tx.commit.run_slots import TaskRuns, start_yielded, yield_slot
 from airflow_tx.commit.update import Update
 from airflow_tx.errors import LedgerBehind, SkippedTransaction, SkipRefused, StateError
-from airflow_tx.protocol import run_slots, skip
+from airflow_tx.protocol import end as skip
+from airflow_tx.protocol import recovery
 from airflow_tx.protocol.answers import Bidding, Committed, Granted, NotYet
-from airflow_tx.protocol.run_slots import Waiter
+from airflow_tx.protocol.recovery import Waiter
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState
 from tests.stage import update
@@ -411,7 +412,7 @@ def test_a_readmitted_batch_is_committed_once_under_a_new_txid(make: Any, state:
 def yields(run: Run, blocking: int, txid: int | None, holder: str) -> None:
     ti = FakeTi("commit", run.run_id, runs={holder: "queued"})
     ledger = run.spec.ledger(run.spec.memory)
-    assert ledger.run(run_slots.bid, Waiter(run.run_id, txid, str(ti.id), blocking)) == Bidding(run.run_id)
+    assert ledger.run(recovery.bid, Waiter(run.run_id, txid, str(ti.id), blocking)) == Bidding(run.run_id)
     yield_slot(run.spec, {"ti": ti, "task": SimpleNamespace()}, blocking=blocking, txid=txid, log=run.log)
 
 
@@ -498,7 +499,7 @@ def test_only_the_leader_of_the_bids_yields(make: Any, airflow: Airflow) -> None
     open_run(make, "r1")
     second, third = open_run(make, "r2"), open_run(make, "r3")
     ledger = third.commit().case.ledger
-    ledger.run(run_slots.bid, Waiter("r3", 3, "z", 1))
+    ledger.run(recovery.bid, Waiter("r3", 3, "z", 1))
     ti = FakeTi("commit", "r2", runs={"r1": "queued"})
     yield_slot(second.spec, {"ti": ti, "task": SimpleNamespace()}, blocking=1, txid=2, log=second.log)
     assert "run r3 does" in second.log.lines[-1]

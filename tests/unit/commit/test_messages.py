@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_tx.acks.collector import Collector
-from airflow_tx.acks.reference import Origin, Reference, origin_of
-from airflow_tx.acks.task_emitter import TaskEmitter
-from airflow_tx.acks.tree import TreeReport
-from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.acks.messages import Collector, TaskEmitter
+from airflow_tx.acks.stores import ZnodeAckers
+from airflow_tx.acks.tree import Origin, Reference, TreeReport, origin_of
 from airflow_tx.commit.commit import Completion
-from airflow_tx.commit.messages import Messages, is_processing, messages_of
+from airflow_tx.commit.handoff import Messages, is_processing, messages_of
 from airflow_tx.errors import (
     AckersUnavailable,
     FailedTransaction,
@@ -34,7 +32,7 @@ from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.records import Phase
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.store.memory import MemoryStore
-from airflow_tx.triggers.messages import MessagesTrigger
+from airflow_tx.triggers.turn import MessagesTrigger
 from tests.unit.bench import CountingStore
 from tests.unit.commit.message_run import MessageRun
 from tests.unit.commit.run import Broker
@@ -372,10 +370,10 @@ def test_the_trigger_is_made_again_from_its_fields(
     beside: MessageRun, store: CountingStore, sleeps: Sleeps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("shared_store", "shared_watched_store"):
-        monkeypatch.setattr(f"airflow_tx.hooks.kept_client.{name}", lambda conn_id: store)
+        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: store)
     beside.ack(*beside.work())
     path, fields = _trigger(beside).serialize()
-    assert path == "airflow_tx.triggers.messages.MessagesTrigger"
+    assert path == "airflow_tx.triggers.turn.MessagesTrigger"
 
     async def first() -> Any:
         return await anext(MessagesTrigger(**fields).run())

@@ -20,8 +20,7 @@ from airflow_tx.operators.commit import CommitOperator
 from airflow_tx.processing.batch import inputs_of
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.rebuild_plan import HeldState
-from airflow_tx.protocol.repair import Repairs
+from airflow_tx.protocol.rebuild import HeldState, Repairs
 from airflow_tx.protocol.step import Audit
 from airflow_tx.spark import new_values as spark_new_values
 from airflow_tx.spark.new_values import KEYS_A_LOOK_UP

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.commit.phase import grant_of, read_shared, write_in_phase, write_under
+from airflow_tx.commit.commit import grant_of, read_shared, write_in_phase, write_under
 from airflow_tx.commit.update import Update, persistent_aggregate
 from airflow_tx.errors import (
     FailedTransaction,
@@ -19,8 +19,7 @@ from airflow_tx.errors import (
     PhaseIncomplete,
     StagingError,
 )
-from airflow_tx.protocol.attempt import Grant, TaskTry, Token
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.attempt import Grant, Receipt, TaskTry, Token
 from airflow_tx.protocol.records import History, decode
 from airflow_tx.state import Count, MemoryState
 from airflow_tx.state.persisted import PersistedState

@@ -13,31 +13,27 @@ from typing import Any
 import pytest
 
 from airflow_tx import compat
-from airflow_tx.actions import changed_values
-from airflow_tx.actions.action import ActionTarget
-from airflow_tx.actions.changed_values import ChangeAcceptance
-from airflow_tx.actions.dated import dated_transactions
-from airflow_tx.actions.preview import EffectLine
-from airflow_tx.actions.restatement import SeveralRefused, TransactionRestatement
-from airflow_tx.actions.withdrawal import WishWithdrawal
-from airflow_tx.cli.progress import Progress, WorkStatus
-from airflow_tx.cli.restatement import RestatedWork, left_over
+from airflow_tx.actions import request
+from airflow_tx.actions.action import ActionTarget, EffectLine, dated_transactions
+from airflow_tx.actions.request import ChangeAcceptance
+from airflow_tx.actions.restatement import SeveralRefused, TransactionRestatement, WishWithdrawal
+from airflow_tx.cli.actions import RestatedWork, left_over
+from airflow_tx.cli.context import Progress, WorkStatus
 from airflow_tx.commit.handoff import DagStates, take_skip
 from airflow_tx.errors import AcceptanceRefused, ConfigError, NotTakenBack, RestateRefused
 from airflow_tx.failpoints import VARIABLE, FailpointError
-from airflow_tx.journal.area import JournalArea
+from airflow_tx.journal.entry import JournalArea
 from airflow_tx.protocol.api import Create
 from airflow_tx.protocol.batch import TopologyRequest
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.end import note_skip
+from airflow_tx.protocol.rebuild import keys_gone, reset
 from airflow_tx.protocol.records import Binding, encode
-from airflow_tx.protocol.repair import keys_gone, reset
-from airflow_tx.protocol.skip import note_skip
-from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import wishes
+from airflow_tx.protocol.replay import wishes
+from airflow_tx.protocol.step import Audit, Reader
 from airflow_tx.sources.dates import key_of_interval
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.state import Count, Max, MemoryState, Sum
-from airflow_tx.triggers.committed import commit_of
+from airflow_tx.triggers.watcher import commit_of
 from tests.stage import update
 from tests.unit.bench import Numbers
 from tests.unit.commit.run import Run, counts
@@ -459,7 +455,7 @@ def test_what_is_gone_is_accepted_once(world: World) -> None:
 def test_a_journal_that_is_too_large_for_a_look_ends_what_can_be_restated(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changed_values, "MOST_ENTRIES", 4)
+    monkeypatch.setattr(request, "MOST_ENTRIES", 4)
     deleted(world)
     assert accepted(world)[-1].startswith("accepted: no transaction until now can be restated: ")
     world.execute("r6")

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import EntryMissing, RestateRefused
-from airflow_tx.journal.area import JournalArea
-from airflow_tx.processing.outcome import note_committed
+from airflow_tx.journal.entry import JournalArea
+from airflow_tx.processing.begin import note_committed
 from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.replay import WishRequest, want
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, want
 from tests.unit.bench import Numbers
 from tests.unit.commit.run import Run
 

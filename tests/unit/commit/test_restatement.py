@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from airflow_tx.commit import commit as committing
-from airflow_tx.commit.difference import Difference
+from airflow_tx.commit.contributions import Difference
 from airflow_tx.commit.restatement import check_entry, refuses_restatement
 from airflow_tx.commit.update import Update
 from airflow_tx.commit.write import output_digests
 from airflow_tx.errors import EntryDiffers, NotTakenBack, RestateRefused, RowsDiffer, StateUnavailable
-from airflow_tx.journal.area import JOURNAL
-from airflow_tx.protocol.receipt import Receipt
-from airflow_tx.protocol.repair import rename_state, state_lost
+from airflow_tx.journal.entry import JOURNAL
+from airflow_tx.protocol.attempt import Receipt
+from airflow_tx.protocol.rebuild import rename_state, state_lost
 from airflow_tx.protocol.replay import note_changed
 from airflow_tx.protocol.step import Audit
 from airflow_tx.state import Avg, Count, First, Last, Max, MemoryDatabase, MemoryState, Min, SqlState, Sum
 from airflow_tx.state.persisted import PersistedState
-from airflow_tx.state.trident.values import OpaqueValue
+from airflow_tx.state.trident.maps import OpaqueValue
 from airflow_tx.testing.suites.aggregator_cases import Balance
 from tests.stage import begin_run, update
 from tests.unit.bench import CountingStore, Numbers

@@ -26,13 +26,13 @@ from airflow_tx.errors import (
     StateBehind,
     TxError,
 )
-from airflow_tx.journal.area import JOURNAL, JournalArea
+from airflow_tx.journal.entry import JOURNAL, JournalArea
 from airflow_tx.protocol import roll_forward as roll_forward_protocol
-from airflow_tx.protocol.evidence import ledger_evidence
+from airflow_tx.protocol.chain import ledger_evidence
 from airflow_tx.protocol.move import Mover
-from airflow_tx.protocol.repair import close_for_reset, note_change, rename_state, state_lost
+from airflow_tx.protocol.rebuild import close_for_reset, note_change, rename_state, state_lost
+from airflow_tx.protocol.replay import WishRequest, want
 from airflow_tx.protocol.roll_forward import begin_roll_forward
-from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.state import Max, MemoryState, Sum
 from airflow_tx.state.lake.state import DeltaTable
 from airflow_tx.state.sql.state import SqlState

@@ -13,7 +13,7 @@ from airflow_tx.commit import write as writing
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.commit.update import Update, partition_persist, persistent_aggregate
 from airflow_tx.errors import ConfigError, OutputChanged, SkipRefused, StateError, StateUnavailable, TxidBehind
-from airflow_tx.protocol import skip
+from airflow_tx.protocol import end
 from airflow_tx.protocol.answers import Committed
 from airflow_tx.state import (
     Avg,
@@ -35,8 +35,7 @@ from airflow_tx.state import (
     TransactionalValue,
     state_query,
 )
-from airflow_tx.state.trident.aggregate import TridentAggregate
-from airflow_tx.state.trident.roll_back import NOTE
+from airflow_tx.state.trident.state import NOTE, TridentAggregate
 from airflow_tx.testing.suites.state_tools import Grants
 from tests.unit.bench import OpaqueNumbers
 from tests.unit.commit.run import WHY, Run, committed, killed_before_the_mark, read
@@ -175,11 +174,11 @@ def test_a_skipped_transaction_is_rolled_back_and_counts_once_when_it_is_readmit
     run = make("r1", [update])
     dies(run, counted(a=5, b=5), monkeypatch)
     ledger = run.commit().case.ledger
-    ledger.run(skip.note_skip, 1, WHY)
+    ledger.run(end.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {update.state.name: update.state}, log=run.log), Committed)
     assert held(backing) == {}
     committed(make("r2", [update]), counted(a=1))
-    ledger.run(skip.note_readmission, 1, WHY)
+    ledger.run(end.note_readmission, 1, WHY)
     committed(run, counted(a=5, b=5))
     assert run.begun is not None
     assert run.begun.attempt.txid == 3
@@ -193,7 +192,7 @@ def test_a_map_that_cannot_be_rolled_back_refuses_the_skip_of_what_it_may_hold(
     update = counting(MAPS[kind](MemoryMap()))
     run = make("r1", [update])
     dies(run, counted(a=5), monkeypatch)
-    run.commit().case.ledger.run(skip.note_skip, 1, WHY)
+    run.commit().case.ledger.run(end.note_skip, 1, WHY)
     with pytest.raises(SkipRefused, match="state MemoryMap already, which cannot undo it"):
         run.commit_now()
 
@@ -516,7 +515,7 @@ def test_a_skip_undoes_what_every_writer_holds(make: Callable[..., Run], monkeyp
     dies(run, counted(a=1, b=1, c=1, d=1, e=1), monkeypatch)
     assert update.state.holds(1)
     ledger = run.spec.ledger(run.spec.memory)
-    ledger.run(skip.note_skip, 1, WHY)
+    ledger.run(end.note_skip, 1, WHY)
     assert isinstance(take_skip(ledger, 1, {update.state.name: update.state}, log=run.log), Committed)
     assert held(factory.stores[0]) == {}
 

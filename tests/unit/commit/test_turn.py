@@ -10,9 +10,8 @@ import pytest
 
 from airflow_tx.commit.turn import Wait, WaitingLine, advice, read_line
 from airflow_tx.protocol import processing
-from airflow_tx.protocol.api import Children, Delete, Put
+from airflow_tx.protocol.api import Children, Delete, Paths, Put
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Phase, TransactionRecord, encode
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.acks.znodes import ZnodeAckers
+from airflow_tx.acks.stores import ZnodeAckers
 from airflow_tx.commit.commit import Completion
 from airflow_tx.processing.batch import CurrentBatch
 from airflow_tx.staging import StagingArea

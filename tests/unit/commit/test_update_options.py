@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.commit.update import Update, checked_updates, partition_persist, persistent_aggregate
 from airflow_tx.errors import ConfigError
 from airflow_tx.state import Count, MemoryMap, MemoryState, OpaqueMap, SqlGuard
-from airflow_tx.state.trident.aggregate import TridentAggregate
+from airflow_tx.state.trident.state import TridentAggregate
 
 SOURCE: Any = SimpleNamespace(operator=SimpleNamespace(task_id="count"), key="return_value")
 COLUMNS: dict[str, Any] = {"keys": ["word"], "values": {"count": Count()}}

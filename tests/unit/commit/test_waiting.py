@@ -16,7 +16,7 @@ from airflow_tx import compat
 from airflow_tx.commit.turn import BRIEF, MESSAGE_PATIENCE, WaitingLine, commit_in_turn
 from airflow_tx.errors import FailedTransaction, StaleAttempt
 from airflow_tx.processing.outputs import returned
-from airflow_tx.protocol import skip
+from airflow_tx.protocol import end
 from airflow_tx.protocol.api import Put, Watch
 from airflow_tx.protocol.attempt import LANE_TRY
 from airflow_tx.protocol.records import encode
@@ -282,10 +282,10 @@ def test_a_skip_that_it_cannot_take_is_tried_once_and_then_waited_for(
         run.work()
     killed_before_the_mark(first.commit(), monkeypatch)
     ledger = first.commit().case.ledger
-    ledger.run(skip.note_skip, 1, WHY)
+    ledger.run(end.note_skip, 1, WHY)
 
     def replayed() -> None:
-        ledger.run(skip.withdraw_skip, 1)
+        ledger.run(end.withdraw_skip, 1)
         first.begin()
         first.work()
         first.commit_now()

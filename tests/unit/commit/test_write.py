@@ -12,9 +12,8 @@ import pytest
 
 from airflow_tx.commit import write
 from airflow_tx.commit.handoff import explain_outranked
-from airflow_tx.commit.rows import StagedRows, rows_to_write
 from airflow_tx.commit.update import persistent_aggregate
-from airflow_tx.commit.write import fits_one_write, output_digest, spark_of
+from airflow_tx.commit.write import StagedRows, fits_one_write, output_digest, rows_to_write, spark_of
 from airflow_tx.errors import ConfigError, FenceOutranked, LedgerBehind, RowsDiffer, StateError, StoreUnavailable
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.spark.writers import rebuilt_error, total

@@ -18,15 +18,14 @@ from airflow_tx import CommitOperator, Transaction, current_batch, persistent_ag
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.commit.update import Update
 from airflow_tx.compat import RunInfo
-from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Rules
 from airflow_tx.coordinator.lane import Lane
 from airflow_tx.coordinator.lane_plan import LanePlan, lane_plan
+from airflow_tx.coordinator.plan import CoordinatorMemory, Rules
 from airflow_tx.coordinator.worker import Coordination, Pace
 from airflow_tx.errors import OutcomeUnknown
 from airflow_tx.processing.outputs import RETURN_KEY
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.api import Store
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths, Store
 from airflow_tx.protocol.records import History, TransactionRecord, decode
 from airflow_tx.sources.api import SourceKind
 from airflow_tx.state import Count, MemoryState, Sum

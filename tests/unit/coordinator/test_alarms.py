@@ -17,10 +17,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_tx import Alarm, AlarmKind, CommitOperator, Transaction, coordinator_dag
 from airflow_tx.alarms import AlarmCallbacks, AlarmLimits, AlarmTopology
-from airflow_tx.commit.alarm import raise_own_alarms
+from airflow_tx.commit.handoff import raise_own_alarms
 from airflow_tx.coordinator.blocked import BlockedOperator
 from airflow_tx.coordinator.monitor import BlockedRun, CoordinatorAlarms, Monitor
-from airflow_tx.coordinator.snapshot import SnapshotReader
+from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.errors import RowsRefused, TransactionDefinitionError
 from airflow_tx.processing.begin import allocate
 from airflow_tx.processing.task import Processing

@@ -15,20 +15,19 @@ from airflow_tx import FailedBatch, current_batch
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator import worker
 from airflow_tx.coordinator.lane import Lane
-from airflow_tx.coordinator.lane_commit import LaneOutputs
-from airflow_tx.coordinator.lane_tasks import LaneTransaction
-from airflow_tx.coordinator.snapshot import SnapshotReader
+from airflow_tx.coordinator.lane_tasks import LaneOutputs, LaneTransaction
+from airflow_tx.coordinator.plan import SnapshotReader
 from airflow_tx.errors import StagingUnavailable
-from airflow_tx.journal.area import JournalArea
+from airflow_tx.journal.entry import JournalArea
 from airflow_tx.processing.begin import allocate
 from airflow_tx.processing.task import Processing
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TaskTry, Token
+from airflow_tx.protocol.end import note_skip
 from airflow_tx.protocol.records import Phase, TopologyRecord, decode, encode
-from airflow_tx.protocol.skip import note_skip
+from airflow_tx.protocol.replay import WishRequest, want, wishes
 from airflow_tx.protocol.step import Audit
-from airflow_tx.protocol.wish import WishRequest, want, wishes
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.state import Fence
 from tests.stage import StageRun

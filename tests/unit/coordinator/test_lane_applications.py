@@ -16,10 +16,10 @@ from airflow_tx import FailedBatch, SparkConnectBatchOperator
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.coordinator import lane_applications
 from airflow_tx.protocol.answers import NoData
-from airflow_tx.protocol.consumers import RowsRead
-from airflow_tx.protocol.rows_digest import RowsDigest
+from airflow_tx.protocol.attempt import RowsDigest
+from airflow_tx.protocol.processing import RowsRead
 from airflow_tx.spark import connect
-from airflow_tx.spark.session_traces import SessionTraces
+from airflow_tx.spark.connect import SessionTraces
 from airflow_tx.staging import Manifest, StagingArea, TryDir, read_manifest, write_manifest, write_rows
 from airflow_tx.staging.area import dir_of
 from airflow_tx.testing.eventually import eventually

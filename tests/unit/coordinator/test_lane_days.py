@@ -17,12 +17,11 @@ from airflow_tx import current_batch
 from airflow_tx.compat import RunInfo
 from airflow_tx.coordinator import lane as lane_module
 from airflow_tx.errors import AheadOfOrder, FailedBatch, SourceError
-from airflow_tx.processing.begin import allocate, has_batch
-from airflow_tx.processing.order import await_lane
+from airflow_tx.processing.begin import allocate, await_lane, has_batch
 from airflow_tx.protocol.answers import AlreadyCommitted, Begun
 from airflow_tx.protocol.attempt import TransactionAttempt
+from airflow_tx.protocol.end import note_readmission, note_skip
 from airflow_tx.protocol.loss import note_origin
-from airflow_tx.protocol.skip import note_readmission, note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.api import rebuild
 from airflow_tx.sources.dates import order_from

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_tx import CommitOperator, Transaction, coordinator_dag, persistent_aggregate
-from airflow_tx.coordinator.operator import CoordinateOperator
+from airflow_tx.coordinator.dag import CoordinateOperator
 from airflow_tx.sources.memory import MemorySource
 from airflow_tx.state import Count, MemoryState
 

@@ -16,34 +16,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx import compat, coordinator_dag
-from airflow_tx.coordinator.diagnosis import LONGEST_BACKOFF, CoordinatorMemory, Finding, Rules
+from airflow_tx.coordinator.dag import CoordinateOperator, known
 from airflow_tx.coordinator.lane import NoLane
-from airflow_tx.coordinator.operator import CoordinateOperator, known
 from airflow_tx.coordinator.plan import (
+    LONGEST_BACKOFF,
     Action,
     Allocate,
     CameBack,
+    CoordinatorMemory,
     Examine,
+    Finding,
+    LedgerSnapshot,
     Plan,
     Replay,
     RestartDead,
     Restate,
     Return,
+    Rules,
+    SnapshotReader,
     Start,
     Unblock,
     plan,
 )
-from airflow_tx.coordinator.snapshot import LedgerSnapshot, SnapshotReader
 from airflow_tx.coordinator.worker import LOOK_EVERY, PAUSED, STATES_EVERY, Coordination, Pace
 from airflow_tx.errors import FenceForeign, SourceError, StoreUnavailable, TransactionDefinitionError
 from airflow_tx.processing.begin import ask
 from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import NoData as NothingNew
+from airflow_tx.protocol.api import Paths
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.protocol.json_text import digest
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Phase, TopologyRecord, TransactionRecord
-from airflow_tx.protocol.wish import Wish
+from airflow_tx.protocol.replay import Wish
 from airflow_tx.sources.api import Batch
 from airflow_tx.testing.eventually import eventually
 from tests.unit.bench import CountingStore, FakeTi, MemorySpec, Numbers, OpaqueNumbers, run_of

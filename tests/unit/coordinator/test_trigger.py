@@ -15,13 +15,11 @@ import pytest
 
 from airflow_tx import compat
 from airflow_tx.coordinator import trigger as coordinator
-from airflow_tx.coordinator.diagnosis import CoordinatorMemory, Finding
-from airflow_tx.coordinator.snapshot import SnapshotReader
+from airflow_tx.coordinator.plan import CoordinatorMemory, Finding, SnapshotReader
 from airflow_tx.coordinator.trigger import CoordinatorTrigger
 from airflow_tx.errors import SourceError, StoreUnavailable
-from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.api import Paths, Put
 from airflow_tx.protocol.batch import WHOLE, Loss
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.api import Batch
 from tests.stage import Stage
@@ -85,7 +83,7 @@ class Source(Numbers):
 def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     made = CountingStore()
     for name in ("shared_store", "shared_watched_store"):
-        monkeypatch.setattr(f"airflow_tx.hooks.kept_client.{name}", lambda conn_id: made)
+        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: made)
     monkeypatch.setattr(Source, "rows", False)
     monkeypatch.setattr(Source, "asked", 0)
     return made
@@ -274,7 +272,7 @@ def test_a_ledger_that_cannot_be_reached_or_read_wakes_nobody(
 
     failures = iter([StoreUnavailable(hosts="h", connection="c", reason="none")] * 5)
     for name in ("shared_store", "shared_watched_store"):
-        monkeypatch.setattr(f"airflow_tx.hooks.kept_client.{name}", lambda conn_id: _raise_or(failures, store))
+        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: _raise_or(failures, store))
     assert fire(made(source=NUMBERS))["due"] == ["Allocate"]
 
 

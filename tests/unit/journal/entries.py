@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_tx.journal.area import JournalArea
-from airflow_tx.journal.entry import Contribution, Entry
-from airflow_tx.state.aggregators import Count, Sum
-from airflow_tx.state.columns import Columns
+from airflow_tx.journal.entry import Contribution, Entry, JournalArea
+from airflow_tx.state.aggregators import Columns, Count, Sum
 
 DAY = "2013-01-31"
 COLUMNS = Columns("flights", ("carrier",), {"n": Count(), "miles": Sum()}, {})

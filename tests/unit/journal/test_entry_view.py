@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.journal.area import JournalArea
-from airflow_tx.journal.entry_view import forgotten_details
-from airflow_tx.protocol.api import Create
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.journal.entry import JournalArea, forgotten_details
+from airflow_tx.protocol.api import Create, Paths
 from airflow_tx.protocol.records import Binding, encode
 from airflow_tx.staging import StagingArea
 from airflow_tx.store.memory import MemoryStore

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import EntryDiffers, EntryMissing, JournalError, StagingUnavailable
-from airflow_tx.journal.area import INLINE_ROWS, ROWS_A_FILE, JournalArea, StagedFiles
-from airflow_tx.journal.entry import Contribution
+from airflow_tx.journal.entry import INLINE_ROWS, ROWS_A_FILE, Contribution, JournalArea, StagedFiles
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.staging import StagingArea, write_rows
 from tests.unit.journal.entries import COLUMNS, DAY, entry, kept, rows

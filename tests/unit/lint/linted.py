@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from airflow_tx.lint.folder import findings_of
+from airflow_tx.lint.report import findings_of
 
 HEAD = """
 from airflow.sdk import DAG, task

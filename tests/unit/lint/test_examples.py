@@ -10,7 +10,7 @@ from pathlib import Path
 import airflow
 import pytest
 
-from airflow_tx.lint.folder import findings_of
+from airflow_tx.lint.report import findings_of
 
 FOLDERS = sorted(Path(airflow.__file__).parent.rglob("example_dags"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.lint.folder import findings_of
+from airflow_tx.lint.report import findings_of
 from tests.unit.lint.linted import codes_of
 
 DAG = """

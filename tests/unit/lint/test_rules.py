@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_tx.lint.folder import findings_of
-from airflow_tx.lint.report import formatted
+from airflow_tx.lint.report import findings_of, formatted
 from airflow_tx.lint.rules import RULES
 
 DAG = """

@@ -6,12 +6,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from airflow_tx.actions.ledger_places import LedgerPlace
-from airflow_tx.plugin.api.activity import MOST_STRETCHES, Activity, activity, stretches
+from airflow_tx.actions.dags import LedgerPlace
+from airflow_tx.plugin.api.activity import MOST_LOOKED, MOST_STRETCHES, Activity, activity, stretches
 from airflow_tx.plugin.api.final_views import FinalViews
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.row_filter import MOST_LOOKED
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.protocol.api import Paths
 from airflow_tx.protocol.records import History, Outcome, TopologyRecord
 from airflow_tx.protocol.status import view_final
 

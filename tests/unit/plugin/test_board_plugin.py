@@ -10,9 +10,8 @@ from importlib import import_module
 import pytest
 
 from airflow_tx import CommitOperator, Transaction, compat
-from airflow_tx.plugin.api.schema import OPENAPI, openapi_text
-from airflow_tx.plugin.links import TransactionLink
-from airflow_tx.plugin.plugin import TransactionsPlugin
+from airflow_tx.plugin.api.app import OPENAPI, openapi_text
+from airflow_tx.plugin.plugin import TransactionLink, TransactionsPlugin
 from airflow_tx.sources.memory import MemorySource
 
 LOADED = """
@@ -23,7 +22,7 @@ print("FOUND", json.dumps(sorted(sys.modules)))
 
 
 def test_the_description_of_the_api_is_the_one_that_the_client_was_made_from() -> None:
-    assert OPENAPI.read_text() == openapi_text(), "make it anew: python -m airflow_tx.plugin.api.schema"
+    assert OPENAPI.read_text() == openapi_text(), "make it anew: python -m airflow_tx.plugin.api.app"
 
 
 def test_a_component_that_shows_no_page_loads_nothing_of_it() -> None:
@@ -37,7 +36,7 @@ def test_a_component_that_shows_no_page_loads_nothing_of_it() -> None:
 def test_the_pages_have_one_name_routes_of_their_own_and_the_path_of_the_base_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from airflow_tx.plugin.pages import react_apps
+    from airflow_tx.plugin.plugin import react_apps
 
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.org/a/flow/")
     found = react_apps()

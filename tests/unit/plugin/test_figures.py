@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.actions.dags import LedgerPlace
 from airflow_tx.alarms import AlarmLimits
 from airflow_tx.plugin.api.figures import MOST_COUNTED, Figures, FigureSpan, figures, spread
 from airflow_tx.plugin.api.lag_board import LagPoint
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.timeline import TimelineWindow
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.plugin.api.topologies import TimelineWindow
+from airflow_tx.protocol.api import Paths
 from airflow_tx.protocol.records import History, Outcome, Phase, TopologyRecord, encode
 from airflow_tx.protocol.status import TransactionView, view_final
 from airflow_tx.protocol.view import TopologyView

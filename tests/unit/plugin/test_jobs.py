@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.ledger_places import LedgerPlace
-from airflow_tx.plugin.api import jobs
-from airflow_tx.plugin.api.airflow_runs import Backfill, FailedRun
-from airflow_tx.plugin.api.jobs import JobLine, jobs_of
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.actions.dags import LedgerPlace
+from airflow_tx.plugin.api import airflow_runs
+from airflow_tx.plugin.api.airflow_runs import Backfill, FailedRun, JobLine, jobs_of
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.protocol.replay import WishRequest, want
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.view import final_txids, topology_view
-from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.store.memory import MemoryStore
 from tests.integration.cli_runs import fail
 from tests.integration.pipeline import Pipeline
@@ -35,8 +34,8 @@ class Airflow:
 @pytest.fixture
 def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
     airflow = Airflow()
-    monkeypatch.setattr(jobs, "run_ends_at", lambda dag_id, run_ids: airflow.ends)
-    monkeypatch.setattr(jobs, "backfills", lambda dag_id, since: airflow.backfills)
+    monkeypatch.setattr(airflow_runs, "run_ends_at", lambda dag_id, run_ids: airflow.ends)
+    monkeypatch.setattr(airflow_runs, "backfills", lambda dag_id, since: airflow.backfills)
     return airflow
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.ledger_places import LedgerPlace
-from airflow_tx.plugin.api import row_filter as filters
+from airflow_tx.actions.dags import LedgerPlace
+from airflow_tx.plugin.api import activity as filters
+from airflow_tx.plugin.api.activity import MOST_LOOKED, ChosenRows, RowFilter, RowMark, RowStatus, chosen_rows
 from airflow_tx.plugin.api.final_views import FinalViews
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.row_filter import MOST_LOOKED, ChosenRows, RowFilter, RowMark, RowStatus, chosen_rows
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.protocol.api import Paths
 from airflow_tx.protocol.records import History, Outcome, TopologyRecord
 from airflow_tx.protocol.status import TransactionView, view_final
 

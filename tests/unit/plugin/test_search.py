@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.ledger_places import LedgerPlace
+from airflow_tx.actions.dags import LedgerPlace
 from airflow_tx.errors import StoreUnavailable
-from airflow_tx.plugin.api import search
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.search import SearchBusy, searched_all
+from airflow_tx.plugin.api import routes
+from airflow_tx.plugin.api.routes import SearchBusy, searched_all
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.protocol.api import Store
 from airflow_tx.protocol.view import final_txids, topology_view
 from airflow_tx.store.memory import MemoryStore
@@ -35,8 +35,8 @@ class Asked:
 @pytest.fixture
 def ledgers(monkeypatch: pytest.MonkeyPatch) -> Asked:
     asked = Asked()
-    monkeypatch.setattr(search, "ledger_snapshots", lambda: asked)
-    monkeypatch.setattr(search, "redacted", lambda text: text)
+    monkeypatch.setattr(routes, "ledger_snapshots", lambda: asked)
+    monkeypatch.setattr(routes, "redacted", lambda text: text)
     return asked
 
 
@@ -64,7 +64,7 @@ def test_every_topology_is_searched_and_the_part_that_has_the_text_is_named(ledg
 def test_of_too_many_topologies_the_first_are_searched_and_the_answer_says_so(
     ledgers: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MOST_TOPOLOGIES", 2)
+    monkeypatch.setattr(routes, "MOST_TOPOLOGIES", 2)
     answer = searched_all([snapshot(name) for name in "abc"], "csv")
     assert {each.topology for each in answer.found} == {"a", "b"}
     assert (answer.topologies, answer.looked, answer.partly, answer.complete) == (3, 2, 0, False)
@@ -73,7 +73,7 @@ def test_of_too_many_topologies_the_first_are_searched_and_the_answer_says_so(
 def test_topologies_share_the_transactions_that_one_search_reads(
     ledgers: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "MOST_SEARCHED", 6)
+    monkeypatch.setattr(routes, "MOST_SEARCHED", 6)
     # What the first does not need is left to the others.
     answer = searched_all([snapshot("a", 1), snapshot("b", 9), snapshot("c", 9)], "csv")
     assert [each.txid for each in answer.found] == [1, 9, 8, 9, 8, 7]
@@ -81,13 +81,13 @@ def test_topologies_share_the_transactions_that_one_search_reads(
 
 
 def test_a_search_ends_when_its_time_is_over(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "ALL_WITHIN", -1.0)
+    monkeypatch.setattr(routes, "ALL_WITHIN", -1.0)
     answer = searched_all([snapshot("a")], "csv")
     assert (answer.found, answer.topologies, answer.looked, answer.complete) == ([], 1, 0, False)
 
 
 def test_a_search_ends_when_it_has_found_enough(ledgers: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MOST_FOUND", 3)
+    monkeypatch.setattr(routes, "MOST_FOUND", 3)
     answer = searched_all([snapshot("a"), snapshot("b"), snapshot("c")], "csv")
     assert [(each.topology, each.txid) for each in answer.found] == [("a", 2), ("a", 1), ("b", 2)]
     assert not answer.complete
@@ -106,12 +106,12 @@ def test_a_hidden_part_of_an_error_cannot_be_found(ledgers: Asked, monkeypatch: 
     view = topology_view(pipeline.store, pipeline.paths, recent=0)
     some = [TopologySnapshot(view.record, LedgerPlace("a", "c", pipeline.paths), pipeline.store, view)]
     assert [each.matched.value for each in searched_all(some, "example").found] == ["error"]
-    monkeypatch.setattr(search, "redacted", lambda text: text.replace("db.example.org", "***"))
+    monkeypatch.setattr(routes, "redacted", lambda text: text.replace("db.example.org", "***"))
     assert searched_all(some, "example").found == []
     assert [each.text for each in searched_all(some, "is away").found] == ["host *** is away"]
 
 
 def test_searches_of_all_viewers_are_few_at_once(ledgers: Asked) -> None:
-    with search._ALL_AT_ONCE, search._ALL_AT_ONCE, pytest.raises(SearchBusy):
+    with routes._ALL_AT_ONCE, routes._ALL_AT_ONCE, pytest.raises(SearchBusy):
         searched_all([snapshot("a")], "csv")
     assert searched_all([snapshot("a")], "csv").found

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_tx.plugin.api.shared_answers import SharedAnswers
+from airflow_tx.plugin.api.snapshots import SharedAnswers
 from airflow_tx.testing.eventually import eventually
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.ledger_places import BEGIN
+from airflow_tx.actions.dags import BEGIN
 from airflow_tx.plugin.api.airflow_runs import TaskBar
-from airflow_tx.plugin.api.timeline import TimelineWindow, timeline_row
+from airflow_tx.plugin.api.topologies import TimelineWindow, timeline_row
 from airflow_tx.protocol.records import History, Outcome
 from airflow_tx.protocol.status import view_final
 

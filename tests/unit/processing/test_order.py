@@ -15,9 +15,9 @@ from airflow_tx import compat
 from airflow_tx.commit.handoff import take_skip
 from airflow_tx.compat import RunInfo
 from airflow_tx.errors import AheadOfOrder, SourceError
-from airflow_tx.processing.begin import ask, conf_of, key_of
-from airflow_tx.processing.order import order_in
-from airflow_tx.protocol import loss, skip
+from airflow_tx.processing.begin import ask, conf_of, key_of, order_in
+from airflow_tx.protocol import end as skip
+from airflow_tx.protocol import loss
 from airflow_tx.protocol.answers import Begun, WindowFull
 from airflow_tx.protocol.ledger import Ledger
 from airflow_tx.protocol.step import Audit

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from airflow.sdk.serde import deserialize, serialize
 
-from airflow_tx.commit.rows import values_of
 from airflow_tx.commit.update import Update
-from airflow_tx.commit.write import output_digest
+from airflow_tx.commit.write import output_digest, values_of
 from airflow_tx.errors import StagingError
 from airflow_tx.processing.outputs import returned, xcom_fingerprint
 from airflow_tx.protocol.attempt import TransactionAttempt

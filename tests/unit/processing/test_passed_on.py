@@ -13,7 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.errors import StagingError
-from airflow_tx.processing.passed_on import check_returned
+from airflow_tx.processing.outputs import check_returned
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.spec import TransactionSpec
 from tests.unit.bench import Numbers

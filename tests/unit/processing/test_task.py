@@ -18,14 +18,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from airflow_tx import compat
 from airflow_tx.errors import RowsRefused, SourceError, StagingError, StaleBegin
-from airflow_tx.operators.begin import BeginTransactionOperator
+from airflow_tx.operators.commit import BeginTransactionOperator
 from airflow_tx.processing.batch import CurrentBatch, inputs_of
 from airflow_tx.processing.begin import conf_of
 from airflow_tx.processing.task import Processing, after_task, before_task, task_ended, task_failed
 from airflow_tx.protocol.answers import Begun
-from airflow_tx.protocol.consumers import OutputName
-from airflow_tx.protocol.paths import Paths, ack_name
-from airflow_tx.protocol.receipt import code_digest
+from airflow_tx.protocol.api import Paths, ack_name
+from airflow_tx.protocol.attempt import code_digest
+from airflow_tx.protocol.processing import OutputName
 from airflow_tx.protocol.records import Ack, Phase, TransactionRecord, decode
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.evidence import LedgerEvidence, StateEvidence, ledger_evidence
-from airflow_tx.protocol.receipt import Receipt
+from airflow_tx.protocol.attempt import Receipt
+from airflow_tx.protocol.chain import LedgerEvidence, StateEvidence, ledger_evidence
 from airflow_tx.protocol.records import History, decode
 from airflow_tx.protocol.verification import Verified, verified
 from airflow_tx.state import Sum

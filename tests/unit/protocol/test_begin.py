@@ -11,8 +11,8 @@ from airflow_tx.errors import SkippedTransaction, UnknownTransaction
 from airflow_tx.protocol.api import Delete
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside, TopologyRequest
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, Skipped
+from airflow_tx.protocol.step import Reader
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 

@@ -10,9 +10,8 @@ import pytest
 from airflow_tx.protocol import commit
 from airflow_tx.protocol.answers import Granted, Processed
 from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.attempt import Grant, Token
+from airflow_tx.protocol.attempt import METADATA_KEPT, REPLAYS_KEPT, Grant, Receipt, Token, Written, is_shortened
 from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.receipt import METADATA_KEPT, REPLAYS_KEPT, Receipt, Written, is_shortened
 from airflow_tx.protocol.records import Ack, TransactionRecord, encode
 from tests.model.driver import Run, Topology
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import RowsDiffer
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.consumers import BatchRows, OutputName, RowsRead, check_rows, consumed, unproven_rows
+from airflow_tx.protocol.attempt import RowsDigest, TransactionAttempt
+from airflow_tx.protocol.processing import BatchRows, OutputName, RowsRead, check_rows, consumed, unproven_rows
 from airflow_tx.protocol.records import Ack
-from airflow_tx.protocol.rows_digest import RowsDigest
 
 ATTEMPT = TransactionAttempt(7, 2)
 ALL = RowsDigest(10, 5, "xxh64-1")

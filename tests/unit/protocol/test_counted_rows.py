@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_tx.protocol.evidence import StateEvidence
+from airflow_tx.protocol.chain import StateEvidence
 from airflow_tx.protocol.verification import Verified, verified
 from tests.unit.protocol.books import Books
 

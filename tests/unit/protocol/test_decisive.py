@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol import skip
+from airflow_tx.protocol import end
 from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.protocol.chain import Chain
-from airflow_tx.protocol.decisive import compare_decisive
-from airflow_tx.protocol.rebuild_plan import HeldState
+from airflow_tx.protocol.rebuild import HeldState, Repairs, rename_state, state_lost
 from airflow_tx.protocol.records import Binding, Counter, Skipped, encode
-from airflow_tx.protocol.repair import Repairs, rename_state, state_lost
 from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.verification import compare_decisive
 from airflow_tx.store.memory import MemoryStore
 from tests.unit.protocol.books import Books
 
@@ -31,7 +30,7 @@ def books() -> Books:
     made.skip()
     made.skip()
     pipeline = made.pipeline
-    pipeline.ledger.run(skip.note_readmission, 5, ADA)
+    pipeline.ledger.run(end.note_readmission, 5, ADA)
     pipeline.run("run 5")
     begun = pipeline.begin("run 7")
     pipeline.acquire(begun, pipeline.process(begun))
@@ -76,7 +75,7 @@ def test_a_field_of_the_topology_record_is_found(books: Books, field: str, value
 
 
 def test_a_skip_that_is_no_longer_listed_is_found(books: Books) -> None:
-    books.pipeline.ledger.run(skip.note_skip, 8, ADA)
+    books.pipeline.ledger.run(end.note_skip, 8, ADA)
     assert books.verify().findings == ()
     books.change(books.pipeline.paths.record, lambda record: record.update(skips=[]))
     findings(books, "it lists [] to be skipped, and the open transactions say [8]")

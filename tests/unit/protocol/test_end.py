@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import StaleBatch, StateMissing, StateRenamed
-from airflow_tx.protocol import commit, garbage
+from airflow_tx.protocol import commit, step
 from airflow_tx.protocol.answers import Granted
 from airflow_tx.protocol.api import Create, Delete, Put
 from airflow_tx.protocol.attempt import TaskTry, Token
 from airflow_tx.protocol.commit import AcquireRequest
 from airflow_tx.protocol.end import holds, pace_after
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import History, Outcome, Phase, TransactionRecord, encode
-from airflow_tx.protocol.step import Stamp
+from airflow_tx.protocol.step import Reader, Stamp
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 
@@ -175,7 +174,7 @@ def instances(run: Run, count: int) -> None:
 def test_what_is_too_much_for_the_end_is_removed_after_it(
     topology: Topology, run: Run, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "DELETIONS_A_MULTI", 5)
+    monkeypatch.setattr(step, "DELETIONS_A_MULTI", 5)
     instances(run, 4 + left)
     token = acquire(run).grant.token
     multis: list[int] = []
@@ -198,7 +197,7 @@ def test_what_is_too_much_for_the_end_is_removed_after_it(
 def test_so_is_what_is_too_much_for_a_replay(
     topology: Topology, run: Run, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "DELETIONS_A_MULTI", 5)
+    monkeypatch.setattr(step, "DELETIONS_A_MULTI", 5)
     instances(run, 4 + left)
     Run(topology, "r1").begin(1)
     (own,) = topology.store().children(topology.paths.all_acks).names
@@ -209,31 +208,31 @@ def test_so_is_what_is_too_much_for_a_replay(
 def test_what_is_to_be_removed_is_noted_once_beside_what_is_noted(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     paths, record = topology.paths, replace(topology.topology, garbage=["y"])
-    noted = garbage.left(record, paths, paths.acks("x"), paths.acks("x"))
+    noted = step.left(record, paths, paths.acks("x"), paths.acks("x"))
     assert noted.garbage == ["y", "coordinator/acks/x"]
 
 
 def test_only_what_was_removed_is_noted_no_more(topology: Topology) -> None:
     topology.ledger().open(topology.request)
     set_topology(topology, garbage=["a", "b", "c"])
-    topology.ledger().run(garbage.note_removed, ["a", "c"])
+    topology.ledger().run(step.note_removed, ["a", "c"])
     assert topology.topology.garbage == ["b"]
     before = topology.topology
-    topology.ledger().run(garbage.note_removed, ["x"])
+    topology.ledger().run(step.note_removed, ["x"])
     assert topology.topology == before
 
 
 def test_folders_within_folders_are_emptied_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "DELETIONS_A_MULTI", 2)
+    monkeypatch.setattr(step, "DELETIONS_A_MULTI", 2)
     store = MemoryStore()
     for path in ("/a/b/c", "/a/b/d", "/a/e", "/a/f/g/h", "/z"):
         store.ensure(path)
-    garbage.empty(store, "/a/f")
+    step.empty(store, "/a/f")
     assert (store.get("/a/f") is None, store.get("/a/f/g")) == (False, None)
-    garbage.remove(store, "/a")
+    step.remove(store, "/a")
     assert [path for path, _, _ in store.snapshot()] == ["/z"]
-    garbage.remove(store, "/a")
-    garbage.empty(store, "/a")
+    step.remove(store, "/a")
+    step.empty(store, "/a")
 
 
 # --- the pace ----------------------------------------------------------------------------------------------------

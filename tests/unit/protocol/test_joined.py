@@ -11,15 +11,14 @@ import pytest
 from airflow_tx.errors import OutcomeUnknown, StaleAttempt, UnknownTransaction
 from airflow_tx.protocol import commit, processing
 from airflow_tx.protocol.answers import Begun, Committed, Granted, Joined, NoData, Processed, WindowFull
-from airflow_tx.protocol.api import Ids, Requirement, Write
+from airflow_tx.protocol.api import Ids, Paths, Requirement, Write
 from airflow_tx.protocol.attempt import TaskTry
 from airflow_tx.protocol.batch import BeginRequest, Outside
+from airflow_tx.protocol.begin import BoundStep, in_one_multi
 from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.joined import BoundStep, in_one_multi
+from airflow_tx.protocol.end import note_skip
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
 from airflow_tx.protocol.records import Phase
-from airflow_tx.protocol.skip import note_skip
 from airflow_tx.protocol.step import Audit
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock, Topology, decides

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import OutcomeUnknown, StoreUnavailable, TooMuchContention, UnreadableRecord
-from airflow_tx.protocol import garbage
-from airflow_tx.protocol.api import Children, Create, Delete, Node, Put, Requirement, Write
+from airflow_tx.protocol import step
+from airflow_tx.protocol.api import Children, Create, Delete, Node, Paths, Put, Requirement, Write
 from airflow_tx.protocol.attempt import TaskTry, Token, TransactionAttempt
 from airflow_tx.protocol.batch import BeginRequest, Outside
 from airflow_tx.protocol.ledger import PASSES, Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Binding, Counter, History, Metadata, Outcome, TopologyRecord, encode
-from airflow_tx.protocol.step import Decision, Stamp, is_another
+from airflow_tx.protocol.step import Decision, Reader, Stamp, is_another
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock, Run, Topology
 
@@ -400,11 +398,11 @@ def test_a_multi_that_never_has_an_answer_is_sent_a_few_times_and_then_said(
 def test_a_folder_is_not_listed_anew_for_every_portion_that_is_removed(
     store: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "DELETIONS_A_MULTI", 5)
+    monkeypatch.setattr(step, "DELETIONS_A_MULTI", 5)
     folder = PATHS.acks("1.1-x")
     store.ensure(folder)
     store.multi([], [Create(f"{folder}/task@{index}", b"") for index in range(100)])
     store.calls.clear()
-    garbage.remove(store, folder)
+    step.remove(store, folder)
     assert store.get(folder) is None
     assert len([call for call in store.calls if call[0] == "children"]) <= 4

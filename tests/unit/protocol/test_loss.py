@@ -10,9 +10,8 @@ from airflow_tx.protocol import loss
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.batch import Loss
 from airflow_tx.protocol.loss import SHOWN, StartPosition, shortened, start_after, without_passed
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, encode
-from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.step import Audit, Reader
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 

@@ -9,12 +9,10 @@ import pytest
 
 from airflow_tx.errors import MoveRefused, OutcomeUnknown, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol import move
-from airflow_tx.protocol.api import Create, Delete, Put, Requirement, Write
+from airflow_tx.protocol.api import Create, Delete, Paths, Put, Requirement, Write
 from airflow_tx.protocol.move import Mover, mark_of
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import TopologyRecord, decode
-from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.step import Audit, Reader
 from airflow_tx.protocol.view import topology_view
 from airflow_tx.state import MemoryState, Sum
 from airflow_tx.store.memory import MemoryStore

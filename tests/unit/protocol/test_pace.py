@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.actions.ledger_places import LedgerPlace
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
+from airflow_tx.actions.dags import LedgerPlace
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
 from airflow_tx.protocol.end import HOURS_KEPT, PACES_KEPT, hours_after, pace_after
 from airflow_tx.protocol.records import History, Outcome
 from airflow_tx.protocol.view import final_txids, topology_record, topology_view

@@ -19,9 +19,8 @@ from airflow_tx.errors import (
 )
 from airflow_tx.protocol import processing
 from airflow_tx.protocol.answers import AlreadyCommitted, Done, FailureNoted, Processed
-from airflow_tx.protocol.api import Put
+from airflow_tx.protocol.api import Put, ack_name
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.paths import ack_name
 from airflow_tx.protocol.records import MOST_OF_REASON, Ack, Phase, decode, encode
 from tests.model.driver import Run, Topology
 

@@ -15,8 +15,7 @@ from xxhash import xxh3_64_intdigest
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.api import Create, Delete, Put
-from airflow_tx.protocol.evidence import ledger_evidence
-from airflow_tx.protocol.receipt import (
+from airflow_tx.protocol.attempt import (
     METADATA_KEPT,
     NOTHING_WRITTEN,
     Receipt,
@@ -29,12 +28,12 @@ from airflow_tx.protocol.receipt import (
     is_shortened,
     tasks_of,
 )
+from airflow_tx.protocol.chain import ledger_evidence
 from airflow_tx.protocol.records import Ack, Counter, Metadata, RepairRecord, encode
 from airflow_tx.protocol.verification import Verified, verified
 from airflow_tx.state import Sum
-from airflow_tx.state.api import StoredReceipt
+from airflow_tx.state.api import RowTally, StoredReceipt
 from airflow_tx.state.memory import MemoryState
-from airflow_tx.state.row_tally import RowTally
 from airflow_tx.store.memory import MemoryStore
 from tests.integration.pipeline import Pipeline
 from tests.unit.protocol.books import Books

@@ -11,11 +11,10 @@ import pytest
 
 from airflow_tx.errors import UnreadableRecord
 from airflow_tx.protocol.answers import Begun, Replaced
-from airflow_tx.protocol.api import SystemClock, SystemIds
+from airflow_tx.protocol.api import Paths, SystemClock, SystemIds, ack_element, ack_name, decode_name, encode_name
 from airflow_tx.protocol.attempt import Grant, Token, TransactionAttempt
 from airflow_tx.protocol.batch import Batch, Outside
 from airflow_tx.protocol.json_text import digest, dumps
-from airflow_tx.protocol.paths import Paths, ack_element, ack_name, decode_name, encode_name
 from airflow_tx.protocol.records import (
     Binding,
     Counter,
@@ -28,8 +27,7 @@ from airflow_tx.protocol.records import (
     decode,
     encode,
 )
-from airflow_tx.protocol.replay import BeginPass
-from airflow_tx.protocol.wish import Wish
+from airflow_tx.protocol.replay import BeginPass, Wish
 
 
 def test_equal_values_give_equal_text_and_digest() -> None:

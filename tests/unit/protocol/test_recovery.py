@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol import commit, recovery, repair
+from airflow_tx.protocol import commit, rebuild, recovery
 from airflow_tx.protocol.answers import Blocked, Done, ReplayNoted
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.records import encode
@@ -146,7 +146,7 @@ def test_what_was_refused_for_good_goes_on_once_a_person_has_replayed_it(refused
 
 def test_what_was_refused_for_good_is_replayed_once_the_ledger_or_a_state_is_repaired(refused: Topology) -> None:
     refused.note_replay(1, 2)
-    refused.ledger().run(repair.state_lost, "s0", Audit("me", "it was restored"))
+    refused.ledger().run(rebuild.state_lost, "s0", Audit("me", "it was restored"))
     assert refused.topology.blocked is None
     assert refused.note_replay(1, 2) == ReplayNoted(True, 1)
 

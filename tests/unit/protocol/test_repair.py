@@ -9,17 +9,14 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import RenameRefused, RepairRefused, StateUnavailable, UnreadableRecord
-from airflow_tx.protocol import commit, repair
+from airflow_tx.protocol import commit, rebuild
 from airflow_tx.protocol.answers import Repaired
-from airflow_tx.protocol.api import Create, Put
+from airflow_tx.protocol.api import Create, Paths, Put
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.commit import AcquireRequest
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.rebuild_plan import HeldState
+from airflow_tx.protocol.rebuild import RENAMED, RESET, STATE_LOST, HeldState, Repairs, ResetIncomplete, reason_of
 from airflow_tx.protocol.records import RepairRecord, TopologyRecord, encode
-from airflow_tx.protocol.repair import RENAMED, RESET, STATE_LOST, Repairs, ResetIncomplete, reason_of
-from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.step import Audit, Reader
 from tests.model.driver import Run, Topology
 
 ADA = Audit("ada", "the disk is gone")
@@ -58,11 +55,11 @@ def noted(topology: Topology, number: int) -> RepairRecord:
 
 
 def lost(topology: Topology, state: str) -> Any:
-    return topology.ledger().run(repair.state_lost, state, ADA)
+    return topology.ledger().run(rebuild.state_lost, state, ADA)
 
 
 def renamed(topology: Topology, old: str, new: str) -> Any:
-    return topology.ledger().run(repair.rename_state, old, new, audit=ADA)
+    return topology.ledger().run(rebuild.rename_state, old, new, audit=ADA)
 
 
 # --- a state that went back --------------------------------------------------------------------------------------
@@ -203,7 +200,7 @@ def test_a_reset_makes_a_ledger_where_there_was_none(topology: Topology) -> None
 def test_while_it_is_emptied_nobody_uses_it_and_who_tries_is_told_the_command(committed: Topology) -> None:
     def clear() -> None:
         node = committed.store().get(committed.paths.record)
-        assert repair.is_being_reset(node.data)
+        assert rebuild.is_being_reset(node.data)
         with pytest.raises(UnreadableRecord, match="being reset: airflow tx repair trace --reset"):
             Run(committed, "r3").begin(1)
         raise StateUnavailable(state="s", where="somewhere", reason="refused")
@@ -223,15 +220,15 @@ def test_a_reset_that_is_repeated_still_knows_whose_journal_is_to_be_removed(com
     for _ in range(2):
         with pytest.raises(ResetIncomplete):
             reset(committed, lambda: (_ for _ in ()).throw(OSError("no disk")))
-        assert repair.incarnation_of(Reader(committed.store()), committed.paths) == first
+        assert rebuild.incarnation_of(Reader(committed.store()), committed.paths) == first
     reset(committed)
-    assert repair.incarnation_of(Reader(committed.store()), committed.paths) == committed.topology.incarnation != first
+    assert rebuild.incarnation_of(Reader(committed.store()), committed.paths) == committed.topology.incarnation != first
 
 
 def test_of_a_record_that_is_lost_or_damaged_the_incarnation_is_unknown(committed: Topology) -> None:
     for damaged in (b"", b"[]", b"no json"):
         committed.store().multi((), (Put(committed.paths.record, damaged),))
-        assert repair.incarnation_of(Reader(committed.store()), committed.paths) == ""
+        assert rebuild.incarnation_of(Reader(committed.store()), committed.paths) == ""
 
 
 def test_why_something_failed_is_said_without_its_remedy() -> None:
@@ -252,7 +249,7 @@ def test_why_something_failed_is_said_without_its_remedy() -> None:
     ],
 )
 def test_the_mark_of_a_reset_is_known(data: bytes, expected: bool) -> None:
-    assert repair.is_being_reset(data) is expected
+    assert rebuild.is_being_reset(data) is expected
 
 
 # --- a lost ledger -----------------------------------------------------------------------------------------------

@@ -9,13 +9,11 @@ from dataclasses import replace
 import pytest
 
 from airflow_tx.errors import NotSkipped, SkippedTransaction
-from airflow_tx.protocol.reader import Reader
-from airflow_tx.protocol.rebuild_plan import HeldState
-from airflow_tx.protocol.receipt import Receipt, as_kept
+from airflow_tx.protocol.attempt import Receipt, as_kept
+from airflow_tx.protocol.end import note_readmission
+from airflow_tx.protocol.rebuild import HeldState, Repairs
 from airflow_tx.protocol.records import Binding, Skipped
-from airflow_tx.protocol.repair import Repairs
-from airflow_tx.protocol.skip import note_readmission
-from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.step import Audit, Reader
 from airflow_tx.protocol.verification import Verified, verified
 from airflow_tx.store.memory import MemoryStore
 from tests.unit.protocol.books import Books

@@ -13,12 +13,11 @@ from airflow_tx.protocol.answers import Done, ReplayNoted
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.batch import Batch, BeginRequest, Outside
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Metadata, Phase, TransactionRecord, encode
 from airflow_tx.protocol.recovery import ReplayRequest
 from airflow_tx.protocol.replay import note_changed
 from airflow_tx.protocol.status import TransactionView
-from airflow_tx.protocol.step import Audit
+from airflow_tx.protocol.step import Audit, Reader
 from airflow_tx.protocol.view import transaction_details
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology

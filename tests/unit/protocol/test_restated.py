@@ -9,23 +9,21 @@ import pytest
 from airflow.sdk import Asset
 
 from airflow_tx.actions.skip import TransactionSkip
-from airflow_tx.cli import receipts, render
-from airflow_tx.operators.commit import note_commit
-from airflow_tx.operators.lineage import LineageOperator
+from airflow_tx.cli import render, values
+from airflow_tx.operators.commit import LineageOperator, note_commit
 from airflow_tx.plugin.api.figures import _Period
 from airflow_tx.plugin.api.final_views import FinalViews
-from airflow_tx.plugin.api.ledger_snapshots import TopologySnapshot
-from airflow_tx.plugin.api.timeline import timeline_row
+from airflow_tx.plugin.api.snapshots import TopologySnapshot
+from airflow_tx.plugin.api.topologies import timeline_row
 from airflow_tx.plugin.api.transaction_page import _actions, _audit
 from airflow_tx.protocol.answers import Begun, Replaced
-from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.protocol.evidence import StateEvidence
-from airflow_tx.protocol.receipt import restated
-from airflow_tx.protocol.skip import note_readmission
+from airflow_tx.protocol.attempt import TransactionAttempt, restated
+from airflow_tx.protocol.chain import StateEvidence
+from airflow_tx.protocol.end import note_readmission
+from airflow_tx.protocol.replay import WishRequest, want
 from airflow_tx.protocol.step import Audit
 from airflow_tx.protocol.verification import verified
 from airflow_tx.protocol.view import final_txids, topology_view, transaction_details
-from airflow_tx.protocol.wish import WishRequest, want
 from airflow_tx.triggers.watcher import CommitsProducer, CommitsTrigger
 from tests.unit.protocol.books import Books
 
@@ -118,7 +116,7 @@ def test_a_skipped_restatement_is_not_among_those_that_can_be_readmitted(books: 
 
 def test_a_receipt_line_says_what_it_restates_and_what_counts_now(books: Books) -> None:
     found = {txid: books.receipt(txid) for txid in range(1, 5)}
-    lines = [receipts._line(each, "table", restated(found)) for each in found.values()]
+    lines = [values._line(each, "table", restated(found)) for each in found.values()]
     assert [(line["restates"], line["restated_by"]) for line in lines] == [
         (None, 4),
         (None, None),

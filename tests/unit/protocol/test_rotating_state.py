@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol.api import Create, Delete, Node, Put
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
+from airflow_tx.protocol.api import Create, Delete, Node, Paths, Put
+from airflow_tx.protocol.reading import RotatingTransactionalState
 from airflow_tx.protocol.records import Counter, Metadata, encode
-from airflow_tx.protocol.rotating_state import RotatingTransactionalState
+from airflow_tx.protocol.step import Reader
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import Run, Topology
 

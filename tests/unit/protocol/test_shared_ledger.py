@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from airflow_tx.protocol.api import Create, Put, Requirement, Write
+from airflow_tx.protocol.api import Create, Paths, Put, Requirement, Write
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Counter, encode
-from airflow_tx.protocol.step import Decision, Stamp, put
+from airflow_tx.protocol.step import Decision, Reader, Stamp, put
 from airflow_tx.store.memory import MemoryStore
 from tests.model.driver import CountedIds, HandClock
 

@@ -16,15 +16,14 @@ from airflow_tx.errors import (
     StateMissing,
     UnknownTransaction,
 )
-from airflow_tx.protocol import skip
+from airflow_tx.protocol import end
 from airflow_tx.protocol.answers import AlreadySkipped, Committed, Done, Granted, NotYet
 from airflow_tx.protocol.api import Put
 from airflow_tx.protocol.attempt import Token
 from airflow_tx.protocol.commit import AcquireRequest, acquire
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import Outcome, Phase, Skipped, encode
 from airflow_tx.protocol.replay import note_changed, to_decide_anew
-from airflow_tx.protocol.step import Audit, Stamp
+from airflow_tx.protocol.step import Audit, Reader, Stamp
 from tests.model.driver import Run, Topology
 
 ADA = Audit("ada", "it breaks the job")
@@ -43,15 +42,15 @@ def record(topology: Topology, txid: int = 1) -> Any:
 
 
 def noted(topology: Topology, txid: int = 1) -> Any:
-    return topology.ledger().run(skip.note_skip, txid, ADA)
+    return topology.ledger().run(end.note_skip, txid, ADA)
 
 
 def withdrawn(topology: Topology, txid: int = 1) -> Any:
-    return topology.ledger().run(skip.withdraw_skip, txid)
+    return topology.ledger().run(end.withdraw_skip, txid)
 
 
 def granted(topology: Topology, **states: bool) -> Any:
-    return topology.ledger().run(skip.grant_skip, 1, states)
+    return topology.ledger().run(end.grant_skip, 1, states)
 
 
 def token(topology: Topology, **states: bool) -> Token:
@@ -104,7 +103,7 @@ def test_a_wish_that_is_withdrawn_under_a_grant_outranks_it_and_needs_a_replay(t
     assert (after.phase, after.epoch) == (Phase.FAILED, grant.epoch + 1)
     assert after.error == "it was to be skipped, and that was withdrawn"
     with pytest.raises(Outranked):
-        topology.ledger().run(skip.commit_skip, grant, states=())
+        topology.ledger().run(end.commit_skip, grant, states=())
 
 
 def test_of_a_final_transaction_nothing_is_wished_or_withdrawn(topology: Topology, run: Run) -> None:
@@ -133,7 +132,7 @@ def test_a_skip_that_nobody_wants_is_refused_and_says_how_to_ask(topology: Topol
 def test_a_skip_waits_for_its_turn(topology: Topology, run: Run) -> None:
     Run(topology, "r2").begin(1)
     noted(topology, 2)
-    assert topology.ledger().run(skip.grant_skip, 2, {}) == NotYet(1)
+    assert topology.ledger().run(end.grant_skip, 2, {}) == NotYet(1)
 
 
 def test_a_grant_to_skip_outranks_every_earlier_one_and_is_no_grant_to_write(topology: Topology, run: Run) -> None:
@@ -146,7 +145,7 @@ def test_a_grant_to_skip_outranks_every_earlier_one_and_is_no_grant_to_write(top
     assert after.epoch == grant.epoch == before.epoch + 1
     assert token(topology).epoch == before.epoch + 2
     with pytest.raises(Outranked):
-        topology.ledger().run(skip.commit_skip, grant, states=())
+        topology.ledger().run(end.commit_skip, grant, states=())
 
 
 def test_what_may_be_in_a_state_that_cannot_undo_it_is_not_skipped(topology: Topology, run: Run) -> None:
@@ -164,8 +163,8 @@ def test_one_that_a_person_has_not_noted_yet_is_refused_with_the_word_that_nothi
 ) -> None:
     fenced(run, "s")
     with pytest.raises(SkipRefused, match="Nothing was changed. Replay it"):
-        skip.check_undoable(topology.paths, 1, record(topology), {"s": False}, noted=False)
-    skip.check_undoable(topology.paths, 1, record(topology), {"s": True}, noted=False)
+        end.check_undoable(topology.paths, 1, record(topology), {"s": False}, noted=False)
+    end.check_undoable(topology.paths, 1, record(topology), {"s": True}, noted=False)
 
 
 # --- the end, and after it ---------------------------------------------------------------------------------------
@@ -175,8 +174,8 @@ def test_what_is_skipped_keeps_its_rows_and_is_answered_twice(topology: Topology
     noted(topology)
     grant = token(topology)
     ledger = topology.ledger()
-    assert ledger.run(skip.commit_skip, grant, states=("s",)) == Committed(1, here=True)
-    assert ledger.run(skip.commit_skip, grant, states=("s",)) == Committed(1, here=False)
+    assert ledger.run(end.commit_skip, grant, states=("s",)) == Committed(1, here=True)
+    assert ledger.run(end.commit_skip, grant, states=("s",)) == Committed(1, here=False)
     kept = Reader(topology.store()).peek(Skipped, topology.paths.skipped(1))
     assert (kept.key, kept.run_id, kept.rows, kept.skip, kept.readmit) == ("r1", "r1", [0, 2], NOTED, None)
     history = topology.history(1)
@@ -188,11 +187,11 @@ def test_what_is_skipped_keeps_its_rows_and_is_answered_twice(topology: Topology
 def test_a_skip_that_is_wanted_twice_is_told_as_the_states_were_told_it(topology: Topology, run: Run) -> None:
     later = Audit("bob", "it is in the way")
     noted(topology)
-    topology.ledger().run(skip.note_skip, 1, later)
+    topology.ledger().run(end.note_skip, 1, later)
     assert record(topology).skip["who"] == "bob"
     grant = token(topology)
-    assert topology.ledger().run(skip.note_skip, 1, ADA) == Done()
-    topology.ledger().run(skip.commit_skip, grant, states=())
+    assert topology.ledger().run(end.note_skip, 1, ADA) == Done()
+    topology.ledger().run(end.commit_skip, grant, states=())
     history = topology.history(1)
     assert history is not None
     assert history.receipt is not None
@@ -201,18 +200,18 @@ def test_a_skip_that_is_wanted_twice_is_told_as_the_states_were_told_it(topology
 
 def test_a_skip_under_no_grant_that_the_ledger_knows_is_refused(topology: Topology, run: Run) -> None:
     with pytest.raises(Outranked):
-        topology.ledger().run(skip.commit_skip, Token(1, 1, 1, 1, "n"), states=())
+        topology.ledger().run(end.commit_skip, Token(1, 1, 1, 1, "n"), states=())
 
 
 def test_only_what_is_skipped_and_not_yet_back_is_readmitted(topology: Topology, run: Run) -> None:
     with pytest.raises(NotSkipped, match="not skipped"):
-        topology.ledger().run(skip.note_readmission, 1, ADA)
+        topology.ledger().run(end.note_readmission, 1, ADA)
     topology.skip(1)
-    assert topology.ledger().run(skip.note_readmission, 1, ADA) == Done()
+    assert topology.ledger().run(end.note_readmission, 1, ADA) == Done()
     assert Reader(topology.store()).peek(Skipped, topology.paths.skipped(1)).readmit == NOTED
     Run(topology, "r1").begin(2)
     with pytest.raises(NotSkipped, match="re-admitted as 2"):
-        topology.ledger().run(skip.note_readmission, 1, ADA)
+        topology.ledger().run(end.note_readmission, 1, ADA)
 
 
 # --- rows that are to be decided again ---------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_tx.protocol.reading import stale_successors
 from airflow_tx.protocol.records import Phase, TransactionRecord
-from airflow_tx.protocol.rotating_state import stale_successors
 
 
 def record(base: str, ended: str) -> TransactionRecord:

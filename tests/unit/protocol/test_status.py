@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol.person import ChangedRows, deed, moment, person
 from airflow_tx.protocol.reading import LedgerReading
 from airflow_tx.protocol.records import Ack, History, Outcome, Phase, Skipped, TopologyRecord, TransactionRecord
 from airflow_tx.protocol.status import (
+    ChangedRows,
     TransactionView,
+    deed,
     forgotten,
+    moment,
+    person,
     size_in_words,
     view_final,
     view_open,

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.protocol.evidence import StateEvidence
-from airflow_tx.protocol.receipt import Written
+from airflow_tx.protocol.attempt import Written
+from airflow_tx.protocol.chain import StateEvidence
 from airflow_tx.protocol.records import RepairRecord
 from airflow_tx.protocol.verification import ColumnTotal, Verified, _column_total, verified
 from airflow_tx.state import Avg, Count, Max, MemoryMap, OpaqueMap, Sum
-from airflow_tx.state.columns import Columns
-from airflow_tx.state.row_tally import RowTally
-from airflow_tx.state.trident.aggregate import TridentAggregate
+from airflow_tx.state.aggregators import Columns
+from airflow_tx.state.api import RowTally
+from airflow_tx.state.trident.state import TridentAggregate
 from tests.unit.protocol.books import Books
 
 TOTALS = {"n": 15}

@@ -10,10 +10,9 @@ import pytest
 
 from airflow_tx.errors import TooMuchContention, UnknownTransaction, UnreadableRecord
 from airflow_tx.protocol import processing
-from airflow_tx.protocol.api import Children, Create, Delete, Node, Put
+from airflow_tx.protocol.api import Children, Create, Delete, Node, Paths, Put
 from airflow_tx.protocol.attempt import TaskTry
-from airflow_tx.protocol.evidence import ledger_evidence
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.chain import ledger_evidence
 from airflow_tx.protocol.records import Counter, Metadata, encode
 from airflow_tx.protocol.view import TopologyView, repairs, topologies, topology_view, transaction_details
 from airflow_tx.store.memory import MemoryStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.actions.search import search_ledger
+from airflow_tx.actions.dag_server import search_ledger
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.sources.kafka.source import KafkaSource
@@ -17,9 +17,8 @@ from airflow_tx.sources.redis.list import RedisListSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource
-from airflow_tx.sources.sql.positions import Rows
-from airflow_tx.sources.sql.shards import PartitionedSqlSource
-from airflow_tx.sources.sql.source import SqlSource
+from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
+from airflow_tx.sources.sql.table import Rows
 from tests.stage import Stage, begin_run
 from tests.unit.bench import run_of
 

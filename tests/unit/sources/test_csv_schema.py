@@ -16,10 +16,9 @@ import pytest
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.answers import Begun
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.rows.types import ddl_of
+from airflow_tx.rows.spark import ddl_of
 from airflow_tx.sources.api import Source
-from airflow_tx.sources.files.csv_format import CsvFormat
-from airflow_tx.sources.files.schema import find_schema, packed, unpacked
+from airflow_tx.sources.files.schema import CsvFormat, find_schema, packed, unpacked
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 from airflow_tx.store.memory import MemoryStore
 from tests.stage import begin_run
@@ -393,5 +392,5 @@ def test_a_large_file_is_not_read_to_find_out_whether_it_is_plain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.csv").write_text("a\n5\n")
-    monkeypatch.setattr("airflow_tx.sources.files.csv_format.HASHED_WHOLE", 3)
+    monkeypatch.setattr("airflow_tx.sources.files.schema.HASHED_WHOLE", 3)
     assert not CsvFormat.of({}).is_plain(tmp_path / "a.csv")

@@ -11,8 +11,8 @@ import pytest
 from airflow_tx.sources.dates import span_of
 from airflow_tx.sources.run.data_interval import DataIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource
-from airflow_tx.sources.sql.positions import Rows, TablePosition
 from airflow_tx.sources.sql.source import SqlSource
+from airflow_tx.sources.sql.table import Rows, TablePosition
 
 DAYS = DataIntervalSource()
 BY_TIME = SqlSource("db", table="orders", order_by=["updated_at", "id"])

@@ -18,8 +18,7 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 
 from airflow_tx.errors import SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.sources.files.base import FolderSource
-from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
+from airflow_tx.sources.files.source import FileSource, FolderSource, PartitionedFileSource
 
 ATTEMPT = TransactionAttempt(1, 1)
 NOBODY = 65534

@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
-from airflow_tx.rows.types import columns_of
+from airflow_tx.rows.spark import columns_of
 from airflow_tx.sources.api import Batch, rebuild
-from airflow_tx.sources.files.base import FolderSource
-from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
+from airflow_tx.sources.files.source import FileSource, FolderSource, PartitionedFileSource
 from airflow_tx.sources.files.storage import Disk, FilesPosition, fingerprint, split_glob
 
 ATTEMPT = TransactionAttempt(1, 1)

@@ -15,13 +15,12 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 
 from airflow_tx.commit.turn import commit_in_turn
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol import skip
+from airflow_tx.protocol import end
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.step import Audit
 from airflow_tx.sources.api import Batch
 from airflow_tx.sources.files import storage
-from airflow_tx.sources.files.base import FolderSource
-from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
+from airflow_tx.sources.files.source import FileSource, FolderSource, PartitionedFileSource
 from airflow_tx.state import MemoryState, Sum
 from tests.stage import Stage, StageRun, begin_run, update
 
@@ -192,9 +191,9 @@ def test_a_file_that_was_touched_linked_or_removed_is_no_other_one(
 def test_a_file_of_a_skipped_transaction_may_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stage = begun_with(tmp_path)
     ledger = stage.spec.ledger(stage.store)
-    ledger.run(skip.note_skip, 1, Audit("ada", "broken"))
-    granted: Any = ledger.run(skip.grant_skip, 1, {})
-    ledger.run(skip.commit_skip, granted.grant.token, states=())
+    ledger.run(end.note_skip, 1, Audit("ada", "broken"))
+    granted: Any = ledger.run(end.grant_skip, 1, {})
+    ledger.run(end.commit_skip, granted.grant.token, states=())
     (tmp_path / "eu/1.csv").write_text("n\n1\n2\n")
     assert warnings(stage, "r2", caplog) == []
 

@@ -9,19 +9,12 @@ from typing import Any
 import pytest
 
 from airflow_tx.errors import ConfigError, SourceError
-from airflow_tx.protocol.api import Create
+from airflow_tx.protocol.api import Create, Paths
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.protocol.loss import start_after
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.reader import Reader
 from airflow_tx.protocol.records import RepairRecord, TopologyRecord, encode
-from airflow_tx.sources.kafka.positions import (
-    Extent,
-    LastMessage,
-    OffsetRange,
-    OffsetsSnapshot,
-    position_json,
-)
+from airflow_tx.protocol.step import Reader
+from airflow_tx.sources.kafka.offsets import Extent, LastMessage, OffsetRange, OffsetsSnapshot, position_json
 from airflow_tx.sources.kafka.source import KafkaSource
 from airflow_tx.store.memory import MemoryStore
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_tx.connections.lookup import Endpoint, for_airflow, handed_over
 from airflow_tx.errors import ConfigError
 from airflow_tx.sources.api import rebuild
-from airflow_tx.sources.files.object_storage import Objects
+from airflow_tx.sources.files.objects import Objects
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
 
 

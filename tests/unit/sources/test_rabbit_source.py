@@ -11,13 +11,7 @@ import pytest
 from airflow_tx import RabbitQueueSource
 from airflow_tx.errors import ConfigError
 from airflow_tx.sources.api import SourceKind, rebuild
-from airflow_tx.sources.rabbit.taken import (
-    QueueMessage,
-    TakenMessages,
-    is_staged,
-    read_ids,
-    read_taken,
-)
+from airflow_tx.sources.rabbit.source import QueueMessage, TakenMessages, is_staged, read_ids, read_taken
 from airflow_tx.staging import StagingArea
 
 

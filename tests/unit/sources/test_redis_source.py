@@ -10,7 +10,7 @@ import pytest
 from airflow_tx import RedisListSource, RedisNumberedSource, RedisStreamSource
 from airflow_tx.errors import ConfigError
 from airflow_tx.sources.api import SourceKind, rebuild
-from airflow_tx.sources.redis.log import spelled
+from airflow_tx.sources.redis.source import spelled
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ from airflow_tx.connections.lookup import Endpoint, all_for_airflow, handed_over
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.api import Batch, rebuild
-from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.sources.run.next_interval import NextIntervalSource
+from airflow_tx.sources.run.data_interval import DataIntervalSource, NextIntervalSource
 from airflow_tx.sources.run.partition import RunPartitionSource
 
 ATTEMPT = TransactionAttempt(1, 1)

@@ -15,9 +15,8 @@ import pytest
 from airflow_tx.errors import ConfigError, SourceError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.sources.sql.database import Database, TableErrors
-from airflow_tx.sources.sql.positions import CHECKED_ROWS, KeyRange, Rows, TablePosition
-from airflow_tx.sources.sql.shards import PartitionedSqlSource
-from airflow_tx.sources.sql.source import SqlSource
+from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
+from airflow_tx.sources.sql.table import CHECKED_ROWS, KeyRange, Rows, TablePosition
 from airflow_tx.testing.airflow import connection
 
 ATTEMPT = TransactionAttempt(1, 1)

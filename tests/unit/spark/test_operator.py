@@ -19,8 +19,8 @@ import pytest
 from packaging.version import Version
 
 from airflow_tx.errors import ConfigError, StagingError
-from airflow_tx.operators.spark_submit import SparkBatchOperator
-from airflow_tx.processing.messages import TaskMessages
+from airflow_tx.operators.spark import SparkBatchOperator
+from airflow_tx.processing.task import TaskMessages
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
 from airflow_tx.sources.files.source import FileSource
 from airflow_tx.spark.submit import ApplicationFailed
@@ -46,7 +46,7 @@ print("driver-20130101-0001" if "cluster" in arguments else "")
 where = dir_of(StagingArea(descriptor.root), descriptor)
 after = arguments[arguments.index(uri) + 1:]
 if "fail" in after:
-    from airflow_tx.spark.failure import Failure, write_failure
+    from airflow_tx.spark.app import Failure, write_failure
     write_failure(where, Failure.of(ValueError("told to")))
     sys.exit(1)
 if "nothing" not in after:
@@ -307,6 +307,6 @@ def die(*arguments: Any) -> None:
 
 def test_parsing_a_dag_needs_no_pyspark() -> None:
     heavy = "[name for name in ('pyspark', 'pandas', 'pyarrow') if name in sys.modules]"
-    code = f"import sys, airflow_tx.operators.spark_submit; print({heavy})"
+    code = f"import sys, airflow_tx.operators.spark; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")

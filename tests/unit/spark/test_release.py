@@ -11,8 +11,7 @@ import pytest
 
 from airflow_tx.errors import ConfigError
 from airflow_tx.spark.connect import session
-from airflow_tx.spark.release import check_release
-from airflow_tx.spark.submit import driver_environment
+from airflow_tx.spark.submit import check_release, driver_environment
 from airflow_tx.testing.servers.spark_connect import LocalSparkConnect
 
 OTHER = {"pyspark": "4.1.4", "pyspark_client": "4.2.0"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_tx.spark.session_traces import SessionTraces, leaves_traces
+from airflow_tx.spark.connect import SessionTraces, leaves_traces
 
 
 def plan(**command: Any) -> Any:

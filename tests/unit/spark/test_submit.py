@@ -12,7 +12,7 @@ import pytest
 
 from airflow_tx.errors import ConfigError, FailedBatch, RowsRefused, StagingError
 from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.spark.failure import Failure, write_failure
+from airflow_tx.spark.app import Failure, write_failure
 from airflow_tx.spark.submit import (
     ApplicationFailed,
     AttemptStore,

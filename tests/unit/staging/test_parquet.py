@@ -10,7 +10,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from airflow_tx.staging.parquet import batches_in, read_schema
+from airflow_tx.staging.area import batches_in, read_schema
 from airflow_tx.staging.row_hash import digest_of_batch
 
 TIMES = [

@@ -15,8 +15,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from airflow_tx.errors import RowsDiffer
-from airflow_tx.protocol.attempt import TaskTry, TransactionAttempt
-from airflow_tx.protocol.rows_digest import COUNT, RowsDigest
+from airflow_tx.protocol.attempt import COUNT, RowsDigest, TaskTry, TransactionAttempt
 from airflow_tx.staging import OutputRef, StagingArea, read_output, write_manifest, write_rows
 from airflow_tx.staging.row_hash import digest_of_batch
 

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_tx.errors import ConfigError, StateError
 from airflow_tx.state import Aggregator, Avg, CollectSet, Count, Last, Max, MemoryState, Min, Sum
-from airflow_tx.state.checked_rows import MAX_KEY_BYTES, CheckedRows
-from airflow_tx.state.columns import Cells, Columns
+from airflow_tx.state.aggregators import Cells, Columns
+from airflow_tx.state.rows import MAX_KEY_BYTES, CheckedRows
 
 
 def columns(values: dict[str, Aggregator], *, keys: tuple[str, ...] = ("k",), **more: Any) -> Columns:

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_tx.errors import StateError
 from airflow_tx.state import Avg, First, Max, MemoryState, Min, SqlState, Sum
-from airflow_tx.state.combined_rows import combined
+from airflow_tx.state.rows import combined
 from airflow_tx.testing.suites.state_tools import Grants
 
 BERLIN = ZoneInfo("Europe/Berlin")

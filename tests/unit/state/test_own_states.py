@@ -27,7 +27,7 @@ from airflow_tx.state import (
     Sum,
     ValueUpdater,
 )
-from airflow_tx.state.query import StateRow, query, update
+from airflow_tx.state.persisted import StateRow, query, update
 
 
 class LocationDB:

@@ -23,7 +23,7 @@ from airflow_tx.state import (
     new_values_stream,
     state_query,
 )
-from airflow_tx.state.query import StateRow
+from airflow_tx.state.persisted import StateRow
 from airflow_tx.testing.suites.state_tools import Grants
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_tx.errors import StateError
 from airflow_tx.state import Avg, Count, MemoryState
-from airflow_tx.state.combined_rows import combined, combined_at_once, combined_runs
-from airflow_tx.state.reducers import Reduced
+from airflow_tx.state.aggregators import Reduced
+from airflow_tx.state.rows import combined, combined_at_once, combined_runs
 from airflow_tx.testing.suites.aggregator_cases import Balance, LastTwo
 from airflow_tx.testing.suites.state_tools import Grants
 

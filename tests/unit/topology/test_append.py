@@ -9,7 +9,7 @@ import pytest
 
 from airflow_tx import CommitOperator, SparkBatchOperator, append, partition_persist, persistent_aggregate
 from airflow_tx.errors import ConfigError
-from airflow_tx.processing.appended import appended_by
+from airflow_tx.processing.application import appended_by
 from airflow_tx.staging import AppendTo
 from airflow_tx.state import DeltaTable
 from tests.unit.topology.blocks import block, count, dag, refused, state

@@ -12,8 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 
 from airflow_tx import TransactionCommittedSensor
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.api import Create, Put
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Create, Paths, Put
 from airflow_tx.protocol.records import Counter, Skipped, encode
 from airflow_tx.sources.api import Source
 from airflow_tx.sources.files.source import FileSource, PartitionedFileSource
@@ -23,10 +22,9 @@ from airflow_tx.sources.memory import MemorySource
 from airflow_tx.sources.redis.list import RedisListSource
 from airflow_tx.sources.redis.stream import RedisStreamSource
 from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.sources.sql.positions import TablePosition
-from airflow_tx.sources.sql.shards import PartitionedSqlSource
-from airflow_tx.sources.sql.source import SqlSource
-from airflow_tx.triggers.committed import CommittedTrigger, commit_of
+from airflow_tx.sources.sql.source import PartitionedSqlSource, SqlSource
+from airflow_tx.sources.sql.table import TablePosition
+from airflow_tx.triggers.watcher import CommittedTrigger, commit_of
 from tests.stage import Stage
 from tests.unit.bench import CountingStore, Numbers, run_of
 
@@ -41,7 +39,7 @@ BY_ID, BY_TIME = SqlSource("db", table="orders"), SqlSource("db", table="orders"
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     made = CountingStore()
-    monkeypatch.setattr("airflow_tx.hooks.kept_client.shared_store", lambda conn_id: made)
+    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: made)
     monkeypatch.setattr("airflow_tx.hooks.zookeeper.ZooKeeperHook.store", lambda self: _Open(made))
     return made
 
@@ -154,7 +152,7 @@ def test_all_data_up_to_something_is_committed_when_the_position_has_passed_it(
     begin(store, "r1")
     source = list(MemorySource({"a": []}).serialize())
     position: Mapping[str, int] = {"a": 3}
-    monkeypatch.setattr("airflow_tx.triggers.committed.position_now", lambda read, paths: position)
+    monkeypatch.setattr("airflow_tx.triggers.watcher.position_now", lambda read, paths: position)
     assert commit_of(store, PATHS, {"up_to": "a:3", "source": source}) is None
     turn(store, 2)
     position = {"a": 4}
@@ -168,7 +166,7 @@ def test_a_day_that_is_waited_for_is_one_in_the_time_zone_of_the_topology_s_sche
     Stage(store, zone="Europe/Berlin").begun("r1")
     wanted = {"up_to": "2013-05-03", "source": list(DataIntervalSource().serialize())}
     position = {"intervals": [["2013-05-01T22:00:00+00:00", "2013-05-02T22:00:00+00:00"]]}
-    monkeypatch.setattr("airflow_tx.triggers.committed.position_now", lambda read, paths: position)
+    monkeypatch.setattr("airflow_tx.triggers.watcher.position_now", lambda read, paths: position)
     turn(store, 2)
     assert commit_of(store, PATHS, wanted) is None
     position = {"intervals": [["2013-05-01T22:00:00+00:00", "2013-05-03T22:00:00+00:00"]]}

@@ -15,14 +15,13 @@ from airflow.sdk import DAG
 from airflow_tx import compat
 from airflow_tx.commit.run_slots import Yielded, yield_slot
 from airflow_tx.errors import AheadOfOrder
-from airflow_tx.processing.begin import ask
-from airflow_tx.processing.order import comes_soon
+from airflow_tx.processing.begin import ask, comes_soon
+from airflow_tx.protocol.api import Paths
 from airflow_tx.protocol.ledger import Ledger
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.protocol.run_slots import Waiter, bid
+from airflow_tx.protocol.recovery import Waiter, bid
 from airflow_tx.sources.run.data_interval import DataIntervalSource
-from airflow_tx.triggers.order import OrderTrigger
-from airflow_tx.triggers.run_slots import OrderWatch
+from airflow_tx.triggers.base import OrderWatch
+from airflow_tx.triggers.turn import OrderTrigger
 from tests.unit.bench import CountingStore, FakeTi, Looking, MemorySpec
 from tests.unit.days import DAY, FIRST, day
 
@@ -121,12 +120,12 @@ class Waiting(Looking):
 def skipped(store: CountingStore, log: Any) -> None:
     """Day 0 begins and is skipped, so that nothing is open."""
     from airflow_tx.commit.handoff import take_skip
-    from airflow_tx.protocol import skip
+    from airflow_tx.protocol import end
     from airflow_tx.protocol.step import Audit
 
     begin(store, 0)
     ledger = ledger_on(store)
-    ledger.run(skip.note_skip, 1, Audit("ann", "broken"))
+    ledger.run(end.note_skip, 1, Audit("ann", "broken"))
     take_skip(ledger, 1, {}, log=log)
 
 
@@ -188,7 +187,7 @@ def test_the_operator_defers_with_the_trigger_and_names_the_gap(
 ) -> None:
     from airflow.sdk.exceptions import TaskDeferred
 
-    from airflow_tx.operators.begin import BeginTransactionOperator
+    from airflow_tx.operators.commit import BeginTransactionOperator
 
     begin(store, 0)
     with DAG("days", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=timezone.utc)) as dag:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_tx import compat
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.triggers.run_slots import SlotWatch
+from airflow_tx.protocol.api import Paths
+from airflow_tx.triggers.base import SlotWatch
 from tests.stage import Stage
 from tests.unit.bench import CountingStore, Looking
 

@@ -13,10 +13,8 @@ import pytest
 from airflow.triggers.base import BaseTrigger
 
 from airflow_tx.errors import StoreUnavailable
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.paths import Paths
-from airflow_tx.triggers.ready import ReadyTrigger
-from airflow_tx.triggers.turn import TurnTrigger
+from airflow_tx.protocol.api import Paths, Put
+from airflow_tx.triggers.turn import ReadyTrigger, TurnTrigger
 from tests.stage import Stage
 from tests.unit.bench import CountingStore, MemorySpec
 from tests.unit.conftest import Sleeps
@@ -46,7 +44,7 @@ class SlowStore(CountingStore):
 def store(monkeypatch: pytest.MonkeyPatch) -> SlowStore:
     made = SlowStore()
     for name in ("shared_store", "shared_watched_store"):
-        monkeypatch.setattr(f"airflow_tx.hooks.kept_client.{name}", lambda conn_id: made)
+        monkeypatch.setattr(f"airflow_tx.hooks.zookeeper.{name}", lambda conn_id: made)
     return made
 
 

@@ -13,10 +13,9 @@ from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedSt
 
 from airflow_tx import committed_asset
 from airflow_tx.errors import ConfigError
-from airflow_tx.protocol.api import Put
-from airflow_tx.protocol.paths import Paths
+from airflow_tx.protocol.api import Paths, Put
 from airflow_tx.protocol.records import Counter, TopologyRecord, decode, encode
-from airflow_tx.protocol.watcher import WatcherRecord
+from airflow_tx.protocol.recovery import WatcherRecord
 from airflow_tx.triggers.watcher import CommitNotStored, CommitsProducer, CommitsTrigger, checked_uri
 from tests.stage import Stage
 from tests.unit.bench import CountingStore
@@ -28,7 +27,7 @@ STORED, LOST = AdvanceOutcome(acked=1, failed=0, rejected=0), AdvanceOutcome(ack
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> CountingStore:
     made = CountingStore()
-    monkeypatch.setattr("airflow_tx.hooks.kept_client.shared_store", lambda conn_id: made)
+    monkeypatch.setattr("airflow_tx.hooks.zookeeper.shared_store", lambda conn_id: made)
     return made
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_tx.state.appended import Misfit
-from airflow_tx.state.lake.partitions import check_columns, folder_of, text_of, values_in
+from airflow_tx.state.lake.schema import check_columns, folder_of, text_of, values_in
 
 NAMES = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1)
 TEXTS = NAMES.filter(lambda text: text != "__HIVE_DEFAULT_PARTITION__")

@@ -15,11 +15,9 @@ import pytest
 from airflow_tx.errors import StateError
 from airflow_tx.protocol.attempt import TransactionAttempt
 from airflow_tx.state.appended import Misfit
-from airflow_tx.state.lake.files import staged_files
-from airflow_tx.state.lake.folder import Folder
-from airflow_tx.state.lake.manifest import TableFile, txid_of
-from airflow_tx.state.lake.python_rows import as_arrow, write_python_rows
-from airflow_tx.state.lake.schema import of_arrow
+from airflow_tx.state.lake.delta import Folder
+from airflow_tx.state.lake.files import as_arrow, staged_files, write_python_rows
+from airflow_tx.state.lake.schema import TableFile, of_arrow, txid_of
 
 ATTEMPT = TransactionAttempt(3, 2)
 DAY = dt.date(2026, 1, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_tx.state.lake.sweep import FENCES_KEPT, NOTES, dead_files, old_fences
+from airflow_tx.state.lake.state import FENCES_KEPT, NOTES, dead_files, old_fences
 
 DAY = 86_400.0
 paths = st.builds(

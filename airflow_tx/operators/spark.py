@@ -1,0 +1,326 @@
+"""`SparkBatchOperator`: one Spark application processes one transaction's batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from airflow_tx.errors import ConfigError, StagingError
+from airflow_tx.operators.commit import LineageOperator, RetriedOperator
+from airflow_tx.spark.submit import (
+    AttemptStore,
+    KeyValues,
+    application_args,
+    driver_environment,
+    explain,
+    find_application,
+    request_digest,
+)
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+    from airflow_tx.processing.task import Processing
+    from airflow_tx.sources.api import Source
+    from airflow_tx.spark.connect import ConnectApplication
+    from airflow_tx.staging import Ackers, Descriptor, Manifest, TryDir
+
+
+# --- spark submit ---
+
+
+class SparkBatchOperator(LineageOperator, SparkSubmitOperator):
+    """Submit an application that is decorated with `batch_app`; everything else is as in SparkSubmitOperator.
+
+    The outputs it emits are XComs: ``operator.output["counts"]`` is a reference to ``batch.emit("counts", ...)``.
+    A retry in the same attempt takes up a driver that still runs in a cluster, if it would ask for the very same: rows,
+    inputs, application, arguments and connection. Another attempt never does.
+
+    A task killed with SIGKILL does not stop its driver: the driver writes into a folder that is not read.
+
+    :param application: absolute path, URI, or path relative to the DAG file's folder or to the folder above.
+    :param conn_id: Spark connection. A missing connection is an error; SparkSubmitOperator would use YARN instead.
+    :param inputs: output of other tasks, by the name that the application reads it by: ``batch.read_input("counts")``
+        reads ``inputs={"counts": other.output["counts"]}``.
+    :param reliable: True: the transaction is committed only if the application reads each row of its batch and inputs
+        exactly once. False: the application may leave out rows, or read rows twice.
+    :param connections: ids of connections that the application itself uses, such as the connection of a state in
+        `batch.look_up`. A driver on this machine finds them as this task does.
+    :param spark_binary: name or path of spark-submit. By default, the operator uses the spark-submit on PATH; if PATH
+        has none, it uses the spark-submit of this Python.
+    :param deploy_mode: client or cluster; None: the connection decides.
+    :param retries: how often Airflow tries the task again. The application must tolerate a kill at any line.
+    :param retry_delay: the time between two tries.
+    :param kwargs: other arguments of SparkSubmitOperator, such as `conf`, `jars` and `application_args`. The
+        application reads `application_args` as ``batch.args``.
+    """
+
+    stages_output = True
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "inputs")
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        conn_id: str = "spark_default",
+        spark_binary: str | None = None,
+        deploy_mode: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        reliable: bool = True,
+        connections: Sequence[str] = (),
+        retries: int = 3,
+        retry_delay: timedelta = timedelta(seconds=2),
+        **kwargs: Any,
+    ) -> None:
+        """Take what to submit. Further arguments go to `SparkSubmitOperator`, such as `conf` and `jars`."""
+        super().__init__(
+            application=application,
+            conn_id=conn_id,
+            spark_binary=spark_binary,
+            deploy_mode=deploy_mode,
+            retries=retries,
+            retry_delay=retry_delay,
+            **kwargs,
+        )
+        self.conn_id = conn_id
+        self.spark_binary = spark_binary
+        self.deploy_mode = deploy_mode
+        self.inputs = dict(inputs or {})
+        self.reliable = reliable
+        if isinstance(connections, str):
+            remedy = f"Give a list: connections=[{connections!r}]."
+            raise ConfigError(
+                option="SparkBatchOperator(connections=)", value=connections, remedy=remedy
+            )
+        self.connections = tuple(connections)
+        self._own_try = self._task_try = ""
+
+    @property
+    def output(self) -> PlainXComArg:
+        """Outputs of the application: ``operator.output["name"]``."""
+        return cast("PlainXComArg", super().output)
+
+    def execute(self, context: Context) -> None:
+        from airflow_tx.processing.application import acknowledge, describe_batch
+        from airflow_tx.processing.task import Processing
+
+        with Processing.running(context) as processing:
+            self.note_lineage(processing.topology, processing.begun)
+            if processing.metadata is None:
+                self.log.info(
+                    "Transaction %s is an empty batch: nothing is submitted", processing.attempt
+                )
+                return
+            descriptor = describe_batch(processing, self.inputs)
+            store = self._store(context, descriptor)
+            manifest = self._submit(
+                cast("Context", {**context, "task_state_store": store}), processing, descriptor
+            )
+            acknowledge(context, processing, manifest, reliable=self.reliable)
+            self._forget_driver(store)
+
+    def _store(self, context: Context, descriptor: Descriptor) -> AttemptStore | None:
+        """Where a driver is kept that a retry may take up, if it would ask for the very same."""
+        kept = context.get("task_state_store")
+        if kept is None:
+            return None
+        request = request_digest(descriptor, self.application, self.application_args, self.conn_id)
+        return AttemptStore(kept, descriptor.attempt, request)
+
+    def _submit(self, context: Context, processing: Processing, descriptor: Descriptor) -> Manifest:
+        from airflow_tx.staging import read_manifest, write_descriptor
+
+        attempt = descriptor.attempt
+        self.log.info(
+            "Transaction %d, attempt %d: %s", attempt.txid, attempt.attempt, self.application
+        )
+        self._prepare(context["dag"].fileloc, processing.source, descriptor.ackers)
+        self.name = str(descriptor)
+        uri = write_descriptor(processing.staging, descriptor)
+        self.application_args = application_args(uri, self.application_args)
+        self._own_try = self._task_try = descriptor.task.task_try
+        try:
+            super().execute(context)
+        except Exception as error:
+            raise explain(self._where(processing), self.application, error) from error
+        try:
+            return read_manifest(self._where(processing))
+        except StagingError as error:
+            # The driver ended well and left nothing: the next try must not take it up again.
+            self._forget_driver(context["task_state_store"])
+            raise explain(self._where(processing), self.application, error) from error
+
+    def _prepare(self, dag_file: str, source: Source, ackers: Ackers | None) -> None:
+        """Refuse what cannot work before anything is submitted."""
+        from airflow_tx.connections.lookup import airflow_connection, handed_over
+        from airflow_tx.connections.spark import spark_connection
+
+        connection = spark_connection(self.conn_id)
+        extra = connection.extra_dejson
+        self.application = find_application(self.application, dag_file)
+        if (self.deploy_mode or extra.get("deploy-mode")) != "cluster":
+            added = driver_environment(
+                os.environ,
+                dag_file=dag_file,
+                binary=self.spark_binary or extra.get("spark-binary") or "spark-submit",
+                local=(connection.host or connection.conn_type or "").startswith("local"),
+            )
+            for conn_id, kind in source.connections().items():
+                added |= handed_over(
+                    airflow_connection(conn_id, option=f"Connection of {source!r}", conn_type=kind)
+                )
+            if ackers is not None:
+                added |= handed_over(
+                    airflow_connection(ackers.conn_id, option="acker_store", conn_type="redis")
+                )
+            for conn_id in self.connections:
+                option = "SparkBatchOperator(connections=)"
+                added |= handed_over(
+                    airflow_connection(conn_id, option=option, conn_type="generic")
+                )
+            # This process belongs to the one task; spark-submit inherits from it.
+            os.environ.update(added)
+
+    def _where(self, processing: Processing) -> TryDir:
+        task = replace(processing.task, task_try=self._task_try)
+        where: TryDir = processing.staging.try_dir(processing.topology, processing.attempt, task)
+        return where
+
+    def _forget_driver(self, store: KeyValues | None) -> None:
+        if store is not None:
+            store.delete(self.external_id_key)
+
+    # A driver writes into the folder of the try that submitted it. So the two are kept together, and a try that takes
+    # up a driver of an earlier one looks for the output there.
+
+    def submit_job(self, context: Context) -> Any:
+        """Submit; what is kept of it names the driver and the try it works for."""
+        # A driver of an earlier try may have been asked about, and found failed.
+        self._task_try = self._own_try
+        return {"driver": super().submit_job(context), "try": self._task_try}
+
+    def get_job_status(self, external_id: Any, context: Context) -> str:
+        return super().get_job_status(self._driver(external_id), context)
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        super().poll_until_complete(self._driver(external_id), context)
+
+    def get_job_result(self, external_id: Any, context: Context) -> None:
+        self._driver(external_id)
+
+    def _driver(self, external_id: Mapping[str, Any]) -> Any:
+        self._task_try = external_id["try"]
+        return external_id["driver"]
+
+
+# --- spark connect ---
+# `SparkConnectBatchOperator`: one transaction's batch is processed on a warm Spark Connect server.
+
+
+class SparkConnectBatchOperator(LineageOperator, RetriedOperator):
+    """Process the batch with an application that is decorated with `batch_app`, in a session of its own.
+
+    The same application as for SparkBatchOperator, without the ten seconds that a new driver takes: its code runs in
+    the process of the task, its DataFrames on the server. Its outputs are XComs: ``operator.output["counts"]``.
+
+    The server, its executors and the task must all reach the staging area; output that is not completely there
+    is refused. A task killed with SIGKILL leaves its session to the server, which ends it when it has
+    been idle for long; its output is not used. In a lane (`docs/lane.md`) it may use the session of earlier
+    batches, if they have left nothing in it.
+
+    :param application: absolute path, or path relative to the DAG file's folder or to the folder above.
+    :param conn_id: connection of type spark_connect.
+    :param application_args: as ``batch.args``.
+    :param inputs: output of other tasks, as for SparkBatchOperator.
+    :param reliable: whether the rows that it reads are checked at the commit, as for SparkBatchOperator.
+    """
+
+    stages_output = True
+    template_fields: Sequence[str] = ("application", "conn_id", "application_args", "inputs")
+    ui_color = "#FF9933"
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        conn_id: str = "spark_connect_default",
+        application_args: Sequence[Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        reliable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Take what to run. Further arguments go to `BaseOperator`, such as `task_id` and `retries`."""
+        super().__init__(**kwargs)
+        self.application = application
+        self.conn_id = conn_id
+        self.application_args = application_args
+        self.inputs = dict(inputs or {})
+        self.reliable = reliable
+        self._session: Any = None
+
+    @property
+    def output(self) -> PlainXComArg:
+        """Outputs of the application: ``operator.output["name"]``."""
+        return cast("PlainXComArg", super().output)
+
+    def execute(self, context: Context) -> None:
+        from airflow_tx.processing.application import acknowledge
+        from airflow_tx.processing.task import Processing
+
+        with Processing.running(context) as processing:
+            self.note_lineage(processing.topology, processing.begun)
+            if processing.metadata is None:
+                self.log.info(
+                    "Transaction %s is an empty batch: there is nothing to run", processing.attempt
+                )
+                return
+            acknowledge(context, processing, self._run(context, processing), reliable=self.reliable)
+
+    def on_kill(self) -> None:
+        if self._session is not None:
+            from airflow_tx.spark.connect import end
+
+            end(self._session)
+
+    def found_from(
+        self, dag_file: str, arguments: Sequence[Any] | None = None
+    ) -> ConnectApplication:
+        """Find the application.
+
+        :param arguments: None: `application_args`.
+        :raises ConfigError: there is no such file.
+        """
+        from airflow_tx.spark.connect import ConnectApplication
+
+        script = find_application(self.application, dag_file)
+        if "://" in script:
+            remedy = "It runs in the process of the task: give the path of a file."
+            raise ConfigError(
+                option="application of SparkConnectBatchOperator", value=script, remedy=remedy
+            )
+        given = (self.application_args if arguments is None else arguments) or ()
+        return ConnectApplication(script, tuple(map(str, given)), dag_file)
+
+    def _run(self, context: Context, processing: Processing) -> Manifest:
+        from airflow_tx.connections.spark import connect_url
+        from airflow_tx.processing.application import describe_batch
+        from airflow_tx.spark.connect import process, session
+
+        descriptor = describe_batch(processing, self.inputs)
+        application = self.found_from(context["dag"].fileloc)
+        url = connect_url(self.conn_id)
+        attempt = descriptor.attempt
+        self.log.info(
+            "Transaction %d, attempt %d: %s", attempt.txid, attempt.attempt, application.path
+        )
+        with session(
+            url, tag=str(descriptor), server=f"connection {self.conn_id}"
+        ) as self._session:
+            with application.importable():
+                return process(self._session, application, descriptor, application.load)

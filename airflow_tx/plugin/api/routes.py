@@ -1,0 +1,772 @@
+"""The routes that read. Blocking calls are made in plain functions, which FastAPI calls in threads."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+from typing import Annotated, Any
+
+from airflow.utils.state import State
+from fastapi import APIRouter, HTTPException, Query, Request, Response, status
+from fastapi.routing import APIRoute
+from pydantic import TypeAdapter
+
+from airflow_tx import compat
+from airflow_tx.actions.dag_server import MOST_FOUND, MOST_LOOKED_THROUGH
+from airflow_tx.actions.dags import BEGIN, ledger_places
+from airflow_tx.actions.text_search import (
+    MatchedPart,
+    SearchedLedger,
+    TextFound,
+    TextMatch,
+    WantedText,
+)
+from airflow_tx.errors import Refused, TxError
+from airflow_tx.plugin.api.access import (
+    SEE_TASKS,
+    SEE_XCOMS,
+    Access,
+    AccessDep,
+    BatchName,
+    Name,
+    redacted,
+    without_credentials,
+)
+from airflow_tx.plugin.api.activity import Activity, RowFilterDep, activity
+from airflow_tx.plugin.api.advice import NO_ADVICE, Advice, log_link, said_advice, waited_for
+from airflow_tx.plugin.api.airflow_runs import Jobs, TaskBar, jobs_of, task_tries, xcoms
+from airflow_tx.plugin.api.dag_process import dag_process, questions
+from airflow_tx.plugin.api.figures import Figures, FigureSpan, figures
+from airflow_tx.plugin.api.lag_board import lag_board
+from airflow_tx.plugin.api.snapshots import SILENT, LedgerAway, TopologySnapshot, ledger_snapshots
+from airflow_tx.plugin.api.topologies import (
+    OverviewPart,
+    Timeline,
+    TimelineWindow,
+    TopologyList,
+    TopologyPage,
+    overview,
+    timeline,
+    topology_page,
+)
+from airflow_tx.plugin.api.transaction_page import TransactionPage, transaction_page
+from airflow_tx.protocol.answers import Begun
+from airflow_tx.protocol.api import Store
+from airflow_tx.protocol.attempt import TransactionAttempt, counted
+from airflow_tx.protocol.records import Binding, History, TransactionRecord
+from airflow_tx.protocol.status import TransactionView, Words
+from airflow_tx.protocol.step import Reader
+from airflow_tx.protocol.view import HealthCode
+from airflow_tx.spec import WHY_NOT
+
+# --- search ---
+# Which transaction has what a person looks for.
+#
+# Of one topology the source is asked, in the process that runs DAG files. Of all topologies the ledgers are read.
+
+
+_WITHIN = 60.0
+MOST_TOPOLOGIES = 200
+"""That one search looks at."""
+MOST_SEARCHED = 5000
+"""Transactions that one search of several topologies looks at."""
+ALL_WITHIN = 10.0
+"""Seconds after which a search of several topologies ends with what it has found."""
+_ALL_AT_ONCE = threading.BoundedSemaphore(2)
+"""Searches of several topologies, of all viewers together."""
+
+
+class SearchBusy(Refused):
+    """A search that was not begun."""
+
+    template = "Other searches are under way. Try again in a few seconds."
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundLine:
+    """A transaction that has what was looked for.
+
+    :param phase: as in the timeline; null: it is forgotten by now.
+    :param restates: the transaction that it restates; `restated_by`: the one that counts instead of it.
+    """
+
+    txid: int
+    run_id: str | None
+    phase: str | None
+    batch_name: BatchName | None
+    restates: int | None
+    restated_by: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchAnswer:
+    """The result, the newest transaction first.
+
+    :param looked: how many transactions were looked through, down to `oldest`; null: there is none.
+    :param unknown: of how many of them the source cannot tell.
+    :param complete: whether these are all transactions of the ledger.
+    """
+
+    found: list[FoundLine]
+    looked: int
+    oldest: int | None
+    unknown: int
+    complete: bool
+
+
+def searched(snapshot: TopologySnapshot, what: str, access: Access) -> SearchAnswer:
+    """Look for a file, an offset, an id or a date.
+
+    :raises Busy: there are too many questions.
+    :raises NotAnsweredThere: the source does not answer.
+    """
+    place = snapshot.place
+    question = {
+        "find": (
+            snapshot.record.dag_id,
+            place.conn_id,
+            place.paths.root,
+            place.paths.topology,
+        ),
+        "what": what,
+    }
+    with questions().asked("a search", snapshot, access):
+        found: dict[str, Any] = dag_process().ask(question, seconds=_WITHIN)
+    txids = found.pop("txids")
+    views = {each.txid: each for each in snapshot.transaction_views(txids)}
+    return SearchAnswer(**found, found=[_line(txid, views.get(txid)) for txid in txids])
+
+
+def _line(txid: int, view: TransactionView | None) -> FoundLine:
+    if view is None:
+        return FoundLine(
+            txid=txid,
+            run_id=None,
+            phase=None,
+            batch_name=None,
+            restates=None,
+            restated_by=None,
+        )
+    return FoundLine(
+        txid=txid,
+        run_id=view.run_id,
+        phase=view.status,
+        batch_name=view.batch or None,
+        restates=view.restates,
+        restated_by=view.restated_by,
+    )
+
+
+# --- all topologies ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundAnywhere(FoundLine):
+    """A transaction of any topology that has the text.
+
+    :param matched: the part that has it; `text`: the whole text of this part, as users see it.
+    """
+
+    topology: str
+    matched: MatchedPart
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOfAllAnswer:
+    """The result: by topology, the most urgent first, and the newest transaction first.
+
+    :param topologies: how many topologies of the user were to be searched, and `looked` how many were.
+    :param transactions: how many transactions were looked at.
+    :param partly: of how many topologies only the newest transactions were looked at.
+    :param unknown: of how many transactions the ledger keeps a digest of the batch alone.
+    :param unread: the topologies whose ledger could not be read.
+    :param complete: whether all transactions were looked at, and every match is given.
+    """
+
+    found: list[FoundAnywhere]
+    topologies: int
+    looked: int
+    transactions: int
+    partly: int
+    unknown: int
+    unread: list[str]
+    complete: bool
+
+
+def searched_all(snapshots: Sequence[TopologySnapshot], what: str) -> SearchOfAllAnswer:
+    """Look for a text in the records of topologies that the user may see. No source is asked, and nothing is kept.
+
+    :param snapshots: in the order in which they are searched.
+    :raises SearchBusy: there are too many searches.
+    """
+    # An error is shown to users with what belongs to connections left out: what is hidden cannot be found.
+    wanted = WantedText(what.strip(), without_credentials, redacted)
+    if not _ALL_AT_ONCE.acquire(blocking=False):
+        raise SearchBusy
+    try:
+        search = _SearchOfAll(wanted, time.monotonic() + ALL_WITHIN)
+        for index, snapshot in enumerate(snapshots[:MOST_TOPOLOGIES]):
+            if not search.is_over:
+                search.look(snapshot, min(len(snapshots), MOST_TOPOLOGIES) - index)
+    finally:
+        _ALL_AT_ONCE.release()
+    return search.answer(len(snapshots))
+
+
+class _SearchOfAll:
+    """One search of several topologies.
+
+    :param until: the moment at which it ends.
+    """
+
+    def __init__(self, wanted: WantedText, until: float) -> None:
+        self._wanted = wanted
+        self._until = until
+        self._found: list[FoundAnywhere] = []
+        self._looked: list[TextFound] = []
+        self._unread: list[str] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more can be found."""
+        return time.monotonic() > self._until or len(self._found) >= MOST_FOUND
+
+    def look(self, snapshot: TopologySnapshot, left: int) -> None:
+        """Look at one topology.
+
+        :param left: how many topologies share what may still be read.
+        """
+        read = sum(each.looked for each in self._looked)
+        most = min((MOST_SEARCHED - read) // left, MOST_LOOKED_THROUGH)
+
+        def question(store: Store) -> TextFound:
+            ledger = SearchedLedger(
+                store, snapshot.paths, snapshot.record.zone, snapshot.opened, snapshot.final
+            )
+            most_found = MOST_FOUND - len(self._found)
+            return ledger.look(self._wanted, most=most, most_found=most_found, until=self._until)
+
+        try:
+            found = (
+                None
+                if snapshot.view is None
+                else ledger_snapshots().unremembered(snapshot, question)
+            )
+        except TxError:
+            found = None
+        if found is None:
+            self._unread.append(snapshot.name)
+            return
+        self._looked.append(found)
+        self._found += [_match_line(snapshot.name, each) for each in found.matches]
+
+    def answer(self, topologies: int) -> SearchOfAllAnswer:
+        """Give the answer; `topologies`: how many were to be searched."""
+        partly = sum(not each.complete for each in self._looked)
+        return SearchOfAllAnswer(
+            found=self._found,
+            topologies=topologies,
+            looked=len(self._looked),
+            transactions=sum(each.looked for each in self._looked),
+            partly=partly,
+            unknown=sum(each.unknown for each in self._looked),
+            unread=self._unread,
+            complete=len(self._looked) == topologies and partly == 0,
+        )
+
+
+def _match_line(topology: str, match: TextMatch) -> FoundAnywhere:
+    line = vars(_line(match.view.txid, match.view))
+    return FoundAnywhere(
+        **{**line, "batch_name": match.batch or None},
+        topology=topology,
+        matched=match.part,
+        text=match.text,
+    )
+
+
+# --- run answer ---
+# The transaction of a run; and of a run that is none yet, why.
+
+
+class WhyCode(str, Enum):
+    """Why a run is no transaction, in one word."""
+
+    QUEUED = "queued"
+    WINDOW_FULL = "window_full"
+    ORDER = "order"
+    NO_DATA = "no_data"
+    SOURCE = "source"
+    YIELDED = "yielded"
+    BEGINS = "begins"
+    FAILED = "failed"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+_SAID = frozenset({WhyCode.FAILED, WhyCode.SOURCE})
+"""What `begin` has said, so that its log says more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyNot:
+    code: WhyCode
+    sentence: Words
+    advice: Advice = NO_ADVICE
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAnswer:
+    """The transaction of a run.
+
+    :param txid: null: it has none, `why` says why.
+    """
+
+    dag_id: str
+    run_id: str
+    topology: str | None
+    txid: int | None
+    why: WhyNot | None = None
+
+
+def run_answer(
+    snapshots: Sequence[TopologySnapshot], dag_id: str, run_id: str, access: Access
+) -> RunAnswer | None:
+    """Find the transaction of a run, or why it has none.
+
+    :param snapshots: the topologies of its DAG, the one of its file first; none: it has none yet.
+    :param access: of the user, who may read the runs of the DAG.
+    :return: None: there is no such run, and there never was a transaction of it.
+    """
+    for snapshot in snapshots:
+        txid = _bound(snapshot, run_id)
+        if txid is not None:
+            return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=txid)
+    run_state = compat.runs_of(dag_id, [run_id]).get(run_id)
+    if run_state is None:
+        return None
+    tries = task_tries(dag_id, [run_id]).get(run_id, [])
+    begin = max(
+        (each for each in tries if each.operator == BEGIN),
+        key=lambda each: each.try_number,
+        default=None,
+    )
+    said = (
+        {}
+        if begin is None
+        else {key: value for _, key, value in xcoms(dag_id, run_id, [begin.task_id])}
+    )
+    begun = _begun(said)
+    for snapshot in snapshots:
+        if begun is not None and _has(snapshot, begun, run_id):
+            return RunAnswer(dag_id=dag_id, run_id=run_id, topology=snapshot.name, txid=begun.txid)
+    own = snapshots[0] if snapshots else None
+    shown = said.get(WHY_NOT) if access.may(SEE_XCOMS, dag_id) else None
+    may_see = access.may(SEE_TASKS, dag_id)
+    why = _why(own, run_id, run_state, begin, shown) if may_see else _unseen()
+    if may_see and own is not None and begin is not None and why.code in _SAID:
+        log = log_link(dag_id, run_id, begin)
+        why = replace(why, advice=said_advice(own, shown, access, log))
+    return RunAnswer(
+        dag_id=dag_id,
+        run_id=run_id,
+        topology=None if own is None else own.name,
+        txid=None,
+        why=why,
+    )
+
+
+def _bound(snapshot: TopologySnapshot, run_id: str) -> int | None:
+    for each in reversed(snapshot.opened):
+        if each.run_id == run_id:
+            return each.txid
+    if snapshot.store is None:
+        raise LedgerAway(reason=SILENT)
+
+    def bound(store: Store) -> Binding | None:
+        return Reader(store).peek_if_any(Binding, snapshot.paths.run(run_id))
+
+    binding = ledger_snapshots().unremembered(snapshot, bound)
+    return None if binding is None else binding.txid
+
+
+def _begun(said: Mapping[str, Any]) -> TransactionAttempt | None:
+    """Read what `begin` has said to its tasks: a run may be known by its data interval, or its partition."""
+    found = said.get("return_value")
+    return Begun.from_json(found).attempt if isinstance(found, dict) and "txid" in found else None
+
+
+def _has(snapshot: TopologySnapshot, begun: TransactionAttempt, run_id: str) -> bool:
+    """Ask whether a transaction of this topology is the one that a run began: another topology has the same txids."""
+
+    def found(store: Store) -> TransactionRecord | History | None:
+        read = Reader(store)
+        record = read.peek_if_any(TransactionRecord, snapshot.paths.transaction(begun.txid))
+        return record or read.peek_if_any(History, snapshot.paths.history(begun.txid))
+
+    record = ledger_snapshots().unremembered(snapshot, found)
+    if record is None:
+        return False
+    return record.birth == begun.birth if record.birth and begun.birth else record.run_id == run_id
+
+
+def _unseen() -> WhyNot:
+    return WhyNot(
+        code=WhyCode.UNKNOWN,
+        sentence="Its tasks say why. You may not read the task instances of this DAG.",
+    )
+
+
+def _why(
+    snapshot: TopologySnapshot | None,
+    run_id: str,
+    run_state: str,
+    begin: TaskBar | None,
+    said: str | None,
+) -> WhyNot:
+    """Say why a run has no transaction.
+
+    :param said: by the last try of its `begin`.
+    """
+    yielded = None if snapshot is None else snapshot.record.yielded.get(run_id)
+    if yielded is not None:
+        sentence = f"It gave its run slot to transaction {yielded['blocking']}, and is started again after that one."
+        return WhyNot(
+            code=WhyCode.YIELDED,
+            sentence=sentence,
+            advice=_waits_for(snapshot, yielded["blocking"]),
+        )
+    if begin is None or begin.state is None:
+        if run_state in State.unfinished_dr_states:
+            return WhyNot(
+                code=WhyCode.QUEUED, sentence="Airflow has not started its task begin yet."
+            )
+        return WhyNot(
+            code=WhyCode.ENDED,
+            sentence=f"The run ended as {run_state} before its task begin was started.",
+        )
+    if begin.state == "skipped":
+        sentence = "The source had no rows for another transaction, or was not ready, so the run was skipped."
+        return WhyNot(code=WhyCode.NO_DATA, sentence=sentence)
+    if begin.state in State.failed_states:
+        sentence = f"Its task begin has failed{_quoted(said)} Clear it to begin again."
+        return WhyNot(code=WhyCode.FAILED, sentence=sentence)
+    if begin.state == "up_for_retry":
+        sentence = f"Its source was not ready, or the ledger could not be asked{_quoted(said)} It is tried again."
+        return WhyNot(code=WhyCode.SOURCE, sentence=sentence)
+    if begin.state == "deferred":
+        return _deferred(snapshot)
+    if run_state in State.unfinished_dr_states:
+        return WhyNot(
+            code=WhyCode.BEGINS,
+            sentence="Its task begin is about to ask for a transaction.",
+        )
+    return WhyNot(
+        code=WhyCode.UNKNOWN,
+        sentence=f"The run ended as {run_state} without a transaction.",
+    )
+
+
+def _waits_for(snapshot: TopologySnapshot | None, txid: int) -> Advice:
+    return NO_ADVICE if snapshot is None else replace(NO_ADVICE, cause=waited_for(snapshot, txid))
+
+
+def _quoted(said: str | None) -> str:
+    return f": {said}" if said else "; the log of its task begin says why."
+
+
+def _deferred(snapshot: TopologySnapshot | None) -> WhyNot:
+    view = None if snapshot is None else snapshot.view
+    if (
+        snapshot is not None
+        and view is not None
+        and view.allocated + 1 >= view.current + view.record.max_pending
+    ):
+        first = next((each for each in snapshot.opened if each.txid == view.current), None)
+        why = "" if first is None or first.waits is None else f", which waits for {first.waits}"
+        are = "is" if len(snapshot.opened) == 1 else "are"
+        sentence = (
+            f"The window is full: {len(snapshot.opened)} of {counted(view.record.max_pending, 'transactions')} {are} "
+            f"open. It begins once transaction {view.current} is final{why}."
+        )
+        return WhyNot(
+            code=WhyCode.WINDOW_FULL,
+            sentence=sentence,
+            advice=_waits_for(snapshot, view.current),
+        )
+    sentence = "It waits for the run of an earlier data interval, or is about to begin."
+    return WhyNot(code=WhyCode.ORDER, sentence=sentence)
+
+
+# --- topology routes ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class DagAnswer:
+    """Which topology a DAG has.
+
+    :param topology: null: it is transactional, and none of its runs has begun a transaction yet.
+    :param role: `transactions`: its runs are the transactions; `coordinator`: it starts and replays them.
+    """
+
+    dag_id: str
+    topology: str | None
+    role: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Why there is no answer, in one sentence."""
+
+    detail: Words
+
+
+_TIMELINE = TypeAdapter(Timeline)
+_ACTIVITY = TypeAdapter(Activity)
+_FIGURES = TypeAdapter(Figures)
+_JOBS = TypeAdapter(Jobs)
+PROBLEMS = {code: {"model": Problem} for code in (401, 404, 503)}
+PROBLEMS_OF_SEARCHES: dict[int | str, dict[str, Any]] = {
+    code: {"model": Problem} for code in (409, 429, 504)
+}
+MOST_LINES = 200
+MOST_ROWS = 1000
+
+
+class TaggedRoute(APIRoute):
+    """A route whose answers have an ETag, and belong to the user who asked.
+
+    A viewer who has the answer already gets only a confirmation.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+        answer = super().get_route_handler()
+
+        async def tagged(request: Request) -> Response:
+            response = await answer(request)
+            # Weak: what is sent may be compressed.
+            tag = f'W/"{hashlib.sha256(bytes(response.body)).hexdigest()[:32]}"'
+            headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+            if request.headers.get("if-none-match") == tag:
+                return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
+            response.headers.update(headers)
+            return response
+
+        return tagged
+
+
+topology_router = APIRouter(prefix="/api/v1", route_class=TaggedRoute, responses=PROBLEMS)  # type: ignore[arg-type]
+
+
+def no_such(what: str) -> HTTPException:
+    """Make the one answer for what does not exist and for what the user may not see. It repeats no name."""
+    return HTTPException(status.HTTP_404_NOT_FOUND, f"There is no {what}.")
+
+
+def topology_for(access: Access, name: str) -> TopologySnapshot:
+    """Find a topology that the user may see.
+
+    :raises HTTPException: 404: there is none, for this user.
+    """
+    dag_id = ledger_places().elsewhere().get(name)
+    if dag_id is not None and not access.may_read(dag_id):
+        raise no_such("such topology")  # also while its ledger is away
+    found = ledger_snapshots().find(name)
+    if found is None or not access.may_read(found.record.dag_id):
+        raise no_such("such topology")
+    return found
+
+
+@topology_router.get("/topologies")
+def list_topologies(
+    access: AccessDep,
+    state: Annotated[list[HealthCode] | None, Query(max_length=len(HealthCode))] = None,
+    text: Annotated[str, Query(max_length=200)] = "",
+    limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 100,
+    offset: Annotated[int, Query(ge=0)] = 0,
+) -> TopologyList:
+    """List the topologies whose DAG the user may read: the most urgent first, then by name."""
+    part = OverviewPart(frozenset(state or ()), text, limit, offset)
+    return overview(_readable_topologies(access), part, access)
+
+
+def _readable_topologies(access: Access) -> list[TopologySnapshot]:
+    every = ledger_snapshots().all()
+    readable = access.readable(each.record.dag_id for each in every)
+    return [each for each in every if each.record.dag_id in readable]
+
+
+@topology_router.get("/search", responses=PROBLEMS_OF_SEARCHES)
+def search_topologies(
+    access: AccessDep,
+    what: Annotated[str, Query(min_length=1, max_length=200)],
+    state: Annotated[list[HealthCode] | None, Query(max_length=len(HealthCode))] = None,
+    text: Annotated[str, Query(max_length=200)] = "",
+) -> SearchOfAllAnswer:
+    """Find the transactions of topologies that have a text: a file, a run, a txid, a date or an error.
+
+    `state` and `text` choose topologies, as in the list of topologies.
+    """
+    if not what.strip():
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Say what to look for.")
+    part = OverviewPart(frozenset(state or ()), text, limit=sys.maxsize)
+    return searched_all(part.select(_readable_topologies(access)).some, what)
+
+
+@topology_router.get("/topologies/{topology:path}/transactions/{txid}")
+def get_transaction(access: AccessDep, topology: Name, txid: int) -> TransactionPage:
+    """Show one transaction, whole."""
+    snapshot = topology_for(access, topology)
+    found = ledger_snapshots().transaction(snapshot, txid)
+    if found is None:
+        raise no_such("such transaction")
+    return transaction_page(snapshot, found, access)
+
+
+@topology_router.get("/topologies/{topology:path}/transactions", response_model=Timeline)
+def list_transactions_of(
+    *,
+    access: AccessDep,
+    topology: Name,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    before: Annotated[int | None, Query(ge=1)] = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_ROWS)] = 100,
+    wanted: RowFilterDep,
+    earlier: bool = False,
+) -> Response:
+    """List transactions, newest first: transactions that ended at `since` or later, and began before `until`.
+
+    A filter chooses among the newest 1,000 of them.
+    """
+    _check_zones(since, until)
+    snapshot = topology_for(access, topology)
+    window = TimelineWindow(since, until, before, limit).rounded()
+    with_tasks = access.may(SEE_TASKS, snapshot.record.dag_id)
+
+    def answer() -> bytes:
+        found = timeline(snapshot, window, wanted, with_tasks=with_tasks, with_earlier=earlier)
+        return _TIMELINE.dump_json(found)
+
+    # The same for everybody who may read as much of it.
+    key = ("timeline", window, wanted, earlier, with_tasks)
+    body = ledger_snapshots().shared(snapshot, key, answer)
+    return Response(body, media_type="application/json")
+
+
+@topology_router.get("/topologies/{topology:path}/activity", response_model=Activity)
+def get_activity(access: AccessDep, topology: Name) -> Response:
+    """Count the transactions over all the time that the ledger remembers."""
+    snapshot = topology_for(access, topology)
+
+    def answer() -> bytes:
+        return _ACTIVITY.dump_json(activity(snapshot))
+
+    body = ledger_snapshots().shared(snapshot, "activity", answer)
+    return Response(body, media_type="application/json")
+
+
+@topology_router.get("/topologies/{topology:path}/figures", response_model=Figures)
+def get_figures(
+    access: AccessDep,
+    topology: Name,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Response:
+    """Show throughput, seconds, sizes and failures over time, as far as the history goes back."""
+    _check_zones(since, until)
+    snapshot = topology_for(access, topology)
+    lag_board().ask_for([snapshot])
+    window = TimelineWindow(since, until).rounded()
+
+    def answer() -> bytes:
+        board = lag_board()
+        found = figures(
+            snapshot,
+            FigureSpan.of(window),
+            board.seen(snapshot),
+            lag_unit=board.lag_line(snapshot).unit,
+            limits=board.limits(snapshot),
+        )
+        return _FIGURES.dump_json(found)
+
+    body = ledger_snapshots().shared(snapshot, ("figures", window), answer)
+    return Response(body, media_type="application/json")
+
+
+@topology_router.get("/topologies/{topology:path}/jobs", response_model=Jobs)
+def get_jobs(access: AccessDep, topology: Name) -> Response:
+    """List what persons wanted of many transactions at once, and what became of it: restatements and backfills."""
+    snapshot = topology_for(access, topology)
+    body = ledger_snapshots().shared(snapshot, "jobs", lambda: _JOBS.dump_json(jobs_of(snapshot)))
+    return Response(body, media_type="application/json")
+
+
+@topology_router.get("/topologies/{topology:path}/search", responses=PROBLEMS_OF_SEARCHES)
+def search_transactions(
+    access: AccessDep,
+    topology: Name,
+    what: Annotated[str, Query(min_length=1, max_length=200)],
+) -> SearchAnswer:
+    """Find the transactions that have a file, an offset, an id or a date, as `airflow tx find` does."""
+    return searched(topology_for(access, topology), what, access)
+
+
+def _check_zones(*moments: datetime | None) -> None:
+    if any(moment is not None and moment.tzinfo is None for moment in moments):
+        raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "Give times with their zone.")
+
+
+@topology_router.get("/topologies/{topology:path}")
+def get_topology(access: AccessDep, topology: Name) -> TopologyPage:
+    """Show one topology."""
+    found = topology_for(access, topology)
+    lag_board().ask_for([found])
+    return topology_page(found, access)
+
+
+@topology_router.get("/dags/{dag_id}")
+def get_dag(access: AccessDep, dag_id: Name) -> DagAnswer:
+    """Tell which topology a DAG has, or coordinates: the current file decides."""
+    found = _dag_answer(access, dag_id) if access.may_read(dag_id) else None
+    if found is None:
+        raise no_such("topology of this DAG")
+    return found
+
+
+def _dag_answer(access: Access, dag_id: str) -> DagAnswer | None:
+    own = ledger_places().begun_by(dag_id)
+    if own is not None:
+        snapshot = ledger_snapshots().find(own.name)
+        is_its_own = snapshot is not None and snapshot.record.dag_id == dag_id
+        return DagAnswer(
+            dag_id=dag_id, topology=own.name if is_its_own else None, role="transactions"
+        )
+    coordinated = ledger_places().coordinated_by(dag_id)
+    if coordinated is not None:
+        snapshot = ledger_snapshots().find(coordinated.name)
+        if snapshot is None or not access.may_read(snapshot.record.dag_id):
+            return None
+        return DagAnswer(dag_id=dag_id, topology=coordinated.name, role="coordinator")
+    # Airflow knows the DAG no more, or its file has no transaction now.
+    earlier = ledger_snapshots().of_dag(dag_id)
+    return (
+        DagAnswer(dag_id=dag_id, topology=earlier[0].name, role="transactions") if earlier else None
+    )
+
+
+@topology_router.get("/dags/{dag_id}/runs/{run_id:path}")
+def get_run(access: AccessDep, dag_id: Name, run_id: Name) -> RunAnswer:
+    """Tell which transaction a run is, or why it is none."""
+    if access.may_read(dag_id):
+        found = run_answer(ledger_snapshots().of_dag(dag_id), dag_id, run_id, access)
+        if found is not None:
+            return found
+    raise no_such("transaction of this run")

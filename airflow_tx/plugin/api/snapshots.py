@@ -1,0 +1,614 @@
+"""The ledger, read at most once a second for all viewers together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from airflow_tx.actions.dags import LedgerPlace, LedgerPlaces, ledger_places
+from airflow_tx.actions.replay import with_run_ends
+from airflow_tx.errors import (
+    StoreError,
+    StoreUnavailable,
+    TxError,
+    UnknownTransaction,
+    UnreadableRecord,
+)
+from airflow_tx.hooks.zookeeper import KeptClient
+from airflow_tx.plugin.api.final_views import FinalViews, RememberedViews
+from airflow_tx.protocol.api import Paths, Store
+from airflow_tx.protocol.attempt import batch_in_words
+from airflow_tx.protocol.end import HOUR
+from airflow_tx.protocol.records import TopologyRecord
+from airflow_tx.protocol.recovery import raised_alarms
+from airflow_tx.protocol.status import TransactionView
+from airflow_tx.protocol.step import Reader
+from airflow_tx.protocol.view import (
+    HealthCode,
+    TopologyState,
+    TopologyView,
+    TransactionDetails,
+    final_transaction,
+    final_txids,
+    has_topology,
+    kept_batch,
+    topologies,
+    topology_health,
+    topology_record,
+    topology_view,
+    transaction_details,
+    with_restatements,
+)
+
+if TYPE_CHECKING:
+    from airflow_tx.store.zookeeper import WatchedStore, ZooKeeperStore
+
+
+# --- ledger client ---
+# The client of each ZooKeeper in an api-server process. No request waits long for it, and it reconnects by itself.
+
+
+log = logging.getLogger(__name__)
+
+LEDGER_PATIENCE = 2.0
+"""Seconds that a question waits for ZooKeeper at most."""
+STEP_PATIENCE = 10.0
+_GRACE = 0.5
+
+
+class LedgerAway(TxError):
+    """The ledger cannot be read now. The error names no host, because a browser shows it."""
+
+    template = (
+        "The ledger cannot be read now: {reason}. This page continues by itself as soon as it can."
+    )
+
+
+SILENT = "ZooKeeper does not answer"
+_UNUSABLE = "its connection cannot be used, see the log of the api-server"
+
+
+class LedgerClient:
+    """Connects in a thread of its own, as long as there are requests.
+
+    :param conn_id: the connection of the ZooKeeper.
+    """
+
+    def __init__(self, conn_id: str) -> None:
+        self._kept = KeptClient(conn_id, connect_timeout=LEDGER_PATIENCE, patience=STEP_PATIENCE)
+        self._changed = threading.Condition()
+        self._store: WatchedStore | None = None
+        self._thread: threading.Thread | None = None
+        self._tries = False
+        self._failed_at = float("-inf")
+        self._reason = SILENT
+
+    def store(self) -> WatchedStore:
+        """Return the store.
+
+        :raises LedgerAway: ZooKeeper does not answer, or refuses; at once, if that is known.
+        """
+        with self._changed:
+            if self._kept.is_dead:
+                self._store = None
+            if self._store is None:
+                self._start()
+                # While the first attempt is under way it may succeed any moment.
+                known = self._failed_at > float("-inf")
+                self._changed.wait_for(
+                    lambda: self._store is not None, 0.0 if known else LEDGER_PATIENCE
+                )
+            elif self._kept.is_due:
+                self._start()
+                # A secrets backend may be slow: then the next request finds the client of the new connection.
+                self._changed.wait_for(lambda: not self._tries, LEDGER_PATIENCE)
+            store = self._store
+        if store is None:
+            raise LedgerAway(reason=self._reason)
+        if store.lost_for > _GRACE or time.monotonic() - self._failed_at < _GRACE:
+            raise LedgerAway(reason=SILENT)
+        return store
+
+    def store_of_steps(self) -> ZooKeeperStore:
+        """Return a store on the same client that remembers nothing, as steps need it. Raises as `store`."""
+        self.store()
+        return self._kept.store()
+
+    def failed(self) -> None:
+        """Note that a question was not answered: questions right after it are not asked."""
+        self._failed_at = time.monotonic()
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._tries = True
+            self._thread = threading.Thread(target=self._try, name="airflow_tx-ledger", daemon=True)
+            self._thread.start()
+
+    def _try(self) -> None:
+        store = None
+        reason = SILENT
+        try:
+            store = self._kept.watched(patience=LEDGER_PATIENCE)
+        except StoreUnavailable as unavailable:
+            log.warning("%s", unavailable)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next one who asks tries again
+            log.warning("The client of ZooKeeper cannot be made: %s", error)
+            reason = _UNUSABLE
+        with self._changed:
+            self._tries = False
+            self._reason = reason
+            self._store = store
+            self._failed_at = float("-inf") if store is not None else time.monotonic()
+            self._changed.notify_all()
+
+
+_clients: dict[tuple[int, str], LedgerClient] = {}
+_lock = threading.Lock()
+
+
+def ledger_client(conn_id: str) -> LedgerClient:
+    """Return the client of this process for a connection; a child that was forked makes its own."""
+    key = os.getpid(), conn_id
+    with _lock:
+        found = _clients.get(key)
+        if found is None:
+            found = _clients[key] = LedgerClient(conn_id)
+        return found
+
+
+# --- shared answers ---
+# Answers that viewers share: each is made once a second, and all of them together take a bounded amount of memory.
+
+
+MOST_ANSWERED = 32 * 2**20
+"""Size of all answers that are kept."""
+# Seconds to wait for the answer that another viewer's thread makes.
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True)
+class _Answer:
+    at: float
+    body: bytes
+
+
+class SharedAnswers:
+    """Bodies of answers by what was asked.
+
+    :param age: seconds for which an answer is given again.
+    :param most: bytes that are kept.
+    """
+
+    def __init__(
+        self,
+        age: float,
+        *,
+        most: int = MOST_ANSWERED,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._age = age
+        self._most = most
+        self._clock = clock
+        self._lock = threading.Lock()
+        # The oldest answer is first.
+        self._answers: dict[Hashable, _Answer] = {}
+        self._making: dict[Hashable, Future[bytes]] = {}
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Count the bytes that are kept."""
+        return self._size
+
+    def get(self, key: Hashable, make: Callable[[], bytes]) -> bytes:
+        """Give the answer, or make it, unless another thread is making it.
+
+        :raises LedgerAway: the other thread takes too long.
+        """
+        with self._lock:
+            self._drop()
+            if key in self._answers:
+                return self._answers[key].body
+            other = self._making.get(key)
+            own = self._making[key] = Future[bytes]() if other is None else other
+        return self._make(key, own, make) if other is None else _waited_for(other)
+
+    def _make(self, key: Hashable, own: Future[bytes], make: Callable[[], bytes]) -> bytes:
+        try:
+            body = make()
+        except BaseException as error:
+            with self._lock:
+                del self._making[key]
+            own.set_exception(error)
+            raise
+        with self._lock:
+            del self._making[key]
+            self._answers[key] = _Answer(self._clock(), body)
+            self._size += len(body)
+            self._drop()
+        own.set_result(body)
+        return body
+
+    def _drop(self) -> None:
+        """Drop what is old, and then the oldest answers until the others fit."""
+        now = self._clock()
+        for key, answer in list(self._answers.items()):
+            if now - answer.at < self._age and self._size <= self._most:
+                return
+            del self._answers[key]
+            self._size -= len(answer.body)
+
+
+def _waited_for(other: Future[bytes]) -> bytes:
+    try:
+        return other.result(timeout=_PATIENCE)
+    except FutureTimeout:
+        raise LedgerAway(reason=SILENT) from None
+
+
+# --- ledger snapshots ---
+
+
+T = TypeVar("T")
+
+AGE = 1.0
+"""Seconds for which a snapshot is shown."""
+HOURS = 24
+
+
+@dataclass(frozen=True)
+class TopologySnapshot:
+    """One topology at one moment.
+
+    :param view: its open transactions, and the skipped ones that may still be re-admitted; None: it cannot be read.
+    :param final: the txids of the final transactions that are remembered, in order.
+    :param alarms: the raised ones.
+    :param finals: what is known of final transactions; shared by all snapshots of a ledger.
+    :param unwatched: the store without a memory, for what never changes; None: `store`.
+    :param problem: why it cannot be read.
+    """
+
+    record: TopologyRecord
+    place: LedgerPlace
+    store: Store | None
+    view: TopologyView | None
+    final: tuple[int, ...] = ()
+    alarms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    finals: FinalViews = field(default_factory=FinalViews)
+    unwatched: Store | None = None
+    problem: str | None = None
+    _hours: dict[datetime, list[int]] = field(default_factory=dict, init=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.place.name
+
+    @property
+    def paths(self) -> Paths:
+        return self.place.paths
+
+    @property
+    def opened(self) -> tuple[TransactionView, ...]:
+        """Give the open transactions, the one whose turn it is first."""
+        return () if self.view is None else self.view.opened
+
+    @cached_property
+    def open_by_txid(self) -> Mapping[int, TransactionView]:
+        """Give the open transactions by txid."""
+        return {each.txid: each for each in self.opened}
+
+    def with_view(self, view: TopologyView) -> TopologySnapshot:
+        """Show another view; the same snapshot, with everything derived of it, for the same view."""
+        return self if view is self.view else replace(self, view=view)
+
+    @cached_property
+    def health(self) -> TopologyState:
+        """Say how the topology is, and what a person can do."""
+        if self.view is None:
+            return TopologyState(code=HealthCode.UNREADABLE, sentence=self.problem or "")
+        # Commands find a topology of another ledger by this name, also where the first one has a namesake.
+        return topology_health(replace(self.view, name=self.name), self.alarms)
+
+    def final_view(self, txid: int) -> TransactionView | None:
+        """Read a final transaction; None: it is not remembered any more."""
+        found = self.finals.get(txid)
+        if found is None and self.store is not None:
+            is_watched = self.unwatched is None or self.finals.is_skipped(txid)
+            found = final_transaction(
+                self.store if is_watched else self.unwatched or self.store, self.paths, txid
+            )
+            if found is not None:
+                self.finals.note(found)
+        return found
+
+    def transaction_views(self, txids: Iterable[int]) -> list[TransactionView]:
+        """Read transactions, with the names of their batches, and their restatements, if they are remembered."""
+        found = (
+            self.named(self.open_by_txid[txid])
+            if txid in self.open_by_txid
+            else self.final_view(txid)
+            for txid in txids
+        )
+        views = [each for each in found if each is not None]
+        return views if self.store is None else with_restatements(self.store, self.paths, views)
+
+    def named(self, view: TransactionView) -> TransactionView:
+        """Name the batch of an open transaction, which has a name as long as the ledger keeps its rows."""
+        if not view.open or self.store is None:
+            return view
+        try:
+            batch = kept_batch(self.store, self.paths, view.txid)
+        except UnreadableRecord:
+            return view  # its page shows the error
+        return view if batch is None else replace(view, batch=batch_in_words(batch.rows))
+
+    def neighbours(self, txid: int) -> tuple[int | None, int | None]:
+        """Find the transactions before and after this one; None: the ledger knows none."""
+        known = [*self.final, *self.open_by_txid]
+        before = bisect_left(known, txid)
+        after = bisect_right(known, txid)
+        return known[before - 1] if before else None, known[after] if after < len(known) else None
+
+    def first_since(self, moment: datetime, *, start: int = 0) -> int:
+        """Find the index in `final` of the first transaction that ended at this time or later: they end in order."""
+
+        def ended(txid: int) -> datetime:
+            known = self.finals.ended(txid)
+            found = None if known is not None else self.final_view(txid)
+            # Without it, the ledger has forgotten it since: it is one of the oldest.
+            return known or (found.ended if found is not None else None) or _EVER
+
+        return bisect_left(self.final, moment, lo=start, key=ended)
+
+    def commits_per_hour(self, now: datetime) -> list[int]:
+        """Count the transactions that became final in each of the last hours, the oldest first.
+
+        The record counts them also beyond the history; of hours before it began to count, the history knows more.
+        """
+        whole = now.astimezone(timezone.utc).replace(minute=0, second=0, microsecond=0)
+        shared = self._hours.get(whole)
+        if shared is not None:
+            return shared
+        hours = [
+            (whole - timedelta(hours=hour)).isoformat()[:HOUR] for hour in range(HOURS - 1, -1, -1)
+        ]
+        known = self._in_history(whole)
+        counts = [
+            max(self.record.hours.get(hour, 0), count)
+            for hour, count in zip(hours, known, strict=True)
+        ]
+        self._hours.clear()
+        self._hours[whole] = counts
+        return counts
+
+    def _in_history(self, whole: datetime) -> list[int]:
+        index = self.first_since(whole - timedelta(hours=HOURS - 1))
+        counts = []
+        for hour in range(HOURS - 2, -1, -1):
+            following = self.first_since(whole - timedelta(hours=hour), start=index)
+            counts.append(following - index)
+            index = following
+        return [*counts, len(self.final) - index]
+
+
+def _with_run_ends(snapshots: Sequence[TopologySnapshot]) -> tuple[TopologySnapshot, ...]:
+    """Ask Airflow how runs ended, which changes nothing in the ledger: an answer is not kept."""
+    views = iter(with_run_ends([each.view for each in snapshots if each.view is not None]))
+    return tuple(each if each.view is None else each.with_view(next(views)) for each in snapshots)
+
+
+_EVER = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+
+
+@dataclass
+class _Kept(Generic[T]):
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    at: float = float("-inf")
+    mark: Any = None
+    value: Any = None
+
+
+class _Kind(Enum):
+    """The memory: a name of one kind is never taken for one of another kind."""
+
+    NAMES = "names"
+    TOPOLOGY = "topology"
+    CHECK = "check"
+
+
+_Key = tuple[_Kind, str]
+
+
+class LedgerSnapshots:
+    """The snapshots of an api-server: a viewer who comes while one is read waits for that one.
+
+    The existing topologies bound the memory, not the names that viewers ask for.
+    """
+
+    def __init__(self, places: LedgerPlaces | None = None) -> None:
+        self._places = places or ledger_places()
+        self._kept: dict[_Key, _Kept[Any]] = {}
+        self._answers = SharedAnswers(AGE)
+        # The topology that was read longest ago is first.
+        self._finals = RememberedViews()
+        self._lock = threading.Lock()
+
+    def all(self) -> tuple[TopologySnapshot, ...]:
+        """Read every topology: at the place in `[tx]`, and at the places of other DAGs of this Airflow.
+
+        :raises LedgerAway: the ZooKeeper that `[tx]` names does not answer.
+        """
+        settings = self._places.settings
+        root = settings.root
+        conn_id = settings.zookeeper_conn_id
+        self._check(conn_id)
+        names = self._once(
+            (_Kind.NAMES, root), lambda store: topologies(store, root), conn_id, below=root
+        )
+        elsewhere = self._places.elsewhere()
+        self._keep_only({*names, *elsewhere})
+        found = [self._snapshot(self._places.named(name)) for name in names]
+        found += [self._find_elsewhere(name, dag_id) for name, dag_id in elsewhere.items()]
+        return _with_run_ends([each for each in found if each is not None])
+
+    def _find_elsewhere(self, name: str, dag_id: str) -> TopologySnapshot | None:
+        try:
+            return self._find(name)
+        except LedgerAway as away:
+            # One ZooKeeper of several: the topologies of the others are still shown.
+            record = TopologyRecord("", dag_id, "unknown", 0)
+            return TopologySnapshot(record, self._places.named(name), None, None, problem=str(away))
+
+    def find(self, name: str) -> TopologySnapshot | None:
+        """Read one topology; None: there is none of this name.
+
+        :raises LedgerAway: ZooKeeper does not answer.
+        """
+        found = self._find(name)
+        return None if found is None else _with_run_ends([found])[0]
+
+    def _find(self, name: str) -> TopologySnapshot | None:
+        if not name:
+            return None
+        place = self._places.named(name)
+        self._finals.forget_oldest(name)
+        self._check(place.conn_id)
+        if not self._asked(lambda store: has_topology(store, place.paths), place.conn_id):
+            self.forget(name)
+            return None
+        return self._snapshot(place)
+
+    def forget(self, name: str) -> None:
+        """Read a topology again when a viewer asks for it next: a person has acted on it."""
+        with self._lock:
+            self._kept.pop((_Kind.TOPOLOGY, name), None)
+
+    def _snapshot(self, place: LedgerPlace) -> TopologySnapshot | None:
+        key = (_Kind.TOPOLOGY, place.name)
+        return self._once(
+            key,
+            lambda store: self._topology(store, place),
+            place.conn_id,
+            below=place.paths.base,
+        )
+
+    def _keep_only(self, names: Collection[str]) -> None:
+        with self._lock:
+            for kind, name in list(self._kept):
+                if kind is _Kind.TOPOLOGY and name not in names:
+                    del self._kept[kind, name]
+            self._finals.keep_only(names)
+
+    def of_dag(self, dag_id: str) -> tuple[TopologySnapshot, ...]:
+        """Read the topologies of the runs of a DAG: the one that its file names first, then earlier ones."""
+        place = self._places.begun_by(dag_id)
+        own = None if place is None else self.find(place.name)
+        earlier = [each for each in self.all() if place is None or each.name != place.name]
+        found = [*([] if own is None else [own]), *earlier]
+        return tuple(each for each in found if each.record.dag_id == dag_id)
+
+    def transaction(self, snapshot: TopologySnapshot, txid: int) -> TransactionDetails | None:
+        """Read one transaction, whole; None: there is none, or it is forgotten."""
+
+        def read(store: Store) -> TransactionDetails | None:
+            try:
+                return transaction_details(store, snapshot.paths, txid)
+            except UnknownTransaction:
+                return None
+
+        found = self._asked(read, snapshot.place.conn_id)
+        if found is None or snapshot.view is None:
+            return found
+        alone = replace(snapshot.view, transactions=(found.transaction,))
+        return replace(found, transaction=with_run_ends([alone])[0].transactions[0])
+
+    def unremembered(self, snapshot: TopologySnapshot, question: Callable[[Store], T]) -> T:
+        """Ask about a name that one viewer gives: the answer is not kept, and no watch is set.
+
+        :raises LedgerAway: ZooKeeper does not answer.
+        """
+        return self._asked(question, snapshot.place.conn_id, keeps=False)
+
+    def _asked(self, question: Callable[[Store], T], conn_id: str, *, keeps: bool = True) -> T:
+        client = ledger_client(conn_id)
+        store = client.store() if keeps else client.store_of_steps()
+        try:
+            return question(store)
+        except StoreError as error:
+            if isinstance(error, UnreadableRecord):
+                raise
+            client.failed()
+            raise LedgerAway(reason=SILENT) from error
+
+    def shared(
+        self, snapshot: TopologySnapshot, key: Hashable, answer: Callable[[], bytes]
+    ) -> bytes:
+        """Give the body of an answer about a topology to all who ask the same within a second."""
+        conn_id = snapshot.place.conn_id
+        return self._answers.get(
+            (snapshot.name, key), lambda: self._asked(lambda store: answer(), conn_id)
+        )
+
+    def _check(self, conn_id: str) -> None:
+        """Find out whether ZooKeeper answers: what is remembered would hide that it hangs."""
+        self._once(
+            (_Kind.CHECK, conn_id),
+            lambda store: ledger_client(conn_id).store().check(),
+            conn_id,
+        )
+
+    def _once(
+        self, key: _Key, question: Callable[[Store], T], conn_id: str, *, below: str = ""
+    ) -> T:
+        """Ask at most once a second, and while nothing has changed below a path, not at all."""
+        client = ledger_client(conn_id)
+        with self._lock:
+            kept = self._kept.setdefault(key, _Kept())
+        if not kept.lock.acquire(timeout=LEDGER_PATIENCE):
+            raise LedgerAway(reason=SILENT)
+        try:
+            mark = client.store().mark(below) if below else None
+            if time.monotonic() - kept.at >= AGE and (mark is None or mark != kept.mark):
+                kept.value = self._asked(question, conn_id)
+                kept.at = time.monotonic()
+                kept.mark = mark
+            found: T = kept.value
+            return found
+        finally:
+            kept.lock.release()
+
+    def _topology(self, store: Store, place: LedgerPlace) -> TopologySnapshot | None:
+        paths = place.paths
+        try:
+            record = topology_record(store, paths)
+        except (UnknownTransaction, UnreadableRecord):
+            return None  # its DAG cannot be read either, so no user may see it
+        try:
+            view = topology_view(store, paths, recent=0)
+            alarms = raised_alarms(Reader(store), paths)
+        except (UnreadableRecord, UnknownTransaction) as error:
+            return TopologySnapshot(record, place, store, None, problem=str(error))
+        opened = {each.txid for each in view.opened}
+        final = tuple(txid for txid in final_txids(store, paths) if txid not in opened)
+        finals = self._finals.of(place.name, record, final)
+        unwatched = ledger_client(place.conn_id).store_of_steps()
+        return TopologySnapshot(record, place, store, view, final, alarms, finals, unwatched)
+
+
+_snapshots = LedgerSnapshots()
+
+
+def ledger_snapshots() -> LedgerSnapshots:
+    """Return the snapshots of this process."""
+    return _snapshots

@@ -1,0 +1,593 @@
+"""Files in an object storage, as Airflow's `ObjectStoragePath` finds them: S3, Google Cloud Storage, Azure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from itertools import chain
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from airflow_tx.connections.lookup import for_airflow
+from airflow_tx.protocol.json_text import digest
+from airflow_tx.rows.nested import found_columns_of, lines_of_objects, nested_columns_of
+from airflow_tx.rows.spark import (
+    REFUSED_VALUE,
+    ColumnType,
+    DecimalType,
+    IntegerType,
+    StringType,
+    checked_lines,
+    columns_of,
+    ddl_of,
+    parsed_object,
+    typed_texts,
+    valid_text,
+    with_columns,
+)
+from airflow_tx.sources.files.schema import (
+    LONGEST_SHOWN,
+    CsvFormat,
+    Misfit,
+    check_first,
+    check_header,
+    check_neutral,
+    find_schema,
+    has_only,
+    named_as_spark,
+    opened_text,
+    packed,
+    with_columns_of,
+    with_text,
+)
+from airflow_tx.sources.files.storage import FilePath, Fingerprint, Listing, Look, Storage
+from airflow_tx.staging.area import batches_in, read_schema
+from airflow_tx.staging.files import RemoteFiles, literal
+
+if TYPE_CHECKING:
+    from airflow.sdk import ObjectStoragePath
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# --- object storage ---
+
+
+_CONN_TYPES = {
+    **dict.fromkeys(("s3", "s3a"), "aws"),
+    **dict.fromkeys(("gs", "gcs"), "google_cloud_platform"),
+    **dict.fromkeys(("abfs", "abfss", "adl"), "wasb"),
+}
+_ETAGS = ("ETag", "etag", "e_tag", "content_md5", "md5Hash")
+_VERSIONS = (
+    "LastModified",
+    "last_modified",
+    "updated",
+    "mtime",
+    "created",
+    "generation",
+    "VersionId",
+    "version_id",
+)
+
+
+class Objects(Storage):
+    """The objects below a glob such as ``s3://bucket/orders/*.csv``; a name is hidden if a part of it begins with ".".
+
+    :param conn_id: the Airflow connection; None: the storage is found without one.
+    :param spark_folder: what Spark calls the folder before the first wildcard; None: the same with Hadoop's scheme.
+    """
+
+    def __init__(self, path_glob: str, conn_id: str | None, spark_folder: str | None) -> None:
+        super().__init__(path_glob)
+        self.conn_id = conn_id
+        self.scheme = path_glob.partition("://")[0]
+        self.conn_type = _CONN_TYPES.get(self.scheme, "generic")
+        self.spark_folder = spark_folder
+
+    def path(self, folder: str) -> ObjectStoragePath:
+        from airflow.sdk import ObjectStoragePath
+
+        if self.conn_id is not None:
+            for_airflow(self.conn_id)
+        return ObjectStoragePath(folder, conn_id=self.conn_id)
+
+    def opened(self, folder: str) -> RemoteFiles:
+        return RemoteFiles(folder, self.path(folder))
+
+    def is_folder(self, folder: str) -> bool:
+        return folder == self.folder or super().is_folder(folder)
+
+    def listing(self, folder: str, pattern: str) -> Listing:
+        if "**" in pattern.split("/") and self.scheme in _CONN_TYPES:
+            tree = self.opened(folder).tree()
+            return lambda name: tree.get(name, {})
+        return super().listing(folder, pattern)
+
+    def look(self, folder: str, name: str) -> Look:
+        info = super().look(folder, name)
+        return {
+            key: info[key] for key in ("size", *_ETAGS, *_VERSIONS) if info.get(key) is not None
+        }
+
+    def modified(self, folder: str, name: str) -> float:
+        return self.opened(folder).modified(name).timestamp()
+
+    def other(
+        self, folder: str, file: Mapping[str, Any], changed: int | None
+    ) -> Fingerprint | None:
+        with suppress(OSError):
+            info = self.opened(folder).listed(file["name"])
+            found = self.fingerprint(folder, file["name"], info)
+            return found if found.items() - file.items() else None
+        return None
+
+    def fingerprint(
+        self, folder: str, name: str, info: Look | None = None, like: Fingerprint | None = None
+    ) -> Fingerprint:
+        found = self.opened(folder).info(name) if info is None else info
+        size = int(found["size"])
+        etag = next((str(found[key]) for key in _ETAGS if found.get(key)), None)
+        if etag is not None:
+            return {"size": size, "digest": "etag:" + etag.strip('"')}
+        modified = self.opened(folder).modified(name)
+        return {"size": size, "digest": f"modified:{modified.isoformat()}"}
+
+    def for_spark(self, folder: str, name: str) -> str:
+        if self.spark_folder is None:
+            return super().for_spark(folder, name)
+        below = f"{folder.removeprefix(self.folder).strip('/')}/{name}".lstrip("/")
+        return f"{self.spark_folder.rstrip('/')}/{literal(below)}"
+
+
+# --- records ---
+# Rows of a file as Python dicts, for tasks that run without Spark; the same options and schema as Spark's.
+
+
+_TYPES: Mapping[str, list[str]] = {
+    "int8": ["TINYINT", "SMALLINT", "INT", "BIGINT"],
+    "int16": ["SMALLINT", "INT", "BIGINT"],
+    "int32": ["INT", "BIGINT"],
+    "int64": ["BIGINT"],
+    "float": ["FLOAT", "DOUBLE"],
+    "double": ["DOUBLE"],
+    "bool": ["BOOLEAN"],
+    "string": ["STRING"],
+    "large_string": ["STRING"],
+    "string_view": ["STRING"],
+    "date32[day]": ["DATE"],
+    "timestamp[ms, tz=UTC]": ["TIMESTAMP"],
+    "timestamp[us, tz=UTC]": ["TIMESTAMP"],
+    "timestamp[ms]": ["TIMESTAMP_NTZ"],
+    "timestamp[us]": ["TIMESTAMP_NTZ"],
+}
+"""The types of a schema that a column of a Parquet file may have, by its type in Arrow: none changes a value."""
+
+_TEXT = StringType("STRING")
+
+
+def read_rows(
+    path: FilePath,
+    file_format: str,
+    options: Mapping[str, Any],
+    schema: str | None,
+    *,
+    by_name: bool,
+) -> Iterator[dict[str, Any]]:
+    """Read one file; ValueError for a format or option that only Spark knows, or a row that does not fit the schema.
+
+    :param by_name: the header of a csv file says which column a field has; a column that it lacks is NULL.
+    """
+    if file_format == "csv":
+        return _read_csv(path, options, schema, by_name)
+    if file_format == "json":
+        return _read_json(path, options, schema)
+    if file_format == "parquet":
+        return _read_parquet(path, options, schema)
+    if file_format == "text":
+        return _read_text(path, options, schema)
+    raise ValueError(f"format {file_format!r} is only known to Spark")
+
+
+def _read_csv(
+    path: FilePath, options: Mapping[str, Any], schema: str | None, by_name: bool
+) -> Iterator[dict[str, Any]]:
+    written = CsvFormat.of(options)
+    columns = columns_of(schema) if schema else {}
+    with written.open(path) as reader:
+        first = written.first(reader)
+        if not first:
+            return
+        names: Sequence[str] = written.names(first)
+        if columns:
+            names = check_first(written, first, list(columns), by_name=by_name)
+        typed = {name: columns[name] for name in names if columns.get(name, _TEXT) != _TEXT}
+        lacking = dict.fromkeys(columns) if columns and list(names) != list(columns) else None
+        for fields in reader if written.header else chain([first], reader):
+            if not fields:
+                continue
+            if len(fields) != len(names):
+                raise ValueError(
+                    f"line {reader.line_num}: {len(fields)} fields, and {len(names)} columns"
+                )
+            row: dict[str, Any] = {
+                name: None if text in ("", written.null) else text
+                for name, text in zip(names, fields, strict=True)
+            }
+            for name, kind in typed.items():
+                text = row[name]
+                if text is not None:
+                    try:
+                        row[name] = kind.of_text(text)
+                    except ValueError as error:
+                        raise _misfit(kind, name, text, reader.line_num, error) from None
+            yield {**lacking, **row} if lacking else row
+
+
+def _misfit(kind: ColumnType, name: str, value: Any, line: int, error: ValueError) -> Misfit:
+    problem = f"{value!r:.100} does not fit the schema ({name} {kind.ddl}): {error}"
+    return Misfit(f"line {line}: {name} = {problem}", name)
+
+
+def _read_json(
+    path: FilePath, options: Mapping[str, Any], schema: str | None
+) -> Iterator[dict[str, Any]]:
+    check_neutral(named_as_spark(options))
+    columns = nested_columns_of(schema) if schema else None
+    with opened_text(path, "utf-8") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip(" \t\r\n"):
+                continue
+            try:
+                row = parsed_object(line, exact=columns is not None)
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+            if columns is None:
+                yield row
+                continue
+            for name, kind in columns.items():
+                try:
+                    row[name] = None if row.get(name) is None else kind.of_json(row[name])
+                except ValueError as error:
+                    raise _misfit(kind, name, row[name], number, error) from None
+            yield {name: row[name] for name in columns}
+
+
+def first_keys(path: FilePath) -> tuple[str, ...]:
+    """Return the keys of the first object of a JSON file, in their order; none if it cannot be read."""
+    with suppress(ValueError, OSError), opened_text(path, "utf-8") as file:
+        return next((tuple(parsed_object(line, exact=False)) for line in file if line.strip()), ())
+    return ()
+
+
+def _read_text(
+    path: FilePath, options: Mapping[str, Any], schema: str | None
+) -> Iterator[dict[str, Any]]:
+    check_neutral(named_as_spark(options))
+    names = list(columns_of(schema)) if schema else ["value"]
+    if len(names) != 1:
+        raise ValueError(f"text has one column, and the schema {len(names)}")
+    with opened_text(path, "utf-8") as file:
+        for line in file:
+            yield {names[0]: line.removesuffix("\n")}
+
+
+def _read_parquet(
+    path: FilePath, options: Mapping[str, Any], schema: str | None
+) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    check_neutral(named_as_spark(options))
+    columns = dict.fromkeys(columns_of(schema)) if schema else {}
+    with path.open("rb") as file:
+        for batch in batches_in(cast("BinaryIO", file)):
+            if columns:
+                batch = batch.select([name for name in columns if name in batch.schema.names])
+            try:
+                yield from (columns | row for row in batch.to_pylist())
+            except (pa.ArrowException, OverflowError) as error:
+                raise ValueError(f"a value is none that Python has: {error}") from None
+
+
+def check_declared(path: FilePath, schema: str) -> None:
+    """Check the columns of a Parquet file against the declared columns; it may have others, and lack some.
+
+    :raises Misfit: one is of a type that Spark would convert or refuse, or has a name in other letters.
+    """
+    with path.open("rb") as file:
+        found = {field.name: str(field.type) for field in read_schema(cast("BinaryIO", file))}
+    spelled = {name.lower(): name for name in found}
+    for name, kind in columns_of(schema).items():
+        if name in found:
+            types = _TYPES.get(found[name], [])
+            if kind.ddl not in types and found[name] != _decimal_name(kind):
+                raise Misfit(f"column {name} is {found[name]}, and {kind.ddl} in the schema")
+        elif name.lower() in spelled:
+            raise Misfit(f"column {spelled[name.lower()]} is called {name} in the schema")
+
+
+def _decimal_name(kind: ColumnType) -> str:
+    """Return what Arrow calls a type with decimals."""
+    if not isinstance(kind, DecimalType):
+        return ""
+    return f"decimal128({kind.precision}, {kind.scale})"
+
+
+def check_footer(path: FilePath, first: FilePath, expected: Mapping[str, str]) -> None:
+    """Check the columns of a Parquet file: Spark reads a column that it does not find as NULL.
+
+    :param first: the first file of the batch, and `expected`: its columns.
+    :raises Misfit: it has others, or times in nanoseconds, which Spark does not read.
+    """
+    found = footer_columns(path)
+    for name in {**expected, **found}:
+        kind = found.get(name, "missing")
+        wanted = expected.get(name, "missing")
+        if kind != wanted:
+            raise Misfit(
+                f"column {name} is {kind}, and {wanted} in {first.name}, which is in the same batch"
+            )
+
+
+def footer_columns(path: FilePath) -> dict[str, str]:
+    """Read the columns of a Parquet file and their types.
+
+    :raises Misfit: it has times in nanoseconds, which Spark does not read.
+    """
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    with path.open("rb") as file:
+        opened = pq.ParquetFile(file)
+        for column in map(opened.schema.column, range(len(opened.schema))):
+            if "timeUnit=nanoseconds" in str(column.logical_type):
+                raise Misfit(f"column {column.path} has nanoseconds, which Spark does not read")
+        return {field.name: _one_name(str(field.type)) for field in opened.schema_arrow}
+
+
+def _one_name(kind: str) -> str:
+    """Return the same name for types that differ only in how Arrow keeps them in memory."""
+    return re.sub(r"\b(?:large_)?(string|binary|list)(?:_view)?\b", r"\1", kind)
+
+
+# --- batch files ---
+# The files of one batch, as its rows are read from them: by Python, or by Spark; and with which schema.
+
+
+# Read strictly: by Spark's own default a damaged row turns into nulls, and a header is not checked.
+# An option that the user gives wins.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "csv": {"header": True, "enforceSchema": False, "mode": "FAILFAST"},
+    "json": {"mode": "FAILFAST"},
+}
+
+
+_SPARK_CANNOT = re.compile(
+    rf"\[(FAILED_READ_FILE|MALFORMED_RECORD|MALFORMED_CSV)[^\n]*"
+    # A plan that an error shows has these words, too.
+    rf"|\[USER_RAISED_EXCEPTION\] {re.escape(REFUSED_VALUE)}[^\n]*"
+)
+
+
+def said_by_spark(error: Exception) -> str | None:
+    """Return what the error of a query says of a file that Spark cannot read; None: it is about something else."""
+    found = _SPARK_CANNOT.search(str(error))
+    return found[0].rstrip(".") if found else None
+
+
+def reader_options(file_format: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that files are read with."""
+    return {**_DEFAULTS.get(file_format, {}), **options}
+
+
+@dataclass(frozen=True)
+class BatchFiles:
+    """The files of a batch, and how to read them.
+
+    :param for_spark: the same files, as Spark names them.
+    :param declared: the schema that the source has been given; `found`: the schema of the first files of its topology.
+    :param by_name: the header of a csv file says which column a field has; a column that it lacks is NULL.
+    """
+
+    paths: Sequence[FilePath]
+    for_spark: Sequence[str]
+    format: str
+    options: Mapping[str, Any] = field(hash=False)
+    declared: str | None
+    found: str | None
+    by_name: bool
+
+    @property
+    def schema(self) -> str | None:
+        return self.declared or self.found
+
+    def rows(self, path: FilePath) -> Iterator[dict[str, Any]]:
+        """Read the rows of one of them; ValueError: they cannot be read."""
+        return read_rows(path, self.format, self.options, self.schema, by_name=self.by_name)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Give their rows to Spark; ValueError: a file is not what its format says."""
+        schema = self.schema
+        if schema is None and self.format == "csv":
+            schema = find_schema(self.paths[:1], self.options)
+        written = self._written
+        columns = None if written is None else _columns(schema)
+        if written is not None and columns is not None:
+            return self._strict_csv(spark, written, columns)
+        reader = spark.read.format(self.format).options(**self.options)
+        if schema:
+            reader = reader.schema(schema)
+        rows = reader.load(list(self.for_spark))
+        if self._plain_json:
+            return self._strict_json(spark, rows)
+        return valid_text(rows) if self.format == "text" else rows
+
+    def _strict_json(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
+        schema = self.schema
+        try:
+            columns = nested_columns_of(schema) if schema else found_columns_of(rows.schema.toDDL())
+        except ValueError:
+            return rows
+        lines = spark.read.format("text").load(list(self.for_spark))
+        keys = first_keys(self.paths[0]) if self.paths else ()
+        return lines_of_objects(lines, columns, keys)
+
+    def _strict_csv(
+        self, spark: SparkSession, written: CsvFormat, columns: Mapping[str, ColumnType]
+    ) -> DataFrame:
+        # A typed column of Spark's reader rounds decimals; an escape other than the quote is not RFC 4180.
+        options = {
+            **self.options,
+            "enforceSchema": True,  # headers are compared before
+            "columnPruning": False,
+            "escape": written.quote or "\\",
+            "unescapedQuoteHandling": "RAISE_ERROR",
+            "emptyValue": written.null,
+            "inferSchema": False,
+            "maxColumns": max(20_480, len(columns) + 1),
+        }
+        is_plain = all(map(written.is_plain, self.paths))
+        kinds = {
+            name: kind.ddl if is_plain and isinstance(kind, IntegerType) else "STRING"
+            for name, kind in columns.items()
+        }
+        texts = [
+            with_columns(
+                spark.read.options(**options)
+                .schema(ddl_of({name: kinds[name] for name in names}))
+                .csv(files),
+                names,
+                kinds,
+            )
+            for names, files in self._by_columns(columns).items()
+        ]
+        rows = typed_texts(
+            reduce(lambda first, second: first.union(second), texts),
+            columns,
+            typed=[name for name, kind in kinds.items() if kind != "STRING"],
+        )
+        if is_plain:
+            return rows
+        return checked_lines(
+            rows,
+            spark,
+            self.for_spark,
+            quote=written.quote,
+            utf8=written.utf8,
+            whole=written.several,
+        )
+
+    def _by_columns(self, columns: Iterable[str]) -> Mapping[Sequence[str], list[str]]:
+        """Return the files, as Spark names them, by the columns of their fields."""
+        if not self.by_name:
+            return {tuple(columns): list(self.for_spark)}
+        found: dict[Sequence[str], list[str]] = {}
+        for path, file in zip(self.paths, self.for_spark, strict=True):
+            found.setdefault(tuple(self._header(path)), []).append(file)
+        return found
+
+    def _header(self, path: FilePath) -> Sequence[str]:
+        assert self.schema is not None
+        return check_header(path, self.options, self.schema, by_name=self.by_name)
+
+    @property
+    def _plain_json(self) -> bool:
+        """Whether they are JSON files that Python can read, too."""
+        return self.format == "json" and has_only(named_as_spark(self.options))
+
+    @property
+    def _written(self) -> CsvFormat | None:
+        """How they are written, if they are csv files that Python can read, too."""
+        if self.format != "csv":
+            return None
+        try:
+            return CsvFormat.of(self.options)
+        except ValueError:
+            return None
+
+    def check_columns(self, path: FilePath) -> None:
+        """Check the columns of a file: Spark does not mind new ones of which a job reads none.
+
+        :raises Misfit: it has others than its schema, or than the first file of the batch.
+        """
+        if self.format == "parquet":
+            if self.schema is None:
+                check_footer(path, self.paths[0], self._first_footer)
+            elif _columns(self.schema) is not None:
+                check_declared(path, self.schema)
+        if self._written is None:
+            return
+        if self.schema:
+            self._header(path)
+        else:
+            find_schema([path], self.options)
+
+    @cached_property
+    def _first_footer(self) -> Mapping[str, str]:
+        return footer_columns(self.paths[0])
+
+    def misfit(self, message: str) -> tuple[FilePath, ValueError] | None:
+        """Find the value that Spark could not read in a file; None if only Spark can find it."""
+        for path in [path for path in self.paths if path.name in message] or self.paths:
+            try:
+                for _ in self.rows(path):
+                    pass
+            except Misfit as error:
+                return path, error
+            except ValueError as error:
+                return (path, error) if self._plain_json or self._written else None
+            except OSError:
+                return None
+        return None
+
+    def declarable(self, path: FilePath, error: Exception) -> str | None:
+        """Return the arguments of a source for which a misfit is none, also in the files before this one."""
+        written = self._written
+        if written is None or not self.schema or not isinstance(error, Misfit):
+            return None
+        if error.column is not None:
+            return None if self.declared else _argument(with_text(self.schema, error.column))
+        if not written.header:
+            return None
+        with suppress(ValueError, OSError):
+            schema = with_columns_of(path, self.options, self.schema)
+            given = "" if schema == self.declared else f"{_argument(schema)}, "
+            return f"{given}missing_columns='null'" if schema else None
+        return None
+
+
+def _argument(schema: str | None) -> str:
+    if schema is None or len(schema) <= LONGEST_SHOWN:
+        return f"schema={schema!r}"
+    return f"schema={schema[:LONGEST_SHOWN]!r}... with all {len(columns_of(schema))} columns"
+
+
+def _columns(schema: str | None) -> dict[str, ColumnType] | None:
+    """Return the columns of a schema whose types Python has, too."""
+    with suppress(ValueError):
+        return columns_of(schema) if schema else None
+    return None
+
+
+def recorded_schema(
+    storage: Storage, options: Mapping[str, Any], positions: Iterable[Any], metadata: Iterable[Any]
+) -> dict[str, str] | None:
+    """Return the schema of csv files that was found before; else the schema of this batch's files.
+
+    A position keeps it, and with which options it was found: others may mean another one.
+
+    :param positions: before the batch; `metadata`: of the batch, of each folder.
+    :return: None: it cannot be found here.
+    """
+    found_with = digest(named_as_spark(options))
+    for position in positions:
+        known: dict[str, str] | None = (position or {}).get("schema")
+        if known is not None and known["options"] == found_with:
+            return known
+    paths = (
+        storage.path(each["folder"]) / file["name"] for each in metadata for file in each["files"]
+    )
+    with suppress(ValueError, OSError):  # the reader of the rows reports the error
+        columns = find_schema(paths, reader_options("csv", options))
+        return {"columns": packed(columns), "options": found_with} if columns else None
+    return None
